@@ -27,8 +27,8 @@ const MARKER_NEW: &str = "engine.new";
 const DATA_PREFIX: &str = "data.";
 const FORMAT_NAME: &str = "clearlane-engine";
 const FORMAT_VERSION: u64 = 1;
-/// What a sled store is tried in: see `sled/open.rs`.
-pub(crate) const TRIAL_SUFFIX: &str = ".trial";
+/// What a sled store is tried in: see `sled/files.rs`.
+const TRIAL_SUFFIX: &str = ".trial";
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -212,6 +212,13 @@ pub(crate) fn find_data(path: &Path, kind: EngineKind) -> Result<PathBuf> {
         Some(generation) => Ok(path.join(format!("{DATA_PREFIX}{generation}"))),
         None => Err(foreign(path, "not a store".to_owned())),
     }
+}
+
+/// The name for a copy of a generation's data.
+pub(crate) fn trial_path(data: &Path) -> PathBuf {
+    let mut path = data.as_os_str().to_owned();
+    path.push(TRIAL_SUFFIX);
+    path.into()
 }
 
 /// Makes the directory; says whether there was none.

@@ -1,48 +1,32 @@
 //! The `sled` engine: a log-structured tree, and how to give it snapshots, which sled 0.34 lacks.
 //!
 //! All buckets share one tree (the bucket is the key's first byte): a sled batch is atomic within
-//! one. `docs/engine.md` has an example, `docs/decisions/engine-sled.md` what this engine cannot
-//! promise.
-//!
-//! * A write transaction keeps its changes in memory until it commits: one atomic batch, and a
-//!   flush.
-//! * The values that a batch replaces are in the [`undo_log`] before the tree changes, and a reader
-//!   asks the tree first: so it sees no change of a later commit, however the two interleave.
-//! * One batch carries the records, the size in use and the commit's number.
-//! * After a commit its number is also in the [`commit_file`]. A tree that comes back with a
-//!   smaller number has lost an acknowledged commit, and is refused.
-//! * sled repairs while it opens, so a store that is not, to the byte, as sled left it when it was
-//!   closed is first opened as a copy (`open.rs`); what cannot be opened stays as it was.
+//! one. A batch carries a commit's records, its number and the size in use. `docs/engine.md` has an
+//! example, `docs/decisions/engine-sled.md` what this engine cannot promise.
 
-mod tree;
-mod open;
+mod files;
 mod txn;
-mod merged_scan;
 mod undo_log;
-mod commit_file;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::bucket::Bucket;
 use crate::durable::{DataPath, DurableStore};
-use crate::error::{EngineKind, Result};
+use crate::error::{EngineKind, Error, Result, one_line};
 use crate::interface::{Snapshot, WriteTxn};
 use crate::options::Options;
 use crate::writer_lock::WriterGuard;
 
-use commit_file::CommitFile;
-use open::{check_copy, open_and_check, open_database};
-use tree::{METADATA_KEY, TreeMetadata, storage_error};
+use files::{CommitFile, open_database};
 use txn::{SledSnapshot, SledWriteTxn};
-use undo_log::UndoLog;
+use undo_log::{Overlay, UndoLog};
 
 pub(crate) struct SledStore {
     /// sled's default tree, and with it the whole of sled.
     database: sled::Db,
     undo_log: UndoLog,
-    size_in_use: AtomicU64,
-    /// After the database, so that it notes what the files are when sled has closed them.
+    /// After the database: it waits until sled has closed its files.
     commit_file: CommitFile,
     /// Last, so that sled's files are closed when their path goes.
     data_path: DataPath,
@@ -52,23 +36,16 @@ impl DurableStore for SledStore {
     const KIND: EngineKind = EngineKind::Sled;
 
     fn create(data_path: DataPath, options: &Options) -> Result<SledStore> {
-        let database = open_database(&data_path.path, options)?;
-        let metadata = TreeMetadata::default();
-        database.insert(METADATA_KEY, &metadata.to_bytes()).map_err(storage_error)?;
+        let database = open_database(&data_path.path, &data_path.path, options)?;
         database.flush().map_err(storage_error)?;
         let commit_file = CommitFile::create(&data_path.path)?;
-        Ok(SledStore::new(database, metadata, commit_file, data_path))
+        Ok(SledStore { database, undo_log: UndoLog::default(), commit_file, data_path })
     }
 
     fn open(data_path: DataPath, options: &Options) -> Result<SledStore> {
-        let mut commit_file = CommitFile::open(&data_path.path)?;
-        commit_file.wait_for_release()?;
-        if !commit_file.was_closed_cleanly() {
-            check_copy(&data_path.path, &commit_file, options)?;
-        }
-        let (database, metadata) = open_and_check(&data_path.path, &commit_file, options)?;
-        commit_file.mark_open(metadata.commit)?;
-        Ok(SledStore::new(database, metadata, commit_file, data_path))
+        let commit_file = CommitFile::open(&data_path.path)?;
+        let (database, metadata) = commit_file.open_database(options)?;
+        Ok(SledStore { database, undo_log: UndoLog::new(metadata), commit_file, data_path })
     }
 
     fn data_path(&self) -> &DataPath {
@@ -76,11 +53,14 @@ impl DurableStore for SledStore {
     }
 
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(SledSnapshot::new(self)))
+        let (commit, store) = (self.undo_log.open_snapshot(), Arc::clone(self));
+        Ok(Arc::new(SledSnapshot { commit, store }))
     }
 
     fn begin_write(self: &Arc<Self>, guard: WriterGuard) -> Result<Box<dyn WriteTxn>> {
-        Ok(Box::new(SledWriteTxn::begin(self, guard)))
+        let commit = self.undo_log.committed().commit;
+        let changes = Overlay { commit, ..Overlay::default() };
+        Ok(Box::new(SledWriteTxn { changes, store: Arc::clone(self), guard }))
     }
 
     fn size_on_disk(&self) -> Result<u64> {
@@ -88,26 +68,7 @@ impl DurableStore for SledStore {
     }
 
     fn size_in_use(&self) -> u64 {
-        self.size_in_use.load(Ordering::Acquire)
-    }
-}
-
-impl SledStore {
-    fn new(
-        database: sled::Db,
-        metadata: TreeMetadata,
-        commit_file: CommitFile,
-        data_path: DataPath,
-    ) -> SledStore {
-        let undo_log = UndoLog::new(metadata.commit);
-        let size_in_use = AtomicU64::new(metadata.size_in_use);
-        SledStore { database, undo_log, size_in_use, commit_file, data_path }
-    }
-}
-
-impl Drop for SledStore {
-    fn drop(&mut self) {
-        self.commit_file.is_removed_on_drop = self.data_path.is_removed_on_drop();
+        self.undo_log.committed().size_in_use
     }
 }
 
@@ -116,4 +77,38 @@ impl fmt::Debug for SledStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SledStore").field("data_path", &self.data_path).finish_non_exhaustive()
     }
+}
+
+/// Our own entry in the tree, behind all buckets.
+const METADATA_KEY: &[u8] = &[0xff];
+
+#[derive(Clone, Copy, Debug, Default)]
+struct TreeMetadata {
+    /// The number of the last commit.
+    commit: u64,
+    size_in_use: u64,
+}
+
+impl TreeMetadata {
+    fn to_bytes(self) -> sled::IVec {
+        [self.commit.to_be_bytes(), self.size_in_use.to_be_bytes()].concat().into()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<TreeMetadata> {
+        let number = |from: usize| Some(u64::from_be_bytes(*bytes.get(from..)?.first_chunk()?));
+        Some(TreeMetadata { commit: number(0)?, size_in_use: number(8)? })
+    }
+}
+
+fn tree_key(bucket: Bucket, key: &[u8]) -> sled::IVec {
+    [&[bucket as u8][..], key].concat().into()
+}
+
+/// Above all keys of the bucket.
+fn after_bucket(bucket: Bucket) -> sled::IVec {
+    sled::IVec::from(&[bucket as u8 + 1])
+}
+
+fn storage_error(error: sled::Error) -> Error {
+    Error::Storage(one_line(&error.to_string()))
 }

@@ -1,31 +1,90 @@
-//! Snapshots and the write transaction of a sled store.
+//! Snapshots and the write transaction: both read the tree with values laid over it.
+//!
+//! Over what a snapshot reads lie the values that later commits replaced, over what the transaction
+//! reads its own changes. A scan goes a chunk at a time, to bound its memory: the tree, and *then*
+//! the [`Overlay`] of the keys between.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use sled::IVec;
 
-use super::SledStore;
-use super::merged_scan::{self, Changes};
-use super::tree::{METADATA_KEY, TreeMetadata, storage_error, tree_key};
-use super::undo_log::OldValue;
+use super::undo_log::{Overlay, Value};
+use super::{METADATA_KEY, SledStore, after_bucket, storage_error, tree_key};
 use crate::bucket::Bucket;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::interface::{KeyRange, Read, Snapshot, Visitor, WriteTxn};
 use crate::writer_lock::WriterGuard;
 
-#[derive(Debug)]
-pub(super) struct SledSnapshot {
-    commit: u64,
-    store: Arc<SledStore>,
+/// A chunk ends when it has this many records, or this many bytes.
+const CHUNK_RECORDS_MAX: usize = 256;
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// A reader of the tree with an overlay.
+trait Overlaid {
+    fn tree(&self) -> &sled::Tree;
+
+    /// Asked for after the tree was read.
+    fn overlay(&self) -> Overlay;
 }
 
-impl SledSnapshot {
-    pub(super) fn new(store: &Arc<SledStore>) -> SledSnapshot {
-        SledSnapshot { commit: store.undo_log.open_snapshot(), store: Arc::clone(store) }
+impl<R: Overlaid> Read for R {
+    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
+        let key = tree_key(bucket, key);
+        let in_tree = self.tree().get(&key).map_err(storage_error)?;
+        let value = self.overlay().get(&key).unwrap_or(in_tree);
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
+
+    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
+        let end = range.to.map_or_else(|| after_bucket(bucket), |to| tree_key(bucket, to));
+        let mut from = tree_key(bucket, range.from);
+        while from < end {
+            let (mut records, next) = read_chunk(self.tree(), &from, &end)?;
+            self.overlay().lay_over(&mut records, &from, &next);
+            if records.iter().any(|(key, value)| visit(&key[1..], value).is_break()) {
+                break;
+            }
+            from = next;
+        }
+        Ok(())
+    }
+
+    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
+        let first = tree_key(bucket, &[]);
+        let mut below = after_bucket(bucket);
+        loop {
+            let in_tree = self.tree().get_lt(&below).map_err(storage_error)?.map(|(key, _)| key);
+            let last = in_tree.max(self.overlay().key_below(&below));
+            let Some(last) = last.filter(|key| *key >= first) else { return Ok(None) };
+            // Either may have a key that the reader does not see.
+            if self.get(bucket, &last[1..])?.is_some() {
+                return Ok(Some(Bytes::copy_from_slice(&last[1..])));
+            }
+            below = last;
+        }
+    }
+}
+
+/// The tree's first records from `from` on, and the key where the next chunk begins.
+fn read_chunk(tree: &sled::Tree, from: &IVec, end: &IVec) -> Result<(BTreeMap<IVec, IVec>, IVec)> {
+    let (mut records, mut bytes) = (BTreeMap::new(), 0);
+    for record in tree.range::<&IVec, _>(from..end) {
+        let (key, value) = record.map_err(storage_error)?;
+        bytes += key.len() + value.len();
+        records.insert(key.clone(), value);
+        if records.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
+            return Ok((records, [&key[..], &[0]].concat().into()));
+        }
+    }
+    Ok((records, end.clone()))
+}
+
+#[derive(Debug)]
+pub(super) struct SledSnapshot {
+    pub(super) commit: u64,
+    pub(super) store: Arc<SledStore>,
 }
 
 impl Drop for SledSnapshot {
@@ -34,77 +93,47 @@ impl Drop for SledSnapshot {
     }
 }
 
-impl Read for SledSnapshot {
-    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let key = tree_key(bucket, key);
-        // The tree first, the record of replaced values second: never the other way round.
-        let now = tree_get(&self.store, &key)?;
-        Ok(self.store.undo_log.snapshot(self.commit).get(&key).unwrap_or(now))
+impl Overlaid for SledSnapshot {
+    fn tree(&self) -> &sled::Tree {
+        &self.store.database
     }
 
-    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
-        let mut replaced = |from: &Bytes, to: Bound<&Bytes>| -> Changes {
-            self.store.undo_log.snapshot(self.commit).range(from, to).collect()
-        };
-        merged_scan::scan_merged(&self.store.database, bucket, range, &mut replaced, visit)
-    }
-
-    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
-        last_key(self, &self.store, bucket, |from, below| {
-            self.store.undo_log.snapshot(self.commit).last_key(from, below)
-        })
+    fn overlay(&self) -> Overlay {
+        self.store.undo_log.overlay(self.commit)
     }
 }
 
 impl Snapshot for SledSnapshot {}
 
-/// The open write transaction: its changes, which the tree knows nothing of.
 #[derive(Debug)]
 pub(super) struct SledWriteTxn {
-    changes: BTreeMap<Bytes, Option<Bytes>>,
-    store: Arc<SledStore>,
-    guard: WriterGuard,
+    /// Entries of one commit, the next: the tree knows nothing of them.
+    pub(super) changes: Overlay,
+    pub(super) store: Arc<SledStore>,
+    pub(super) guard: WriterGuard,
 }
 
 impl SledWriteTxn {
-    pub(super) fn begin(store: &Arc<SledStore>, guard: WriterGuard) -> SledWriteTxn {
-        SledWriteTxn { changes: BTreeMap::new(), store: Arc::clone(store), guard }
-    }
-
-    fn change(&mut self, bucket: Bucket, key: &[u8], value: Option<Bytes>) {
-        self.changes.insert(tree_key(bucket, key), value);
+    fn change(&mut self, bucket: Bucket, key: &[u8], value: Value) {
+        let commit = self.changes.commit + 1;
+        self.changes.entries.insert((tree_key(bucket, key), commit), value);
         self.guard.record_change(bucket, key);
     }
 }
 
-impl Read for SledWriteTxn {
-    fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        let key = tree_key(bucket, key);
-        match self.changes.get(&key) {
-            Some(changed) => Ok(changed.clone()),
-            None => tree_get(&self.store, &key),
-        }
+impl Overlaid for SledWriteTxn {
+    fn tree(&self) -> &sled::Tree {
+        &self.store.database
     }
 
-    fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {
-        let mut own = |from: &Bytes, to: Bound<&Bytes>| -> Changes {
-            let changes = self.changes.range::<Bytes, _>((Bound::Included(from), to));
-            changes.map(|(key, value)| (key.clone(), value.clone())).collect()
-        };
-        merged_scan::scan_merged(&self.store.database, bucket, range, &mut own, visit)
-    }
-
-    fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>> {
-        last_key(self, &self.store, bucket, |from, below| {
-            let mut own = self.changes.range::<Bytes, _>(from..below);
-            own.next_back().map(|(key, _)| key.clone())
-        })
+    fn overlay(&self) -> Overlay {
+        self.changes.clone()
     }
 }
 
 impl WriteTxn for SledWriteTxn {
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()> {
-        self.change(bucket, key, Some(Bytes::copy_from_slice(value)));
+        self.change(bucket, key, Some(value.into()));
         Ok(())
     }
 
@@ -121,70 +150,29 @@ impl WriteTxn for SledWriteTxn {
 
 /// Commits: puts on record what is replaced, applies the batch, flushes, and only then lets new
 /// snapshots see it.
-fn apply(store: &SledStore, changes: BTreeMap<Bytes, Option<Bytes>>) -> Result<()> {
-    let commit = store.undo_log.next_commit();
-    let replaced = changes.keys().map(|key| Ok((key.clone(), tree_get(store, key)?)));
-    let replaced: Vec<(Bytes, OldValue)> = replaced.collect::<Result<_>>()?;
-    let size_in_use = size_after(store.size_in_use.load(Ordering::Acquire), &changes, &replaced);
-    store.undo_log.record(commit, replaced);
-
+fn apply(store: &SledStore, changes: Overlay) -> Result<()> {
+    let mut committed = store.undo_log.committed();
+    committed.commit += 1;
     let mut batch = sled::Batch::default();
-    for (key, value) in changes {
-        match value {
-            Some(value) => batch.insert(&key[..], &value[..]),
-            None => batch.remove(&key[..]),
+    for ((key, _), new) in changes.entries {
+        let old = store.database.get(&key).map_err(storage_error)?;
+        committed.size_in_use += record_size(&key, &new);
+        committed.size_in_use -= record_size(&key, &old);
+        match new {
+            Some(value) => batch.insert(&key, value),
+            None => batch.remove(&key),
         }
+        store.undo_log.record(committed.commit, key, old);
     }
-    batch.insert(METADATA_KEY, &TreeMetadata { commit, size_in_use }.to_bytes());
+    batch.insert(METADATA_KEY, committed.to_bytes());
     store.database.apply_batch(batch).map_err(storage_error)?;
     store.database.flush().map_err(storage_error)?;
-    let synced = store.commit_file.acknowledge(commit);
-    synced.map_err(|error| Error::Storage(error.to_string()))?;
-    store.size_in_use.store(size_in_use, Ordering::Release);
-    store.undo_log.complete(commit);
+    store.commit_file.acknowledge(committed.commit)?;
+    store.undo_log.complete(committed);
     Ok(())
 }
 
-fn size_after(
-    mut size: u64,
-    changes: &BTreeMap<Bytes, Option<Bytes>>,
-    replaced: &[(Bytes, OldValue)],
-) -> u64 {
+fn record_size(key: &IVec, value: &Value) -> u64 {
     // The bucket's byte does not count.
-    let size_of = |key: &Bytes, value: &Option<Bytes>| {
-        value.as_ref().map_or(0, |value| (key.len() - 1 + value.len()) as u64)
-    };
-    for ((key, new), (_, old)) in changes.iter().zip(replaced) {
-        size = size + size_of(key, new) - size_of(key, old);
-    }
-    size
-}
-
-fn tree_get(store: &SledStore, key: &[u8]) -> Result<Option<Bytes>> {
-    let found = store.database.get(key).map_err(storage_error)?;
-    Ok(found.map(|value| Bytes::copy_from_slice(&value)))
-}
-
-/// The greatest key that `reader` sees: the greater one of the tree's and the changes' last, or,
-/// if the reader does not see that one, the next below it.
-fn last_key(
-    reader: &dyn Read,
-    store: &SledStore,
-    bucket: Bucket,
-    last_changed: impl Fn(Bytes, Bytes) -> Option<Bytes>,
-) -> Result<Option<Bytes>> {
-    let first = tree_key(bucket, &[]);
-    let mut below = merged_scan::after_bucket(bucket);
-    loop {
-        let in_tree = store.database.get_lt(&below).map_err(storage_error)?;
-        let in_tree = in_tree.map(|(key, _)| Bytes::copy_from_slice(&key));
-        let in_tree = in_tree.filter(|key| *key >= first);
-        let Some(last) = in_tree.max(last_changed(first.clone(), below)) else {
-            return Ok(None);
-        };
-        if reader.get(bucket, &last[1..])?.is_some() {
-            return Ok(Some(last.slice(1..)));
-        }
-        below = last;
-    }
+    value.as_ref().map_or(0, |value| (key.len() - 1 + value.len()) as u64)
 }

@@ -1,54 +1,52 @@
 //! What snapshots remember: the values that later commits replaced.
 //!
-//! One ordered map from (key, commit) to the value that the key had before that commit. A snapshot
-//! of commit S sees the entry with the smallest commit above S; if there is none, the store's own
-//! value.
-//!
-//! * The entries of a commit are complete before its first change reaches the store, and stay until
-//!   no snapshot older than the commit is open. A reader that asks the store first and this map
-//!   second gets the right value: if the store answered with a change, the entry that undoes it is
-//!   here.
+//! * The entries of a commit are complete before the tree changes, and stay until no snapshot older
+//!   than the commit is open. So a reader that asks the tree first and this map second gets the
+//!   right value: if it has read a change, the entry that undoes it is here.
 //! * A snapshot is registered with the number of the last commit that completed; the entries of a
 //!   commit under way are above it.
 //! * The map is persistent: a reader takes its root under the lock and searches without it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 
-use bytes::Bytes;
 use imbl::OrdMap;
 use parking_lot::Mutex;
+use sled::IVec;
 
-/// A key's value before a commit; `None` if it had none.
-pub(super) type OldValue = Option<Bytes>;
+use super::TreeMetadata;
 
-#[derive(Debug, Default)]
+/// A key's value; `None` if it has none.
+pub(super) type Value = Option<IVec>;
+
+#[derive(Default)]
 pub(super) struct UndoLog {
     state: Mutex<UndoState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct UndoState {
-    committed: u64,
+    committed: TreeMetadata,
     /// How many snapshots are open, by their commit.
     open_snapshots: BTreeMap<u64, usize>,
-    entries: OrdMap<(Bytes, u64), OldValue>,
-    /// The keys that each commit has entries for, oldest commit first.
-    keys_by_commit: VecDeque<(u64, Vec<Bytes>)>,
+    /// What a key was before a commit.
+    entries: OrdMap<(IVec, u64), Value>,
+    /// The keys of `entries`, oldest commit first.
+    keys_by_commit: VecDeque<(IVec, u64)>,
 }
 
 impl UndoLog {
-    pub(super) fn new(committed: u64) -> UndoLog {
+    pub(super) fn new(committed: TreeMetadata) -> UndoLog {
         UndoLog { state: Mutex::new(UndoState { committed, ..UndoState::default() }) }
     }
 
-    pub(super) fn next_commit(&self) -> u64 {
-        self.state.lock().committed + 1
+    /// As of the last commit that completed.
+    pub(super) fn committed(&self) -> TreeMetadata {
+        self.state.lock().committed
     }
 
     pub(super) fn open_snapshot(&self) -> u64 {
         let mut state = self.state.lock();
-        let commit = state.committed;
+        let commit = state.committed.commit;
         *state.open_snapshots.entry(commit).or_default() += 1;
         commit
     }
@@ -64,122 +62,87 @@ impl UndoLog {
         }
     }
 
-    /// Called before the store changes.
-    pub(super) fn record(&self, commit: u64, replaced: Vec<(Bytes, OldValue)>) {
-        let keys = replaced.iter().map(|(key, _)| key.clone()).collect();
+    /// Called for each key of a commit before the tree changes.
+    pub(super) fn record(&self, commit: u64, key: IVec, old: Value) {
         let mut state = self.state.lock();
-        for (key, old) in replaced {
-            state.entries.insert((key, commit), old);
-        }
-        state.keys_by_commit.push_back((commit, keys));
+        state.keys_by_commit.push_back((key.clone(), commit));
+        state.entries.insert((key, commit), old);
     }
 
-    pub(super) fn complete(&self, commit: u64) {
+    pub(super) fn complete(&self, committed: TreeMetadata) {
         let mut state = self.state.lock();
-        state.committed = commit;
+        state.committed = committed;
         state.drop_unneeded();
     }
 
-    pub(super) fn snapshot(&self, snapshot: u64) -> UndoSnapshot {
-        UndoSnapshot { entries: self.state.lock().entries.clone(), commit: snapshot }
-    }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.state.lock().entries.len()
+    /// What the snapshot of `commit` sees instead of what the tree had before this call.
+    pub(super) fn overlay(&self, commit: u64) -> Overlay {
+        Overlay { entries: self.state.lock().entries.clone(), commit }
     }
 }
 
 impl UndoState {
     /// Drops the entries of commits that every open snapshot, and every one to come, contains.
     fn drop_unneeded(&mut self) {
-        let oldest = self.open_snapshots.keys().next().copied().unwrap_or(self.committed);
-        while self.keys_by_commit.front().is_some_and(|(commit, _)| *commit <= oldest) {
-            let Some((commit, keys)) = self.keys_by_commit.pop_front() else { break };
-            for key in keys {
-                self.entries.remove(&(key, commit));
-            }
+        let oldest = self.open_snapshots.keys().next().copied().unwrap_or(self.committed.commit);
+        while let Some(key) = self.keys_by_commit.pop_front_if(|(_, commit)| *commit <= oldest) {
+            self.entries.remove(&key);
         }
     }
 }
 
-#[derive(Debug)]
-pub(super) struct UndoSnapshot {
-    entries: OrdMap<(Bytes, u64), OldValue>,
-    commit: u64,
+/// Values that lie over the tree. Of a key's entries, the one with the smallest commit above
+/// `commit` counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Overlay {
+    pub(super) entries: OrdMap<(IVec, u64), Value>,
+    pub(super) commit: u64,
 }
 
-impl UndoSnapshot {
-    /// What `key` was for the snapshot, if a later commit changed it.
-    pub(super) fn get(&self, key: &Bytes) -> Option<OldValue> {
+impl Overlay {
+    pub(super) fn get(&self, key: &IVec) -> Option<Value> {
         let from = (key.clone(), self.commit + 1);
-        let ((found, _), old) = self.entries.range(from..).next()?;
-        (found == key).then(|| old.clone())
+        let ((found, _), value) = self.entries.range(from..).next()?;
+        (found == key).then(|| value.clone())
     }
 
-    /// The greatest key from `from` on, below `below`, that has an entry of any commit.
-    pub(super) fn last_key(&self, from: Bytes, below: Bytes) -> Option<Bytes> {
-        let mut entries = self.entries.range((from, 0)..(below, 0));
+    /// Lays the entries of the keys from `from` on, below `to`, over the tree's records of these.
+    pub(super) fn lay_over(&self, records: &mut BTreeMap<IVec, IVec>, from: &IVec, to: &IVec) {
+        let entries = self.entries.range((from.clone(), 0)..(to.clone(), 0));
+        // Backwards, so that of a key's entries the one that counts comes last.
+        for ((key, _), value) in entries.rev().filter(|((_, commit), _)| *commit > self.commit) {
+            match value {
+                Some(value) => records.insert(key.clone(), value.clone()),
+                None => records.remove(key),
+            };
+        }
+    }
+
+    /// The greatest key below `key` that has an entry of any commit.
+    pub(super) fn key_below(&self, key: &IVec) -> Option<IVec> {
+        let mut entries = self.entries.range(..(key.clone(), 0));
         entries.next_back().map(|((key, _), _)| key.clone())
-    }
-
-    /// The keys from `from` on, up to `to`, that later commits changed, with what they were.
-    pub(super) fn range(
-        &self,
-        from: &Bytes,
-        to: Bound<&Bytes>,
-    ) -> impl Iterator<Item = (Bytes, OldValue)> + '_ {
-        let to = match to {
-            Bound::Included(key) => Bound::Included((key.clone(), u64::MAX)),
-            Bound::Excluded(key) => Bound::Excluded((key.clone(), 0)),
-            Bound::Unbounded => Bound::Unbounded,
-        };
-        let mut last: Option<Bytes> = None;
-        let entries = self.entries.range((Bound::Included((from.clone(), 0)), to));
-        let later = entries.filter(|((_, commit), _)| *commit > self.commit);
-        // Of a key's entries, which come in the order of commits, the first one counts.
-        later.filter_map(move |((key, _), old)| {
-            let first = last.as_ref() != Some(key);
-            last = Some(key.clone());
-            first.then(|| (key.clone(), old.clone()))
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
-    use super::UndoLog;
-
-    fn bytes(text: &'static str) -> Bytes {
-        Bytes::from_static(text.as_bytes())
-    }
+    use super::{TreeMetadata, UndoLog};
 
     #[test]
     fn entries_go_with_the_last_snapshot_that_needs_them() {
-        let undo = UndoLog::new(0);
-        let first = undo.open_snapshot();
-        undo.record(1, vec![(bytes("a"), None)]);
-        undo.complete(1);
-        let second = undo.open_snapshot();
-        undo.record(2, vec![(bytes("b"), None)]);
-        undo.complete(2);
-        assert_eq!(undo.len(), 2);
-        undo.close_snapshot(first);
-        assert_eq!(undo.len(), 1);
-        undo.close_snapshot(second);
-        assert_eq!(undo.len(), 0);
-    }
-
-    #[test]
-    fn a_commit_under_way_keeps_its_entries_for_snapshots_taken_meanwhile() {
-        let undo = UndoLog::new(7);
-        undo.record(8, vec![(bytes("a"), Some(bytes("old")))]);
-        let during = undo.open_snapshot();
-        undo.complete(8);
-        assert_eq!(undo.snapshot(during).get(&bytes("a")), Some(Some(bytes("old"))));
-        undo.close_snapshot(during);
-        assert_eq!(undo.len(), 0);
+        let undo = UndoLog::default();
+        let snapshot_during = |commit| {
+            undo.record(commit, "key".into(), None);
+            let snapshot = undo.open_snapshot();
+            undo.complete(TreeMetadata { commit, size_in_use: 0 });
+            snapshot
+        };
+        let snapshots = [1, 2].map(snapshot_during);
+        let entries_after = |snapshot| {
+            undo.close_snapshot(snapshot);
+            undo.state.lock().entries.len()
+        };
+        assert_eq!(snapshots.map(entries_after), [1, 0]);
     }
 }
