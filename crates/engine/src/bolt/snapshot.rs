@@ -3,22 +3,48 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
+use super::page::Page;
 use super::store::{BoltStore, Committed};
 use super::tree::{self, TreePage};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::interface::{KeyRange, Read, Snapshot, Visitor};
 
+/// Pages of more bytes are not kept as the last leaf.
+const LAST_LEAF_BYTES_MAX: usize = 16 << 10;
+
 #[derive(Debug)]
 pub(super) struct BoltSnapshot {
     committed: Arc<Committed>,
+    /// Of bucket `key`, where the last get ended. A range gets records one by one that lie together
+    /// as their keys were put together. A thread that finds it locked goes down the tree.
+    last_leaf: Mutex<Option<Page>>,
     store: Arc<BoltStore>,
 }
 
 impl BoltSnapshot {
     pub(super) fn new(store: &Arc<BoltStore>) -> BoltSnapshot {
-        BoltSnapshot { committed: store.open_snapshot(), store: Arc::clone(store) }
+        let (committed, last_leaf) = (store.open_snapshot(), Mutex::default());
+        BoltSnapshot { committed, last_leaf, store: Arc::clone(store) }
+    }
+
+    /// If the last leaf has the place of this key: its value, or that it has none.
+    fn get_near(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        let last_leaf = self.last_leaf.try_lock()?;
+        let leaf = last_leaf.as_ref()?;
+        let last = leaf.count().checked_sub(1)?;
+        let has_place = leaf.key(0) <= key && key <= leaf.key(last);
+        has_place.then(|| tree::value_of(leaf, key))
+    }
+
+    fn keep_leaf(&self, leaf: Page) {
+        if leaf.bytes().len() <= LAST_LEAF_BYTES_MAX
+            && let Some(mut last_leaf) = self.last_leaf.try_lock()
+        {
+            *last_leaf = Some(leaf);
+        }
     }
 
     /// `None` if there is no such bucket.
@@ -35,10 +61,17 @@ impl Drop for BoltSnapshot {
 
 impl Read for BoltSnapshot {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
-        match &self.committed.buckets[bucket.index()].root {
-            Some(root) => tree::get_committed(root, key, &self.store.pager),
-            None => Ok(None),
+        let Some(root) = &self.committed.buckets[bucket.index()].root else { return Ok(None) };
+        if bucket == Bucket::Key
+            && let Some(found) = self.get_near(key)
+        {
+            return Ok(found);
         }
+        let (found, leaf) = tree::get_committed(root, key, &self.store.pager)?;
+        if bucket == Bucket::Key {
+            self.keep_leaf(leaf);
+        }
+        Ok(found)
     }
 
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()> {

@@ -159,42 +159,50 @@ pub(super) fn get(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Optio
 }
 
 /// Values of more bytes share those of their page. To copy a smaller one costs less than to count
-/// its page's users, which threads do at one address; and what is kept of it is small.
+/// its page's users, which threads do at one address; and it does not keep its page.
 const COPIED_BYTES_MAX: usize = 1024;
 
-/// Like [`get`], of a committed tree. Pages are looked at where they are: a range reads many keys
-/// one by one, and pages that all threads read are not to be counted up and down by each.
-pub(super) fn get_committed(root: &Page, key: &[u8], pager: &Pager) -> Result<Option<Bytes>> {
+/// Like [`get`], of a committed tree; and the leaf where the key is, or would be. Branches are
+/// looked at where they are in the cache: all threads read them, and each that took one would count
+/// its users up and down.
+pub(super) fn get_committed(
+    root: &Page,
+    key: &[u8],
+    pager: &Pager,
+) -> Result<(Option<Bytes>, Page)> {
     let mut step = go_down(root, key);
     for _ in 0..DEPTH_MAX {
         match step {
             Step::Child(id) => step = pager.with_page(id, |page| go_down(page, key))?,
-            Step::End(value) => return Ok(value),
+            Step::Leaf(leaf) => return Ok((value_of(&leaf, key), leaf)),
         }
     }
     Err(too_deep(pager))
 }
 
-/// What a page says about a key.
 enum Step {
     Child(PageId),
-    /// The value, if there is one.
-    End(Option<Bytes>),
+    Leaf(Page),
 }
 
 fn go_down(page: &Page, key: &[u8]) -> Step {
-    if !page.is_leaf() {
-        let index = child_index(page.count(), key, |index| page.key(index));
-        return Step::Child(page.child(index));
+    if page.is_leaf() {
+        return Step::Leaf(page.clone());
     }
-    let found = search(page.count(), key, |index| page.key(index)).ok();
-    Step::End(found.filter(|index| !page.is_bucket(*index)).map(|index| {
-        let value = page.value(index);
+    let index = child_index(page.count(), key, |index| page.key(index));
+    Step::Child(page.child(index))
+}
+
+/// The value of a record of a leaf.
+pub(super) fn value_of(leaf: &Page, key: &[u8]) -> Option<Bytes> {
+    let found = search(leaf.count(), key, |index| leaf.key(index)).ok();
+    found.filter(|index| !leaf.is_bucket(*index)).map(|index| {
+        let value = leaf.value(index);
         match value.len() <= COPIED_BYTES_MAX {
             true => Bytes::copy_from_slice(value),
-            false => page.shared_value(index),
+            false => leaf.shared_value(index),
         }
-    }))
+    })
 }
 
 pub(super) fn scan(
@@ -317,10 +325,7 @@ mod tests {
         };
         let elements = [element(1, COPIED_BYTES_MAX), element(2, COPIED_BYTES_MAX + 1)];
         let page = Page::parse(encode_leaf(7, 4096, 4096, &elements), 7).unwrap();
-        let value = |key: u8| match go_down(&page, &[key]) {
-            Step::End(value) => value,
-            Step::Child(id) => panic!("a leaf leads to page {id}"),
-        };
+        let value = |key: u8| value_of(&page, &[key]);
         let (small, large) = (value(1).unwrap(), value(2).unwrap());
         assert_eq!((&small[..3], &large[..3]), (&[1; 3][..], &[2; 3][..]));
         let bytes = page.bytes().as_ptr_range();
