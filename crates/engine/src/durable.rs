@@ -3,7 +3,7 @@
 //! A [`DurableStore`] is one generation of the data: it is read, written and closed. Around it are
 //! the [writer lock](crate::writer_lock), the [directory](crate::directory) and a defragmentation
 //! that copies one generation into the next, from a fresh snapshot per step. A snapshot held for
-//! minutes would keep every page that is replaced meanwhile. `docs/engine.md` draws the copy.
+//! minutes would keep all pages of its state. `docs/engine.md` draws the copy.
 //!
 //! * The switch is one rename of the marker. Before it, the old generation is the store and
 //!   untouched.
@@ -89,10 +89,6 @@ impl DataPath {
         self.directory.switch(self.generation)
     }
 
-    pub(crate) fn is_removed_on_drop(&self) -> bool {
-        self.removes_on_drop.load(Ordering::Acquire)
-    }
-
     fn set_removed_on_drop(&self, removes: bool) {
         self.removes_on_drop.store(removes, Ordering::Release);
     }
@@ -100,7 +96,7 @@ impl DataPath {
 
 impl Drop for DataPath {
     fn drop(&mut self) {
-        if self.is_removed_on_drop() {
+        if self.removes_on_drop.load(Ordering::Acquire) {
             // If this fails, the next start removes the leftover.
             let _ = remove_data(&self.path);
         }

@@ -44,5 +44,10 @@ pub use memory::MemoryEngine;
 pub use open::open;
 pub use options::Options;
 
+/// What bolt allocates for a page of 4,096 bytes. No other buffer is likely to have this size, so
+/// an allocator can tell pages by it.
+pub const PAGE_BUFFER_BYTES: usize = 4096 + PAGE_BUFFER_EXTRA;
+pub(crate) const PAGE_BUFFER_EXTRA: usize = 16;
+
 /// Of a key that every engine takes: what bbolt takes.
 pub const KEY_BYTES_MAX: usize = 32_768;

@@ -1,14 +1,14 @@
 //! Memory for the buffers of the engine's pages, shared by all threads.
 //!
-//! `bolt` keeps 64 MiB of pages in its cache, most of them in buffers of 4,096 bytes. Any thread
+//! `bolt` keeps 64 MiB of pages in its cache, most of them in buffers of 4,112 bytes. Any thread
 //! reads a page, and any other puts it out. With mimalloc a freed buffer goes back to the thread
 //! that made it, and waits there until that thread makes another one: while the threads of the read
 //! pool walk over the store, those of the network keep the room of all pages that they have read
-//! before. Here any thread takes what any other has freed.
+//! before. It also rounds 4,112 bytes up to 5,120. Here any thread takes what any other has freed.
 //!
 //! * Eight lists of free buffers, each with a lock. A thread begins at its own, passes over those
 //!   that are locked, and makes a buffer when all others have none.
-//! * Under a lock is no other, but mimalloc's when 64 more buffers are wanted.
+//! * Under a lock is no other, but mimalloc's when 63 more buffers are wanted.
 //! * Memory stays: about as many buffers as there were at once, with two stores open those of both.
 //!
 //! Figures are in `docs/decisions/clearlane-allocator.md`.
@@ -21,8 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use mimalloc::MiMalloc;
 use parking_lot::{Mutex, MutexGuard};
 
-/// A page.
-const BUFFER: Layout = words(4096);
+const BUFFER: Layout = words(clearlane_engine::PAGE_BUFFER_BYTES);
 /// As many as fit into 256 KiB.
 const CHUNK_BUFFERS: usize = (256 << 10) / BUFFER.size();
 const CHUNK: Layout = words(CHUNK_BUFFERS * BUFFER.size());

@@ -169,7 +169,7 @@ const STORE: &[Flag] = &[
     flag("backend-batch-limit", Count, "0")
         .help("Number of pending operations from which the backend commits (0: 10,000)."),
     flag("backend-bbolt-freelist-type", OneOf(&["map", "array"]), "map")
-        .ignored("Representation of bbolt's free list.", "bbolt is not used"),
+        .ignored("Representation of bbolt's free list.", "no free list is written"),
     flag("memory-mlock", Switch, "false")
         .ignored("Lock the store in memory.", "the engine has a cache of its own"),
     flag("bootstrap-defrag-threshold-megabytes", Count, "0").ignored(

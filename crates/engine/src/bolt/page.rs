@@ -18,8 +18,8 @@ use std::path::Path;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::KEY_BYTES_MAX;
 use crate::error::Error;
+use crate::{KEY_BYTES_MAX, PAGE_BUFFER_EXTRA};
 
 /// The position of a page in the file. bbolt calls it `pgid`.
 pub type PageId = u64;
@@ -418,7 +418,7 @@ pub(super) fn encode_branch(
 
 fn new_page(id: PageId, flags: u16, count: usize, page_size: usize, page_bytes: usize) -> BytesMut {
     assert!(count <= ELEMENTS_MAX, "{count} elements of a page");
-    let mut page = BytesMut::with_capacity(page_bytes);
+    let mut page = BytesMut::with_capacity(page_bytes + PAGE_BUFFER_EXTRA);
     let overflow = page_bytes.div_ceil(page_size) as u32 - 1;
     PageHeader { id, flags, count: count as u16, overflow }.append_to(&mut page);
     page

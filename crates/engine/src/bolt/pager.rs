@@ -18,6 +18,7 @@ use parking_lot::RwLock;
 use super::file::StoreFile;
 use super::page::{Damage, PAGE_HEADER_BYTES, Page, PageHeader, PageId, PageRun};
 use super::page_cache::PageCache;
+use crate::PAGE_BUFFER_EXTRA;
 use crate::cached_read;
 use crate::error::{Error, Result};
 use crate::options::Options;
@@ -136,7 +137,9 @@ impl Pager {
     }
 
     pub(super) fn read_run(&self, run: PageRun) -> Result<Bytes> {
-        let mut bytes = vec![0; run.count as usize * self.page_size];
+        let len = run.count as usize * self.page_size;
+        let mut bytes = Vec::with_capacity(len + PAGE_BUFFER_EXTRA);
+        bytes.resize(len, 0);
         let offset = run.first * self.page_size as u64;
         let is_read = match cached_read::is_cached_only() {
             true => self.file.read_cached_at(offset, &mut bytes),

@@ -9,6 +9,7 @@
 //! That the test can fail is a test too: on a disk that lies about syncs, seeds must lose data.
 //!
 //! One seed again: `CLEARLANE_SEED=17 CLEARLANE_SEEDS=1 cargo test -p clearlane-engine power_cut`.
+//! Every write and sync of more commits: `CLEARLANE_COMMITS=2000`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -17,10 +18,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::BoltStore;
-use super::simulated_disk::SimulatedDisk;
+use super::simulated_disk::{DiskOperation, SimulatedDisk};
 use super::simulated_file::{create, open, open_image};
 use crate::durable::DurableStore;
-use crate::suite_support::{apply_all, changes_of, commit_number, model_after, seed_or};
+use crate::suite_support::{Model, apply_all, changes_of, commit_number, model_after, seed_or};
 use crate::writer_lock::WriterLock;
 use crate::{Error, Result, Snapshot};
 
@@ -28,6 +29,8 @@ const SEEDS: u64 = 2_000;
 /// How many seeds a lying disk may take to be caught.
 const LIES_MAX: u64 = 100;
 const COMMITS_MAX: u64 = 12;
+/// Each is cut at every operation, in four orders.
+const COMMITS_CUT_EVERYWHERE: u64 = 40;
 
 /// Made once: it is the same for every seed.
 fn new_store() -> SimulatedDisk {
@@ -85,14 +88,23 @@ fn run(seed: u64, disk: SimulatedDisk) -> std::result::Result<(), String> {
 }
 
 fn check(found: Vec<u8>, seed: u64, acknowledged: u64) -> std::result::Result<(), String> {
+    check_with(found, acknowledged, &|commits| model_after(seed, commits))
+}
+
+/// `model` says what must be there after so many commits.
+fn check_with(
+    found: Vec<u8>,
+    acknowledged: u64,
+    model: &dyn Fn(u64) -> Model,
+) -> std::result::Result<(), String> {
     let store = open_image(found).map_err(|error| error.to_string())?;
     let snapshot = store.snapshot().map_err(|error| error.to_string())?;
     let commits = commit_number(&*snapshot);
     if commits != acknowledged && commits != acknowledged + 1 {
         return Err(format!("{acknowledged} acknowledged, {commits} there"));
     }
-    let model = model_after(seed, commits);
-    model.assert_same(&*snapshot, &format!("seed {seed}"));
+    let model = model(commits);
+    model.assert_same(&*snapshot, &format!("commit {commits}"));
     if store.size_in_use() != model.size() {
         return Err(format!("size in use {}, not {}", store.size_in_use(), model.size()));
     }
@@ -113,27 +125,50 @@ fn power_cuts_lose_nothing_that_was_acknowledged() {
     }
 }
 
+/// What reaches the disk is repeated on a second one, which is cut at each operation.
 #[test]
 fn a_power_cut_at_any_write_or_sync_loses_nothing() {
-    const COMMITS: u64 = 30;
+    let commits = seed_or("CLEARLANE_COMMITS", COMMITS_CUT_EVERYWHERE);
+    let seed = seed_or("CLEARLANE_SEED", 5);
+    let (disk, cut) = (new_store(), new_store());
+    disk.record();
+    let store = open(&disk).unwrap();
+    let lock = Arc::new(WriterLock::default());
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut readers: VecDeque<Arc<dyn Snapshot>> = VecDeque::new();
+    let mut after = Model::default();
     let mut cuts = 0;
-    for operations in 0.. {
-        let disk = new_store();
-        let store = open(&disk).unwrap();
-        disk.fail_after(operations);
-        let acknowledged = commit_until_the_power_fails(&store, 5, COMMITS);
-        if acknowledged == COMMITS {
-            break;
+    for number in 1..=commits {
+        let before = after.clone();
+        changes_of(seed, number).iter().for_each(|change| after.apply(change));
+        commit(&store, &lock, seed, number).unwrap();
+        readers.push_back(store.snapshot().unwrap());
+        if readers.len() > 3 {
+            readers.pop_front();
         }
-        cuts += 1;
-        for order in 0..4 {
-            let found = disk.after_power_cut(&mut StdRng::seed_from_u64(operations * 4 + order));
-            if let Err(lost) = check(found, 5, acknowledged) {
-                panic!("cut at operation {operations}, order {order}: {lost}");
+        let model = |commits| if commits < number { before.clone() } else { after.clone() };
+        for operation in disk.take_recorded() {
+            let is_sync = matches!(operation, DiskOperation::Sync);
+            // A change may be lost in part; a sync that is cut has done nothing for certain.
+            let sync = match is_sync {
+                true => Some(operation),
+                false => {
+                    cut.repeat(operation).unwrap();
+                    None
+                }
+            };
+            for order in 0..4 {
+                cuts += 1;
+                let found = cut.after_power_cut(&mut rng);
+                if let Err(lost) = check_with(found, number - 1, &model) {
+                    panic!("seed {seed}, commit {number}, cut {cuts}, order {order}: {lost}");
+                }
             }
+            sync.into_iter().for_each(|sync| cut.repeat(sync).unwrap());
         }
+        assert!(cut.contents() == disk.contents(), "the second disk is another one");
     }
-    assert!(cuts > 4 * COMMITS, "{cuts} operations of {COMMITS} commits");
+    assert!(cuts > 16 * commits, "{cuts} cuts in {commits} commits");
 }
 
 /// What a process has read after a kill was on no disk perhaps, until opening has synced it.

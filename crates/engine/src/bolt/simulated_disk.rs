@@ -43,10 +43,17 @@ struct DiskState {
     sync_count: u64,
     /// Every sync whose number this divides is a lie.
     lie_every: Option<u64>,
+    recorded: Option<Vec<DiskOperation>>,
 }
 
 #[derive(Clone, Debug)]
-enum DiskChange {
+pub(super) enum DiskOperation {
+    Change(DiskChange),
+    Sync,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum DiskChange {
     Write { offset: usize, data: Vec<u8> },
     Length(usize),
 }
@@ -72,6 +79,27 @@ impl SimulatedDisk {
     /// Everything that was written, as after an orderly end.
     pub(super) fn contents(&self) -> Vec<u8> {
         self.state.lock().written.clone()
+    }
+
+    /// Begins to record what reaches the disk.
+    pub(super) fn record(&self) {
+        self.state.lock().recorded = Some(Vec::new());
+    }
+
+    /// What was recorded since the last call.
+    pub(super) fn take_recorded(&self) -> Vec<DiskOperation> {
+        self.state.lock().recorded.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Does the same as was done to another disk.
+    pub(super) fn repeat(&self, operation: DiskOperation) -> io::Result<()> {
+        match operation {
+            DiskOperation::Change(DiskChange::Write { offset, data }) => {
+                self.write_at(offset as u64, &data)
+            }
+            DiskOperation::Change(DiskChange::Length(length)) => self.set_len(length as u64),
+            DiskOperation::Sync => self.sync_data(),
+        }
     }
 
     pub(super) fn sync_count(&self) -> u64 {
@@ -143,6 +171,21 @@ impl DiskState {
         if self.has_failed { Err(io::Error::other("the power failed")) } else { Ok(()) }
     }
 
+    fn note(&mut self, operation: impl FnOnce() -> DiskOperation) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push(operation());
+        }
+    }
+
+    fn change(&mut self, change: DiskChange) -> io::Result<()> {
+        self.require_power()?;
+        self.note(|| DiskOperation::Change(change.clone()));
+        self.unsynced.push(change.clone());
+        self.count_operation()?;
+        change.apply(&mut self.written);
+        Ok(())
+    }
+
     /// Counts an operation, at which the power may fail. A write that it fails at is lost like
     /// the unsynced ones before it: perhaps.
     fn count_operation(&mut self) -> io::Result<()> {
@@ -166,17 +209,13 @@ impl StoreFile for SimulatedDisk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut state = self.state.lock();
-        state.require_power()?;
-        state.unsynced.push(DiskChange::Length(len as usize));
-        state.count_operation()?;
-        state.written.resize(len as usize, 0);
-        Ok(())
+        self.state.lock().change(DiskChange::Length(len as usize))
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         state.require_power()?;
+        state.note(|| DiskOperation::Sync);
         state.count_operation()?;
         state.sync_count += 1;
         if state.lie_every.is_some_and(|every| state.sync_count.is_multiple_of(every)) {
@@ -194,10 +233,6 @@ impl StoreFile for SimulatedDisk {
         if offset + data.len() > state.written.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        state.require_power()?;
-        state.unsynced.push(DiskChange::Write { offset, data: data.to_vec() });
-        state.count_operation()?;
-        state.written[offset..offset + data.len()].copy_from_slice(data);
-        Ok(())
+        state.change(DiskChange::Write { offset, data: data.to_vec() })
     }
 }

@@ -88,3 +88,64 @@ impl Read for BoltSnapshot {
 }
 
 impl Snapshot for BoltSnapshot {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use crate::bolt::simulated_disk::SimulatedDisk;
+    use crate::bolt::simulated_file::create_with;
+    use crate::durable::DurableStore;
+    use crate::writer_lock::WriterLock;
+    use crate::{Bucket, Snapshot, WriteTxn};
+
+    fn key(number: u32) -> [u8; 4] {
+        number.to_be_bytes()
+    }
+
+    /// Of the first 1,000 numbers the even ones, with values of `byte`.
+    fn put_even(txn: &mut dyn WriteTxn, byte: u8) {
+        for number in (0..1_000).step_by(2) {
+            // Some leaves are too large to be kept.
+            let bytes = if number % 100 == 0 { 20_000 } else { 60 };
+            txn.put(Bucket::Key, &key(number), &vec![byte; bytes]).unwrap();
+        }
+        txn.put(Bucket::Lease, &key(1), &[byte]).unwrap();
+    }
+
+    fn check_all(snapshot: &dyn Snapshot, byte: u8) {
+        // Forwards, backwards, and far from the last one.
+        let numbers = (0..1_001).chain((0..1_001).rev()).chain((0..1_001).map(|n| n * 617 % 1_001));
+        for number in numbers {
+            let found = snapshot.get(Bucket::Key, &key(number)).unwrap();
+            let is_there = number % 2 == 0 && number < 1_000;
+            assert_eq!(found.map(|value| value[0]), is_there.then_some(byte), "{number}");
+            let lease = snapshot.get(Bucket::Lease, &key(number)).unwrap();
+            assert_eq!(lease.map(|value| value[0]), (number == 1).then_some(byte), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_get_near_the_last_one_is_as_any_other() {
+        let disk = SimulatedDisk::with_contents(Vec::new());
+        let store = create_with(&disk, 4096).unwrap();
+        let lock = Arc::new(WriterLock::default());
+        let commit = |byte| {
+            let mut txn = store.begin_write(lock.acquire().unwrap()).unwrap();
+            put_even(&mut *txn, byte);
+            txn.commit().unwrap();
+        };
+        commit(1);
+        let old = store.snapshot().unwrap();
+        check_all(&*old, 1);
+        // Pages of the states between are used again.
+        (2..6).for_each(commit);
+        let new = store.snapshot().unwrap();
+        thread::scope(|scope| {
+            for (snapshot, byte) in [(&old, 1), (&old, 1), (&new, 5), (&new, 5)] {
+                scope.spawn(move || check_all(&**snapshot, byte));
+            }
+        });
+    }
+}

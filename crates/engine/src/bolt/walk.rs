@@ -197,7 +197,10 @@ impl Walk<'_> {
             let error = self.pager.damaged(id, format!("lies above {levels} levels, too many"));
             visit.damaged(id, error)?;
         }
-        self.pager.keep(page);
+        // A survey goes on behind a wrong sum, and such a page must not be found in the cache.
+        if !self.has_sums || self.pager.check_sum(id, page.bytes()).is_ok() {
+            self.pager.keep(page);
+        }
         Ok(levels)
     }
 

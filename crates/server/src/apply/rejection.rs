@@ -32,9 +32,6 @@ pub enum RequestRejection {
     /// Longer than `--max-request-bytes`.
     #[error("etcdserver: request is too large")]
     RequestTooLarge,
-    /// The name is a key of the store's file. etcd ends when it comes to write it.
-    #[error("etcdserver: the name of a user or role has {0} bytes: at most 32768 are allowed")]
-    NameTooLong(usize),
 
     // Found in the store, when the entry is applied.
     /// `ignore_value` or `ignore_lease` for a missing key. Also, before the request is proposed: an
@@ -60,6 +57,9 @@ pub enum RequestRejection {
     Auth(AuthRejection),
     #[error("etcdserver: unknown alarm action")]
     UnknownAlarmAction,
+    /// Found by `check`: the name is a key of the store's file. etcd ends when it comes to write it.
+    #[error("etcdserver: the name of a user or role has {0} bytes: at most 32768 are allowed")]
+    NameTooLong(usize),
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ pub(crate) const TOOL: Tool = Tool {
     flags: &[
         flag("output", Text, "").short("o").help("File to be made."),
         flag("tx-max-size", Count, "65536").help(
-            "Bytes of records that are written at a time, at least 64 pages; 0: a bucket at a time.",
+            "Bytes of records that are written at a time (minimum: 64 pages; 0: a bucket at a time).",
         ),
     ],
     action: Action::Print(compact),

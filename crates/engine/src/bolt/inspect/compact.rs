@@ -42,6 +42,12 @@ impl BoltFile {
     /// the copy are those of the file. About `part_bytes` of records are in memory at a time; with
     /// 0, all of the largest bucket. If anything of the file is damaged, there is no copy.
     pub fn compact(&self, to: &Path, part_bytes: usize) -> Result<u64> {
+        let mut problems = Vec::new();
+        self.note_file_problems(self.newest()?, &mut problems);
+        if let Some(problem) = problems.first() {
+            let detail = format!("{problem}: a copy would hide that");
+            return Err(Error::corrupt(self.path(), detail));
+        }
         let rights = fs::metadata(self.path()).map_err(Error::at(self.path()))?.mode();
         let file = DiskFile::create(to, rights & 0o777)?;
         let written = self.write_copy(file, to, part_bytes);

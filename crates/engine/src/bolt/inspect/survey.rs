@@ -150,7 +150,7 @@ impl BoltFile {
         Ok(Survey { pages, buckets, problems })
     }
 
-    fn note_file_problems(&self, newest: &MetaPage, problems: &mut Vec<Problem>) {
+    pub(super) fn note_file_problems(&self, newest: &MetaPage, problems: &mut Vec<Problem>) {
         let mut note = |page, reason: String| problems.push(Problem { page, reason });
         for (place, meta) in self.metas().iter().enumerate() {
             let page = Some(place as PageId);
