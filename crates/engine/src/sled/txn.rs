@@ -69,16 +69,16 @@ impl<R: Overlaid> Read for R {
 
 /// The tree's first records from `from` on, and the key where the next chunk begins.
 fn read_chunk(tree: &sled::Tree, from: &IVec, end: &IVec) -> Result<(BTreeMap<IVec, IVec>, IVec)> {
-    let (mut records, mut bytes) = (BTreeMap::new(), 0);
+    let (mut records, mut bytes) = (Vec::new(), 0);
     for record in tree.range::<&IVec, _>(from..end) {
         let (key, value) = record.map_err(storage_error)?;
         bytes += key.len() + value.len();
-        records.insert(key.clone(), value);
+        records.push((key.clone(), value));
         if records.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
-            return Ok((records, [&key[..], &[0]].concat().into()));
+            return Ok((records.into_iter().collect(), [&key[..], &[0]].concat().into()));
         }
     }
-    Ok((records, end.clone()))
+    Ok((records.into_iter().collect(), end.clone()))
 }
 
 #[derive(Debug)]
