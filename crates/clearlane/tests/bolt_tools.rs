@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
@@ -17,11 +17,19 @@ use clearlane_engine::{Bucket, Engine, EngineKind, Options, open};
 use clearlane_mvcc::Revision;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tempfile::TempDir;
 
 use crate::program::program;
 
 const PAGE: usize = 4096;
 const COMMANDS: [&str; 6] = ["pages", "page", "keys", "check", "stats", "compact"];
+
+/// One test at a time: a process that another starts has all locks of this one for a moment.
+fn alone() -> (MutexGuard<'static, ()>, TempDir) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    (alone, tempfile::tempdir().unwrap())
+}
 
 fn bolt(arguments: &[&str]) -> Output {
     program(&[&["bolt"], arguments].concat()).output().unwrap()
@@ -89,7 +97,7 @@ fn rows(file: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn pages_are_listed_and_shown() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let file = make(&dir.path().join("store"));
     let file = text(&file);
     let rows = rows(file);
@@ -126,7 +134,7 @@ fn pages_are_listed_and_shown() {
 
 #[test]
 fn keys_are_listed() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let file = make(&dir.path().join("store"));
     let file = text(&file);
     let keys = done(&["keys", file, "key", "--format=revision"]);
@@ -145,7 +153,7 @@ fn keys_are_listed() {
 
 #[test]
 fn a_whole_file_is_ok_and_is_counted() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let file = make(&dir.path().join("store"));
     let checked = done(&["check", text(&file)]);
     assert_eq!(checked, "checksums: present, compared with every page\nOK\n");
@@ -159,7 +167,7 @@ fn a_whole_file_is_ok_and_is_counted() {
 
 #[test]
 fn every_problem_of_a_damaged_file_is_told() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let file = make(&dir.path().join("store"));
     let leaves: Vec<u64> = rows(text(&file))
         .iter()
@@ -196,7 +204,7 @@ fn every_problem_of_a_damaged_file_is_told() {
 
 #[test]
 fn a_compacted_copy_has_the_same_records_and_opens() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let file = make(&dir.path().join("store"));
     let copied = dir.path().join("copied");
     fs::create_dir(&copied).unwrap();
@@ -230,7 +238,7 @@ fn a_compacted_copy_has_the_same_records_and_opens() {
 
 #[test]
 fn a_file_is_found_by_its_store_or_data_directory() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let data_dir = dir.path().join("member");
     let member = |kind| {
         let mut config = MemberConfig::new("m", &data_dir, "http://localhost:2380", Era::Clearlane);
@@ -260,7 +268,7 @@ fn a_file_is_found_by_its_store_or_data_directory() {
 
 #[test]
 fn a_file_that_is_open_is_refused_in_one_line_and_not_changed() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let store = dir.path().join("store");
     let file = make(&store);
     let bytes = fs::read(&file).unwrap();
@@ -290,7 +298,7 @@ fn with_arguments<'a>(command: &'a str, file: &'a str, copy: &'a str) -> Vec<&'a
 
 #[test]
 fn what_is_no_bolt_file_is_refused_in_one_line() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let path = |name: &str| dir.path().join(name);
     let file = make(&path("store"));
     let whole = fs::read(&file).unwrap();
@@ -332,7 +340,7 @@ fn what_is_no_bolt_file_is_refused_in_one_line() {
 
 #[test]
 fn output_that_is_not_read_to_its_end_is_no_error() {
-    let dir = tempfile::tempdir().unwrap();
+    let (_alone, dir) = alone();
     let file = make(&dir.path().join("store"));
     for arguments in [["page", "--all"], ["keys", "key"]] {
         let arguments = ["bolt", arguments[0], text(&file), arguments[1]];

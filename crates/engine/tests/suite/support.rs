@@ -6,9 +6,11 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clearlane_engine::{
-    Bucket, Engine, EngineKind, KeyRange, Options, Read, Result, WriteTxn, open,
+    Bucket, Engine, EngineKind, Error, KeyRange, Options, Read, Result, WriteTxn, open,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -54,8 +56,16 @@ impl Store {
     }
 }
 
+/// Waits for the directory: a process that another test starts has all locks of this one until it
+/// runs its program.
 pub(crate) fn open_small(kind: EngineKind, dir: &Path) -> Arc<dyn Engine> {
-    open(kind, dir, Options { cache_bytes: 8 << 20, ..Options::default() }).unwrap()
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match open(kind, dir, Options { cache_bytes: 8 << 20, ..Options::default() }) {
+            Err(Error::Locked { .. }) if Instant::now() < end => thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 pub(crate) type Record = (Vec<u8>, Vec<u8>);
