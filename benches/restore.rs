@@ -7,11 +7,11 @@
 //! ```
 //!
 //! 1,000,000 keys of 32 random bytes on the engine bolt, put once each, with values of 64 or 256
-//! bytes, in the system's cache of files. **Timed:** opening the engine, restoring the index, and one read,
-//! for both indexes; each run is a process of its own. Printed are medians of elapsed time and of
-//! processor time (in steps of 10 ms), and the highest resident set, in which the engine's cache
-//! of up to 256 MiB is included. **Kept out:** making the store, starting the process, and
-//! dropping what was restored.
+//! bytes, in the system's cache of files. **Timed:** opening the engine, restoring the index, and
+//! one read, for both indexes; each run is a process of its own. Printed are medians of elapsed
+//! time and of processor time (in steps of 10 ms), and the highest resident set, in which the
+//! engine's cache of up to 256 MiB is included. **Kept out:** making the store, starting the
+//! process, and dropping what was restored.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 

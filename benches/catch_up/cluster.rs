@@ -5,8 +5,8 @@
 //!
 //! Each member has a log, the engine bolt and etcd's defaults (a record of the store's position
 //! every 10,000 entries, 5,000 entries kept after it), in the system's directory for temporary
-//! files, and threads for its log and its commits. The third sees the first 1,000 entries, stops, and misses
-//! the next 200,000 and what is put in phase `before`.
+//! files, and threads for its log and its commits. The third sees the first 1,000 entries, stops,
+//! and misses the next 200,000 and what is put in phase `before`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

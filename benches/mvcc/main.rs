@@ -8,9 +8,9 @@
 //! ```
 //!
 //! What is timed is at the head of each part: `puts.rs`, `ranges.rs`, `fan_out.rs`, `unsynced.rs`
-//! (`lagging`); the open-loop window of the last two is in `load_window.rs`. Stores are on
-//! the engine bolt, in the system's directory for temporary files. Eras take turns in one process, and figures are
-//! medians over five rounds. They go to the terminal and to `target/mvcc/PART.json`.
+//! (`lagging`); the open-loop window of the last two is in `load_window.rs`. Stores are on the
+//! engine bolt, in the system's directory for temporary files. Eras take turns in one process, and
+//! figures are medians over five rounds. They go to the terminal and to `target/mvcc/PART.json`.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 

@@ -57,7 +57,7 @@ pub enum RequestRejection {
     Auth(AuthRejection),
     #[error("etcdserver: unknown alarm action")]
     UnknownAlarmAction,
-    /// Found by `check`: the name is a key of the store's file. etcd ends when it comes to write it.
+    /// Found by `check`: the name is a key of the store's file. etcd ends when it writes it.
     #[error("etcdserver: the name of a user or role has {0} bytes: at most 32768 are allowed")]
     NameTooLong(usize),
 }
