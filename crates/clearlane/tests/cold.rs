@@ -4,11 +4,13 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/committed.rs"]
+mod committed;
+
 use std::fs::File;
 use std::io::{IoSliceMut, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
@@ -20,10 +22,11 @@ use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use clearlane_rpc::serve::RpcServer;
 use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tonic::transport::{Channel, Endpoint};
+
+use crate::committed::committed;
 
 const KEYS: u32 = 192;
 const VALUE: usize = 64 << 10;
@@ -96,15 +99,6 @@ async fn read(client: &mut KvClient<Channel>, number: u32) -> Vec<u8> {
     };
     assert_eq!((range.count, range.kvs.len()), (1, 1));
     range.kvs[0].value.to_vec()
-}
-
-/// Waits until the store has committed all puts.
-async fn committed(node: &ServerThreads) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while node.store().sizes().unwrap().pending_ops > 0 {
-        assert!(Instant::now() < end, "nothing is committed");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 #[tokio::test]

@@ -7,12 +7,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]
 
+#[path = "support/committed.rs"]
+mod committed;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
@@ -28,10 +30,11 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_rpc::serve::RpcServer;
 use clearlane_server::apply::Limits;
-use clearlane_server::threads::ServerThreads;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tonic::transport::{Channel, Endpoint};
+
+use crate::committed::committed;
 
 const TXNS: u64 = 500;
 const TXNS_PER_CHECK: u64 = 100;
@@ -65,15 +68,6 @@ fn store_file(data_dir: &Path) -> PathBuf {
     };
     let store = snap.join(format!("store.{}", last_word(&snap.join("current"), "store ")));
     store.join(format!("data.{}", last_word(&store.join("engine"), "generation ")))
-}
-
-/// Waits until the store has committed all puts.
-async fn committed(threads: &ServerThreads) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while threads.store().sizes().unwrap().pending_ops > 0 {
-        assert!(Instant::now() < end, "nothing is committed");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 struct Clients {

@@ -1,4 +1,5 @@
-//! A committed state, for as long as it is held.
+//! A committed state, for as long as it is held. A get in bucket `key` tries the lock of the last
+//! leaf, and does not wait for it; the page cache has the other locks that a read takes.
 
 use std::sync::Arc;
 
