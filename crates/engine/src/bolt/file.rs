@@ -57,7 +57,7 @@ impl DiskFile {
         Ok(DiskFile::new(file))
     }
 
-    /// Opens a file to be looked at. The lock is one that others who only read can have too.
+    /// Opens a file to be looked at. Other readers can have the lock, too.
     pub(super) fn open_to_read(path: &Path) -> Result<DiskFile> {
         // Opening a named pipe would wait for a writer.
         let found = fs::metadata(path).map_err(Error::at(path))?;
