@@ -213,17 +213,18 @@ fn small_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
             snapshot.get(Bucket::Key, &key).expect("a read").expect("a record")
         });
     });
+    let first = scale.small / 2;
     group.throughput(Throughput::Elements(100));
     group.bench_function("get_100", |bench| {
         bench.iter(|| {
-            for revision in 500..600 {
+            for revision in first..first + 100 {
                 let key = revision_key(revision);
                 black_box(snapshot.get(Bucket::Key, &key).expect("a read").expect("a record"));
             }
         });
     });
     group.bench_function("scan_100", |bench| {
-        bench.iter(|| black_box(scan(&*store.engine, 500, 100, one_byte_per_page)));
+        bench.iter(|| black_box(scan(&*store.engine, first, 100, one_byte_per_page)));
     });
     group.throughput(Throughput::Elements(1));
     group.bench_function("snapshot", |bench| {
