@@ -241,6 +241,7 @@ impl Page {
         &self.bytes
     }
 
+    #[inline]
     pub(super) fn key(&self, index: usize) -> &[u8] {
         let (from, key_bytes, _) = self.place(index);
         &self.bytes[from..from + key_bytes]
@@ -290,19 +291,20 @@ impl Page {
     }
 
     /// Position, key size and value size as the element has them.
+    #[inline]
     fn sizes(&self, index: usize) -> (u32, u32, u32) {
         let at = self.element(index);
+        // One check of bounds for all of it.
+        let element: &[u8; ELEMENT_BYTES] =
+            self.bytes[at..at + ELEMENT_BYTES].try_into().expect("an element's length");
         match self.is_leaf {
-            true => (
-                u32_at(&self.bytes, at + 4),
-                u32_at(&self.bytes, at + 8),
-                u32_at(&self.bytes, at + 12),
-            ),
-            false => (u32_at(&self.bytes, at), u32_at(&self.bytes, at + 4), 0),
+            true => (u32_at(element, 4), u32_at(element, 8), u32_at(element, 12)),
+            false => (u32_at(element, 0), u32_at(element, 4), 0),
         }
     }
 
     /// Where the key begins, and the sizes of key and value.
+    #[inline]
     fn place(&self, index: usize) -> (usize, usize, usize) {
         let (position, key_bytes, value_bytes) = self.sizes(index);
         (self.element(index) + position as usize, key_bytes as usize, value_bytes as usize)
