@@ -4,11 +4,12 @@
 //! work. Records have 17-byte revision keys in bucket `key`; "mixed" values have 1 B to 32 KiB,
 //! evenly spread. Every engine has the same cache of 1 GiB, so reads are of memory. **Timed:**
 //!
-//! * `load`, `bulk_put`, `commit_100`: synced commits of 100 mixed records, of 10,000 x 256 B, and
-//!   of 100 x 64 B into 30,000 mixed ones.
+//! * `load`, `bulk_put`, `bulk_put_1000`, `commit_100`: synced commits of 100 mixed records, of
+//!   10,000 and 1,000 x 256 B, and of 100 x 64 B into 30,000 mixed ones.
 //! * `range_mixed`, `range_1k`: 20,000 records; one byte per page is added up, or every byte.
 //! * `point_get`: 1 KiB of 100,000 records. `get_100` and `scan_100`: 100 that follow each other,
-//!   one by one or at once, as a range with a limit does. `snapshot`: taken and dropped.
+//!   one by one or at once. `get_100_near`: 100 of 1,000 neighbours in any order, as a range gets
+//!   keys that clients put beside each other. `snapshot`: taken and dropped.
 //! * `reopen`: 30,000 mixed records, closed in order. `open_many`: 1,000,000 x 64 B in bolt.
 //!
 //! **Kept out:** directories, values, filling stores for reads, closing before `reopen`. The disk
@@ -155,15 +156,17 @@ fn writes(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
         });
     });
 
-    group.throughput(Throughput::Elements(scale.bulk));
-    let store = new_store(kind);
-    let mut next = 0;
-    group.bench_function("bulk_put", |bench| {
-        bench.iter(|| {
-            put(&*store.engine, next, scale.bulk, &mut || 256);
-            next += scale.bulk;
+    for (name, count) in [("bulk_put", scale.bulk), ("bulk_put_1000", scale.bulk.min(1_000))] {
+        group.throughput(Throughput::Elements(count));
+        let store = new_store(kind);
+        let mut next = 0;
+        group.bench_function(name, |bench| {
+            bench.iter(|| {
+                put(&*store.engine, next, count, &mut || 256);
+                next += count;
+            });
         });
-    });
+    }
 }
 
 fn mixed_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
@@ -203,7 +206,15 @@ fn small_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
     group.bench_function("range_1k", |bench| {
         bench.iter(|| black_box(scan(&*store.engine, 50, scale.range, every_byte)));
     });
+    gets(group, &store, scale);
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("snapshot", |bench| {
+        bench.iter(|| store.engine.snapshot().expect("a snapshot"));
+    });
+}
 
+/// Of the records of `small_store`.
+fn gets(group: &mut Group<'_>, store: &Store, scale: Scale) {
     group.throughput(Throughput::Elements(1));
     let snapshot = store.engine.snapshot().expect("a snapshot");
     let mut rng = SmallRng::seed_from_u64(SEED);
@@ -214,21 +225,22 @@ fn small_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
         });
     });
     let first = scale.small / 2;
+    let follow: Vec<u64> = (first..first + 100).collect();
+    let nearby = first..(first + 1_000).min(scale.small);
+    let near = (0..100).map(|_| rng.random_range(nearby.clone())).collect();
     group.throughput(Throughput::Elements(100));
-    group.bench_function("get_100", |bench| {
-        bench.iter(|| {
-            for revision in first..first + 100 {
-                let key = revision_key(revision);
-                black_box(snapshot.get(Bucket::Key, &key).expect("a read").expect("a record"));
-            }
+    for (name, revisions) in [("get_100", follow), ("get_100_near", near)] {
+        group.bench_function(name, |bench| {
+            bench.iter(|| {
+                for revision in &revisions {
+                    let key = revision_key(*revision);
+                    black_box(snapshot.get(Bucket::Key, &key).expect("a read").expect("a record"));
+                }
+            });
         });
-    });
+    }
     group.bench_function("scan_100", |bench| {
         bench.iter(|| black_box(scan(&*store.engine, first, 100, one_byte_per_page)));
-    });
-    group.throughput(Throughput::Elements(1));
-    group.bench_function("snapshot", |bench| {
-        bench.iter(|| store.engine.snapshot().expect("a snapshot"));
     });
 }
 
