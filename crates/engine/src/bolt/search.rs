@@ -24,8 +24,8 @@ pub(super) fn search<'k>(
     Err(from)
 }
 
-/// As `a.cmp(b)`. Two revisions differ in their first eight bytes, unless one transaction made both:
-/// one comparison of numbers, and no call.
+/// As `a.cmp(b)`. Two revisions differ in their first eight bytes, unless one transaction made
+/// both: one comparison of numbers, and no call.
 #[inline]
 fn compare(a: &[u8], b: &[u8]) -> Ordering {
     match (a.first_chunk(), b.first_chunk()) {
