@@ -127,7 +127,7 @@ impl BoltFile {
 
     /// The meta page that counts.
     pub fn newest(&self) -> Result<&MetaPage> {
-        let newest = self.metas.iter().flatten().max_by_key(|page| page.meta.txid);
+        let newest = self.metas.iter().flatten().max_by_key(|page| page.rank());
         newest.ok_or_else(|| {
             let reason = |place: usize| match &self.metas[place] {
                 Ok(_) => unreachable!("it would be the newest"),

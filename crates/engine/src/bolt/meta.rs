@@ -56,6 +56,15 @@ pub struct MetaPage {
     pub table: Option<TableRoot>,
     /// The first copy, or the page's header, was not as it was written.
     pub is_damaged: bool,
+    /// It lies on the page of the other parity, as in a file that bbolt's `Tx.WriteTo` has made.
+    pub is_misplaced: bool,
+}
+
+impl MetaPage {
+    /// Of two, the state is that of the larger.
+    pub(super) fn rank(&self) -> (u64, bool) {
+        (self.meta.txid, !self.is_misplaced)
+    }
 }
 
 impl Meta {
@@ -78,8 +87,7 @@ impl Meta {
         bytes
     }
 
-    /// `place` is the number of the meta page.
-    fn decode(bytes: &[u8], place: PageId) -> Result<Meta, String> {
+    fn decode(bytes: &[u8]) -> Result<Meta, String> {
         let (magic, version) = (u32_at(bytes, 0), u32_at(bytes, 4));
         if magic != MAGIC {
             return Err(format!("magic {magic:#010x}, not {MAGIC:#010x}"));
@@ -98,18 +106,16 @@ impl Meta {
             high_water: u64_at(bytes, 40),
             txid: u64_at(bytes, 48),
         };
-        meta.check(place)?;
+        meta.check()?;
         Ok(meta)
     }
 
-    fn check(&self, place: PageId) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let Meta { page_size, root, freelist, high_water, txid, .. } = *self;
         let is_possible = |page: PageId| (2..high_water).contains(&page);
         let size = page_size as usize;
         if !size.is_power_of_two() || !(PAGE_SIZE_MIN..=PAGE_SIZE_MAX).contains(&size) {
             Err(format!("page size {page_size}"))
-        } else if self.place() != place {
-            Err(format!("txid {txid} does not belong on this page"))
         } else if txid > TXID_MAX {
             Err(format!("txid {txid}"))
         } else if high_water > PAGE_ID_MAX {
@@ -148,29 +154,26 @@ pub(super) fn parse_meta_page(bytes: &[u8], place: PageId) -> Result<MetaPage, S
     }
     let header = PageHeader::parse(bytes);
     let is_header_right = header.id == place && header.flags == META_FLAG;
-    let first = Meta::decode(&bytes[PAGE_HEADER_BYTES..], place);
-    let trailer = parse_trailer(&bytes[TRAILER_OFFSET..], place);
-    match (first, trailer) {
-        (Ok(meta), Some((copy, table))) if copy == meta => {
-            Ok(MetaPage { meta, table: Some(table), is_damaged: !is_header_right })
-        }
+    let first = Meta::decode(&bytes[PAGE_HEADER_BYTES..]);
+    let trailer = parse_trailer(&bytes[TRAILER_OFFSET..]);
+    let (meta, table, is_damaged) = match (first, trailer) {
+        (Ok(meta), Some((copy, table))) if copy == meta => (meta, Some(table), !is_header_right),
         // The power failed between the two sectors, or another program keeps what is behind.
-        (Ok(meta), _) => Ok(MetaPage { meta, table: None, is_damaged: !is_header_right }),
-        (Err(_), Some((meta, table))) => {
-            Ok(MetaPage { meta, table: Some(table), is_damaged: true })
-        }
-        (Err(reason), None) => Err(reason),
-    }
+        (Ok(meta), _) => (meta, None, !is_header_right),
+        (Err(_), Some((meta, table))) => (meta, Some(table), true),
+        (Err(reason), None) => return Err(reason),
+    };
+    Ok(MetaPage { meta, table, is_damaged, is_misplaced: meta.place() != place })
 }
 
-fn parse_trailer(bytes: &[u8], place: PageId) -> Option<(Meta, TableRoot)> {
+fn parse_trailer(bytes: &[u8]) -> Option<(Meta, TableRoot)> {
     let (trailer, sum) = bytes[..TRAILER_BYTES].split_at(TRAILER_BYTES - 4);
     let is_ours = trailer.starts_with(TRAILER_MAGIC) && crc32c::crc32c(trailer) == u32_at(sum, 0);
     if !is_ours {
         return None;
     }
     let (copy, table) = trailer[TRAILER_MAGIC.len()..].split_at(META_BYTES);
-    Some((Meta::decode(copy, place).ok()?, TableRoot::parse(table)))
+    Some((Meta::decode(copy).ok()?, TableRoot::parse(table)))
 }
 
 /// Changes a meta page in its place, however damaged it is.
@@ -239,10 +242,22 @@ mod tests {
         for table in [None, Some(TABLE)] {
             let page = encode_meta_page(&meta(8), table);
             assert_eq!(page.len(), 4096);
-            let expected = MetaPage { meta: meta(8), table, is_damaged: false };
+            let (meta, is_damaged, is_misplaced) = (meta(8), false, false);
+            let expected = MetaPage { meta, table, is_damaged, is_misplaced };
             assert_eq!(parse_meta_page(&page, 0), Ok(expected));
-            assert!(parse_meta_page(&page, 1).is_err(), "an even txid belongs on page 0");
         }
+    }
+
+    #[test]
+    fn a_meta_page_on_the_page_of_the_other_parity_is_read_and_ranks_lower() {
+        let mut page = encode_meta_page(&meta(8), None);
+        page[0] = 1;
+        let found = parse_meta_page(&page, 1).unwrap();
+        assert_eq!(found.meta, meta(8));
+        assert!(found.is_misplaced && !found.is_damaged);
+        let placed = parse_meta_page(&encode_meta_page(&meta(8), None), 0).unwrap();
+        let newer = parse_meta_page(&encode_meta_page(&meta(9), None), 1).unwrap();
+        assert!(found.rank() < placed.rank() && placed.rank() < newer.rank());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!    damaged, the sums are made from what is read, and written by the next commit.
 //! 3. The [walk](super::walk) checks all pages in use; the others are free.
 //! 4. The meta page is written again and synced: the process before may have ended before its sync.
+//!    It is written to the page of its parity, where a snapshot of bbolt's need not have it.
 //!
 //! A file that cannot be opened is left as it was. What was found and mended is told in
 //! [notes](BoltStore::notes).
@@ -70,7 +71,8 @@ impl BoltStore {
     ) -> Result<BoltStore> {
         let mut notes = Vec::new();
         let len = file.len().map_err(Error::at(path))?;
-        let MetaPage { meta, table: root, is_damaged } = choose_meta(&*file, path, &mut notes)?;
+        let chosen = choose_meta(&*file, path, &mut notes)?;
+        let MetaPage { meta, table: root, is_damaged, is_misplaced } = chosen;
         let needed = meta.high_water * u64::from(meta.page_size);
         if needed > len {
             let detail = format!("cut short: {len} bytes, and its pages take {needed}");
@@ -98,7 +100,7 @@ impl BoltStore {
         let buckets = load_buckets(&pager, meta.root)?;
         // A process may have ended between a commit's last write and its sync, or the sync may have
         // failed: what was found is on disk before anything is built on it.
-        let meta_page = match is_damaged {
+        let meta_page = match is_damaged || is_misplaced {
             true => Bytes::from(encode_meta_page(&meta, root)),
             false => pager.read_run(PageRun { first: meta.place(), count: 1 })?,
         };
@@ -119,7 +121,7 @@ fn choose_meta(file: &dyn StoreFile, path: &Path, notes: &mut Vec<String>) -> Re
         }))
     };
     let (chosen, lost) = match (read(0)?, read(1)?) {
-        (Ok(even), Ok(odd)) if even.meta.txid > odd.meta.txid => (even, None),
+        (Ok(even), Ok(odd)) if even.rank() > odd.rank() => (even, None),
         (Ok(_), Ok(odd)) => (odd, None),
         (Ok(even), Err(reason)) => (even, Some((1, reason))),
         (Err(reason), Ok(odd)) => (odd, Some((0, reason))),
