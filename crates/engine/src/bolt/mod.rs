@@ -29,6 +29,7 @@ mod snapshot;
 mod commit;
 mod txn;
 mod open;
+mod bulk;
 pub mod inspect;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
