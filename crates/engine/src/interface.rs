@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::bolt::Image;
 use crate::bucket::Bucket;
 use crate::error::{EngineKind, Result};
 
@@ -54,7 +55,12 @@ pub trait Read {
 }
 
 /// One committed state of the store. It does not change, and does not make the writer wait.
-pub trait Snapshot: Read + Send + Sync + Debug {}
+pub trait Snapshot: Read + Send + Sync + Debug {
+    /// The state as a bolt file, if the engine has it in one. [`Image::new`] makes one of any.
+    fn image(self: Arc<Self>) -> Result<Option<Image>> {
+        Ok(None)
+    }
+}
 
 /// The one open write transaction. Reading through it shows its own changes. Dropping it without
 /// a commit leaves the store as it was.

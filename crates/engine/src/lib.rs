@@ -35,6 +35,7 @@ pub mod sled;
 pub mod memory;
 pub mod stream;
 
+pub use bolt::Image;
 pub use bolt::inspect as bolt_file;
 pub use bucket::Bucket;
 pub use cached_read::{NotCached, try_read_cached};

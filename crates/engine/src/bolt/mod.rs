@@ -30,6 +30,7 @@ mod commit;
 mod txn;
 mod open;
 mod bulk;
+mod image;
 pub mod inspect;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -54,6 +55,7 @@ use crate::options::Options;
 use crate::writer_lock::WriterGuard;
 
 use file::DiskFile;
+pub use image::Image;
 use snapshot::BoltSnapshot;
 pub(crate) use store::BoltStore;
 use txn::BoltWriteTxn;

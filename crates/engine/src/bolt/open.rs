@@ -97,6 +97,7 @@ impl BoltStore {
             notes.push(format!("bucket {bucket:?} is not etcd's: a defragmentation leaves it out"));
         }
         let size_in_use = in_use.size;
+        let has_foreign_buckets = !in_use.foreign_buckets.is_empty();
         let buckets = load_buckets(&pager, meta.root)?;
         // A process may have ended between a commit's last write and its sync, or the sync may have
         // failed: what was found is on disk before anything is built on it.
@@ -106,7 +107,10 @@ impl BoltStore {
         };
         pager.write_meta(meta.place(), &meta_page)?;
         let newest = Committed { meta, buckets, size_in_use };
-        Ok(BoltStore::new(pager, newest, WriterState { freelist, table }, notes))
+        let writer = WriterState { freelist, table };
+        let mut store = BoltStore::new(pager, newest, writer, notes);
+        store.has_foreign_buckets = has_foreign_buckets;
+        Ok(store)
     }
 }
 

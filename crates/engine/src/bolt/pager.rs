@@ -83,6 +83,19 @@ impl Pager {
         Ok(page)
     }
 
+    /// The cache stays as it is.
+    pub(super) fn page_without_keeping(&self, id: PageId) -> Result<Page> {
+        match self.cache.get(id) {
+            Some(page) => Ok(page),
+            None => self.read_checked(id),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_cached(&self, id: PageId) -> bool {
+        self.cache.get(id).is_some()
+    }
+
     /// Looks at a page, under a lock of the cache if it is there.
     pub(super) fn with_page<T>(&self, id: PageId, look: impl Fn(&Page) -> T) -> Result<T> {
         if let Some(seen) = self.cache.with(id, &look) {
@@ -105,8 +118,13 @@ impl Pager {
     }
 
     pub(super) fn check_sum(&self, id: PageId, bytes: &[u8]) -> Result<()> {
+        self.compare_sum(id, crc32c::crc32c(bytes))
+    }
+
+    /// `sum` is that of the page with its overflow.
+    pub(super) fn compare_sum(&self, id: PageId, sum: u32) -> Result<()> {
         let expected = self.sums.read().get(id as usize).copied();
-        if Some(crc32c::crc32c(bytes)) != expected {
+        if Some(sum) != expected {
             return Err(self.damaged(id, "the checksum is wrong"));
         }
         Ok(())
@@ -137,6 +155,16 @@ impl Pager {
     }
 
     pub(super) fn read_run(&self, run: PageRun) -> Result<Bytes> {
+        self.read_bytes(run).map(Bytes::from)
+    }
+
+    /// The pages from `first` up to `end` of which `bytes` has room, and at least one.
+    pub(super) fn run_of_bytes(&self, first: PageId, end: PageId, bytes: usize) -> PageRun {
+        let room = (bytes / self.page_size).max(1) as u64;
+        PageRun { first, count: room.min(end - first) }
+    }
+
+    pub(super) fn read_bytes(&self, run: PageRun) -> Result<Vec<u8>> {
         let len = run.count as usize * self.page_size;
         let mut bytes = Vec::with_capacity(len + PAGE_BUFFER_EXTRA);
         bytes.resize(len, 0);
@@ -146,7 +174,7 @@ impl Pager {
             false => self.file.read_at(offset, &mut bytes).map(|()| true),
         };
         match is_read {
-            Ok(true) => Ok(Bytes::from(bytes)),
+            Ok(true) => Ok(bytes),
             Ok(false) => Err(cached_read::not_cached()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.damaged(run.first, "lies behind the end of the file"))

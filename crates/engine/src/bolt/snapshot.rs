@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::image::Image;
 use super::page::Page;
 use super::store::{BoltStore, Committed};
 use super::tree::{self, TreePage};
@@ -18,11 +19,11 @@ const LAST_LEAF_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct BoltSnapshot {
-    committed: Arc<Committed>,
+    pub(super) committed: Arc<Committed>,
     /// Of bucket `key`, where the last get ended. A range gets records one by one that lie together
     /// as their keys were put together. A thread that finds it locked goes down the tree.
     last_leaf: Mutex<Option<Page>>,
-    store: Arc<BoltStore>,
+    pub(super) store: Arc<BoltStore>,
 }
 
 impl BoltSnapshot {
@@ -88,7 +89,11 @@ impl Read for BoltSnapshot {
     }
 }
 
-impl Snapshot for BoltSnapshot {}
+impl Snapshot for BoltSnapshot {
+    fn image(self: Arc<Self>) -> Result<Option<Image>> {
+        Image::of_state(self).map(Some)
+    }
+}
 
 #[cfg(test)]
 mod tests {

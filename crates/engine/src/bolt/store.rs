@@ -45,6 +45,8 @@ pub(crate) struct BoltStore {
     readers: Mutex<ReaderState>,
     /// Held by a commit. There is one writer, so no thread waits here.
     writer: Mutex<WriterState>,
+    /// Buckets that are not the ten, which no commit changes.
+    pub(super) has_foreign_buckets: bool,
     /// What opening has found and mended.
     pub(super) notes: Vec<String>,
     /// Last, so that the file is closed when its path goes. Absent on a simulated disk.
@@ -67,7 +69,14 @@ impl BoltStore {
     ) -> BoltStore {
         let (newest, open_snapshots) = (Arc::new(newest), BTreeMap::new());
         let readers = Mutex::new(ReaderState { newest, open_snapshots });
-        BoltStore { pager, readers, writer: Mutex::new(writer), notes, data_path: None }
+        BoltStore {
+            pager,
+            readers,
+            writer: Mutex::new(writer),
+            has_foreign_buckets: false,
+            notes,
+            data_path: None,
+        }
     }
 
     pub(super) fn in_directory(self, data_path: DataPath) -> BoltStore {

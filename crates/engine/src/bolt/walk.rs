@@ -377,17 +377,17 @@ impl Visit for InUse {
 
 /// One bit per page.
 #[derive(Debug)]
-struct PageSet {
+pub(super) struct PageSet {
     words: Vec<u64>,
 }
 
 impl PageSet {
-    fn new(pages: PageId) -> PageSet {
+    pub(super) fn new(pages: PageId) -> PageSet {
         PageSet { words: vec![0; pages.div_ceil(64) as usize] }
     }
 
     /// Returns whether it is new.
-    fn insert(&mut self, id: PageId) -> bool {
+    pub(super) fn insert(&mut self, id: PageId) -> bool {
         let word = &mut self.words[id as usize / 64];
         let bit = 1 << (id % 64);
         let is_new = *word & bit == 0;
@@ -395,7 +395,7 @@ impl PageSet {
         is_new
     }
 
-    fn contains(&self, id: PageId) -> bool {
+    pub(super) fn contains(&self, id: PageId) -> bool {
         self.words[id as usize / 64] & (1 << (id % 64)) != 0
     }
 }
