@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::Cursor;
+use std::fs;
 use std::sync::Arc;
 
 use clearlane_backend::Era;
@@ -284,8 +284,7 @@ fn a_snapshot_is_what_the_store_was() {
             file.extend_from_slice(&message.blob);
         }
         assert_eq!((left, file.len() % 512), (0, 32));
-        let copy: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        snapshot_file::restore(&mut Cursor::new(&file), Arc::clone(&copy), true).unwrap();
+        let copy = restored(&file, true).unwrap();
         server.node.store().commit().unwrap();
         let original = server.node.store().snapshot().unwrap();
         let key = |read: &dyn Read| {
@@ -304,23 +303,27 @@ fn a_snapshot_is_what_the_store_was() {
     });
 }
 
+fn restored(file: &[u8], checks_sum: bool) -> clearlane_server::Result<Arc<dyn Engine>> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, file).unwrap();
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    snapshot_file::restore(&path, &engine, checks_sum).map(|()| engine)
+}
+
 /// Every cut, and a flipped bit anywhere, is found by the sum.
 fn damaged_is_noticed(file: &[u8]) {
-    let restore = |bytes: &[u8], checks_sum| {
-        let engine = Arc::new(MemoryEngine::new());
-        snapshot_file::restore(&mut Cursor::new(bytes), engine, checks_sum)
-    };
     for length in [0, 31, 32, 511, 512, file.len() - 512, file.len() - 32, file.len() - 1] {
-        assert!(restore(&file[..length], true).is_err(), "cut at {length}");
+        assert!(restored(&file[..length], true).is_err(), "cut at {length}");
     }
     for at in [0, 17, 600, file.len() / 2, file.len() - 40, file.len() - 33, file.len() - 1] {
         let mut damaged = file.to_vec();
         damaged[at] ^= 1;
-        assert!(restore(&damaged, true).is_err(), "bit at {at}");
+        assert!(restored(&damaged, true).is_err(), "bit at {at}");
     }
     let bare = &file[..file.len() - 32];
-    assert!(restore(bare, true).is_err());
-    restore(bare, false).unwrap();
+    assert!(restored(bare, true).is_err());
+    restored(bare, false).unwrap();
 }
 
 #[test]

@@ -8,17 +8,20 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
+use clearlane_engine::stream::Exporter;
+use clearlane_engine::{Bucket, Engine as _, Image, MemoryEngine, Snapshot};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
 use clearlane_server::snapshot_file::SnapshotWriter;
+use sha2::{Digest as _, Sha256};
 
 use crate::program::{RunningProgram, member, program};
 use crate::support::{block_on, connect, put};
@@ -57,28 +60,52 @@ fn make(data_dir: &Path, file: &Path) {
         }
         desk.abort();
     });
+    let snapshot = Arc::clone(node.store().snapshot().unwrap().snapshot());
+    node.stop();
+    save(Arc::clone(&snapshot), file);
+    save_former(snapshot, &former(file));
+}
+
+fn save(snapshot: Arc<dyn Snapshot>, file: &Path) {
     let mut saved = fs::File::create(file).unwrap();
-    let mut writer = SnapshotWriter::new(node.store().snapshot().unwrap()).unwrap();
+    let image = Image::new(snapshot, file.parent().unwrap()).unwrap();
+    let mut writer = SnapshotWriter::new(image);
     while let Some(piece) = writer.next_chunk().unwrap() {
         saved.write_all(&piece).unwrap();
     }
-    node.stop();
+}
+
+fn former(file: &Path) -> PathBuf {
+    file.with_added_extension("former")
+}
+
+/// As Clearlane saved it once: the stream of the records, its length, and the sum.
+fn save_former(snapshot: Arc<dyn Snapshot>, file: &Path) {
+    let (mut exporter, mut bytes) = (Exporter::new(snapshot), Vec::new());
+    while let Some(chunk) = exporter.next_chunk().unwrap() {
+        bytes.extend_from_slice(&chunk);
+    }
+    let length = bytes.len() as u64;
+    bytes.resize((bytes.len() + 8).next_multiple_of(512) - 8, 0);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    let sum = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&sum);
+    fs::write(file, bytes).unwrap();
 }
 
 /// The member is killed when the work is done.
-fn while_it_runs<T>(data_dir: &str, era: &str, work: impl FnOnce(&str) -> T) -> T {
-    let era = format!("--era={era}");
+fn while_it_runs<T>(data_dir: &str, flag: &str, work: impl FnOnce(&str) -> T) -> T {
     let mut process =
-        RunningProgram::start(&mut member(Path::new(data_dir), &[&era, "--name=new"]));
+        RunningProgram::start(&mut member(Path::new(data_dir), &[flag, "--name=new"]));
     work(&process.ready())
 }
 
 fn asked(
     data_dir: &str,
-    era: &str,
+    flag: &str,
     requests: Vec<RangeRequest>,
 ) -> Vec<Result<(i64, i64), String>> {
-    while_it_runs(data_dir, era, |address| {
+    while_it_runs(data_dir, flag, |address| {
         block_on(async {
             let mut client = KvClient::new(connect(address).await);
             let mut answers = Vec::new();
@@ -96,14 +123,29 @@ fn all() -> RangeRequest {
     RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() }
 }
 
+/// Of what [`make`] has saved.
+fn check_status(file: &str, version: &str) {
+    let told = done(&["snapshot", "status", file]);
+    let fields: Vec<&str> = told.trim_end_matches('\n').split(", ").collect();
+    assert_eq!(fields.len(), 5, "{told}");
+    assert_eq!((fields[1], fields[2], fields[4]), ("6", "5", version), "{told}");
+    let hash = u32::from_str_radix(fields[0], 16).unwrap();
+    let json = done(&["snapshot", "status", file, "--write-out=json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["hash"], &json["totalKey"]), (&hash.into(), &5.into()), "{json}");
+    let lines = done(&["snapshot", "status", file, "-w", "fields"]);
+    assert!(lines.starts_with(&format!("\"Hash\" : {hash}\n\"Revision\" : 6\n")), "{lines}");
+    let table = done(&["snapshot", "status", file, "-w", "table"]);
+    assert!(table.contains("│ TOTAL KEYS │") && table.contains("│          5 │"), "{table}");
+}
+
 #[test]
 fn a_store_is_saved_and_restored() {
     let dir = tempfile::tempdir().unwrap();
     let (old, file) = (dir.path().join("old"), dir.path().join("file"));
     make(&old, &file);
     let file = file.to_str().unwrap();
-    let told = done(&["snapshot", "status", file]);
-    assert!(told.contains("revision 6, ") && told.starts_with("hash "), "{told}");
+    check_status(file, "");
 
     let new = dir.path().join("new");
     let new = new.to_str().unwrap();
@@ -113,7 +155,7 @@ fn a_store_is_saved_and_restored() {
     assert!(refused(&restore, 1).ends_with("is not empty\n"));
     let wal = done(&["wal", "dump", new]);
     assert!(wal.contains("WAL entries: 1\n") && wal.contains("conf AddNode"), "{wal}");
-    assert_eq!(asked(new, "clearlane", vec![all()]), [Ok((5, 6))]);
+    assert_eq!(asked(new, "--era=clearlane", vec![all()]), [Ok((5, 6))]);
     // The old members are none now.
     let (old_wal, new_wal) =
         (done(&["wal", "dump", old.to_str().unwrap()]), done(&["wal", "dump", new]));
@@ -134,6 +176,7 @@ fn a_restored_store_begins_further_on() {
         let new = dir.path().join(format!("{era}-{marks}"));
         let new = new.to_str().unwrap();
         let mark = format!("--mark-compacted={marks}");
+        let flag = format!("--era={era}");
         let bump = ["--bump-revision=1000", &mark, "--data-dir", new];
         let told = done(&[&restore[..], &bump].concat());
         assert_eq!(told, format!("restored {new} at revision 1006\n"));
@@ -141,9 +184,9 @@ fn a_restored_store_begins_further_on() {
             true => Err("etcdserver: mvcc: required revision has been compacted".to_owned()),
             false => Ok((5, 1006)),
         };
-        assert_eq!(asked(new, era, vec![all(), old.clone()]), [Ok((5, 1006)), told.clone()]);
+        assert_eq!(asked(new, &flag, vec![all(), old.clone()]), [Ok((5, 1006)), told.clone()]);
         // And the same after a restart.
-        assert_eq!(asked(new, era, vec![all(), old.clone()]), [Ok((5, 1006)), told]);
+        assert_eq!(asked(new, &flag, vec![all(), old.clone()]), [Ok((5, 1006)), told]);
     }
     let told = refused(&[&restore[..], &["--mark-compacted"]].concat(), 1);
     assert!(told.contains("give --bump-revision"), "{told}");
@@ -169,6 +212,69 @@ fn a_damaged_file_is_refused() {
 }
 
 #[test]
+fn a_file_is_restored_with_any_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    make(&dir.path().join("old"), &file);
+    let (former, copied) = (former(&file), dir.path().join("copied"));
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&copied, &bytes[..bytes.len() - 32]).unwrap();
+    check_status(former.to_str().unwrap(), "");
+    check_status(copied.to_str().unwrap(), "");
+    for (file, checks_sum) in [(&file, true), (&former, true), (&copied, false)] {
+        for engine in ["bolt", "sled"] {
+            let new = file.with_added_extension(engine);
+            let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
+            let (skip, engine) =
+                (format!("--skip-hash-check={}", !checks_sum), format!("--engine={engine}"));
+            let restore = ["snapshot", "restore", file, "--name=new", "--data-dir", new, &engine];
+            if !checks_sum {
+                let told = refused(&restore, 1);
+                assert!(told.contains("no sum behind a multiple of 512"), "{told}");
+            }
+            done(&[&restore[..], &[&skip]].concat());
+            assert_eq!(asked(new, &engine, vec![all()]), [Ok((5, 6))]);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_file_that_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, new) = (dir.path().join("file"), dir.path().join("new"));
+    make(&dir.path().join("old"), &file);
+    let refuse = |bytes: &[u8], words: &str| {
+        fs::write(&file, bytes).unwrap();
+        for engine in ["bolt", "sled"] {
+            let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
+            let flags = ["--data-dir", new, "--skip-hash-check", "--engine", engine];
+            let told = refused(&[&["snapshot", "restore", file][..], &flags].concat(), 1);
+            assert!(told.starts_with(&format!("clearlane: {file}: ")), "{told}");
+            assert!(told.contains(words) && told.lines().count() == 1, "{words}: {told}");
+            assert!(!Path::new(new).exists() && !Path::new(&format!("{new}.restoring")).exists());
+        }
+    };
+    let whole = fs::read(&file).unwrap();
+    // In the first value of a leaf, which is in use.
+    let mut damaged = whole.clone();
+    let at = whole.windows(20).position(|bytes| bytes == [b'v'; 20]).unwrap();
+    damaged[at] ^= 1;
+    refuse(&damaged, &format!("damaged: page {}: the checksum is wrong", at / 4096));
+    refuse(&whole[..4096 * 3], "damaged: ");
+    refuse(&whole[..4096 * 3 + 7], "damaged: ");
+    refuse(&[&whole[..], &[0; 7]].concat(), "no sum behind a multiple of 512");
+    refuse(&[0; 4096], "the snapshot is damaged: ");
+    refuse(b"", "the snapshot is damaged: it is empty");
+    let engine = MemoryEngine::new();
+    let mut txn = engine.begin_write().unwrap();
+    txn.put(Bucket::Meta, b"storageVersion", b"3.8.0").unwrap();
+    txn.commit().unwrap();
+    save(engine.snapshot().unwrap(), &file);
+    let later = fs::read(&file).unwrap();
+    refuse(&later, "its storage version is \"3.8.0\"; known are those up to 3.7.0");
+}
+
+#[test]
 fn a_store_is_defragmented() {
     let dir = tempfile::tempdir().unwrap();
     let data_dir = dir.path().join("old");
@@ -176,7 +282,7 @@ fn a_store_is_defragmented() {
     let flag = format!("--data-dir={}", data_dir.display());
     assert!(done(&["defrag", &flag]).contains(" bytes, now "));
     let old = data_dir.to_str().unwrap();
-    assert_eq!(asked(old, "clearlane", vec![all()]), [Ok((5, 6))]);
+    assert_eq!(asked(old, "--era=clearlane", vec![all()]), [Ok((5, 6))]);
     assert!(refused(&["defrag", &flag, "--engine=sled"], 1).contains("engine bolt"));
     assert!(refused(&["defrag"], 1).contains("--data-dir=DIR"));
 }
@@ -189,14 +295,14 @@ fn a_running_member_is_saved() {
     make(&old, &dir.path().join("by hand"));
     let (file, new) = (dir.path().join("file"), dir.path().join("new"));
     let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
-    while_it_runs(old.to_str().unwrap(), "clearlane", |address| {
+    while_it_runs(old.to_str().unwrap(), "--era=clearlane", |address| {
         let told = done(&["snapshot", "save", address, file]);
         assert!(told.starts_with(&format!("Snapshot saved at {file} (")), "{told}");
     });
     assert!(!Path::new(&format!("{file}.part")).exists());
-    assert!(done(&["snapshot", "status", file]).contains("revision 6, "));
+    check_status(file, "3.7.0");
     done(&["snapshot", "restore", file, "--name=new", "--data-dir", new]);
-    assert_eq!(asked(new, "clearlane", vec![all()]), [Ok((5, 6))]);
+    assert_eq!(asked(new, "--era=clearlane", vec![all()]), [Ok((5, 6))]);
 }
 
 #[test]

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use clearlane_mvcc::{ReadTxn, Store};
+use clearlane_engine::{Image, Snapshot};
+use clearlane_mvcc::ReadTxn;
 use clearlane_net::sched::SchedClass;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
@@ -31,7 +32,7 @@ use clearlane_proto::membershippb::DowngradeInfoSetRequest;
 use clearlane_server::corruption::MemberHash;
 use clearlane_server::downgrade::{self, downgrade_info, validate};
 use clearlane_server::snapshot_file::SnapshotWriter;
-use clearlane_server::{AppliedPosition, RequestError, Server, checksums};
+use clearlane_server::{RequestError, Server, checksums};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -158,15 +159,30 @@ fn text(alarm: &AlarmMember) -> String {
     format!("memberID:{} alarm:{kind}", alarm.member_id)
 }
 
+/// A store of another engine is written to a temporary bolt file first.
+fn image_of(server: &Server, snapshot: Arc<dyn Snapshot>) -> Result<Image, RequestError> {
+    let image = Arc::clone(&snapshot).image().map_err(clearlane_server::Error::from)?;
+    if let Some(image) = image {
+        return Ok(image);
+    }
+    let threads = server.threads();
+    threads.require_disk_space(threads.sizes().in_use())?;
+    let image = Image::of_records(&*snapshot, &threads.store_dir().temporary_dir());
+    Ok(image.map_err(clearlane_server::Error::from)?)
+}
+
 /// A client that has gone ends it.
 fn send_snapshot(
-    store: &dyn Store<AppliedPosition>,
+    server: &Server,
     to_client: &mpsc::Sender<Result<SnapshotResponse, Status>>,
 ) -> Result<(), RequestError> {
+    let exporter = server.threads().store().snapshot().map_err(clearlane_server::Error::from)?;
     // The commit before holds a lock.
-    let exporter = store.snapshot().map_err(clearlane_server::Error::from)?;
     SchedClass::Batch.apply_to_thread();
-    let mut writer = SnapshotWriter::new(exporter)?;
+    let image = image_of(server, Arc::clone(exporter.snapshot()))?;
+    // Of the state, only the image is needed.
+    drop(exporter);
+    let mut writer = SnapshotWriter::new(image);
     while let Some(blob) = writer.next_chunk()? {
         let message = SnapshotResponse {
             remaining_bytes: writer.bytes_left(),
@@ -265,11 +281,11 @@ impl Maintenance for MaintenanceService {
         let turn = Arc::clone(&self.permits).acquire_owned().await;
         // The turn may have come late.
         self.require_admin(&request).await?;
-        let store = self.server.threads().store();
+        let server = self.server.clone();
         // None of the runtime's: a thread of class `Batch` may not return to another class.
         let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
             let _turn = turn;
-            if let Err(error) = send_snapshot(&*store, &to_client) {
+            if let Err(error) = send_snapshot(&server, &to_client) {
                 let _ = to_client.blocking_send(Err(status::from_error(error)));
             }
         });

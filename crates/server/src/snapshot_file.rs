@@ -1,24 +1,25 @@
-//! The store as one file: what `etcdctl snapshot save` gets, and what a restore reads.
+//! The store as one file: what `etcdctl snapshot save` gets, and what a restore reads. It is etcd's:
 //!
 //! ```text
-//!   stream of the store        any number of bytes: the one that goes to another member
-//!   zeros                      0 to 511
-//!   length of the stream       8 bytes, big endian      ─── up to here: a multiple of 512
-//!   SHA-256 of all before      32 bytes
+//!   bolt file                  a multiple of 512 bytes, see `docs/bolt.md`
+//!   SHA-256 of all before      32 bytes; absent in a copy of `member/snap/db`
 //! ```
 //!
-//! etcd's clients check that multiple and the sum. The [stream](clearlane_engine::stream) takes
-//! nothing behind its end, so its length is written down.
-//!
-//! A [`SnapshotWriter`] reads one snapshot of the engine, twice: each message says how much is
-//! still to come. [`restore`] verifies the sum before it uses the data, unless told not to.
+//! A [`SnapshotWriter`] sends an [`Image`] of one state. [`copy`] and [`restore`] read such files,
+//! etcd's too; [`restore`] also reads those of our [`former`] format. Both verify the sum before
+//! the file is used, unless told not to.
 
-use std::io::{self, Read, Seek, SeekFrom};
+pub mod former;
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use clearlane_engine::Engine;
-use clearlane_engine::stream::{Exporter, Importer};
+use bytes::Bytes;
+use clearlane_engine::bolt_file::BoltFile;
+use clearlane_engine::{Bucket, Engine, Image, WriteTxn};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
@@ -26,34 +27,32 @@ use crate::error::{Error, Result};
 /// No piece is longer: etcd's.
 const CHUNK_BYTES: usize = 32 << 10;
 const ALIGNMENT_BYTES: u64 = 512;
-const LENGTH_BYTES: u64 = 8;
 const CHECKSUM_BYTES: u64 = 32;
+
+/// The magic number of a meta page.
+const MAGIC: [u8; 4] = 0xED0C_DAED_u32.to_le_bytes();
+/// It precedes the magic number.
+const PAGE_HEADER_BYTES: u64 = 16;
+/// Pages are as long as those of the machine that made the file.
+const PAGE_BYTES_MAX: u64 = 64 << 10;
+
+/// Of a restore, in one transaction.
+const TXN_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Debug)]
 pub struct SnapshotWriter {
-    exporter: Exporter,
-    /// Exported, and not returned yet.
-    exported: Bytes,
-    stream_length: u64,
+    image: Image,
+    /// Read, and not returned yet.
+    read: Bytes,
     /// Without the checksum.
     bytes_left: u64,
     checksum: Option<Sha256>,
 }
 
 impl SnapshotWriter {
-    pub fn new(exporter: Exporter) -> Result<SnapshotWriter> {
-        let mut first_pass = Exporter::new(Arc::clone(exporter.snapshot()));
-        let mut stream_length = 0;
-        while let Some(chunk) = first_pass.next_chunk()? {
-            stream_length += chunk.len() as u64;
-        }
-        Ok(SnapshotWriter {
-            exporter,
-            exported: Bytes::new(),
-            stream_length,
-            bytes_left: (stream_length + LENGTH_BYTES).next_multiple_of(ALIGNMENT_BYTES),
-            checksum: Some(Sha256::new()),
-        })
+    pub fn new(image: Image) -> SnapshotWriter {
+        let (bytes_left, checksum) = (image.bytes(), Some(Sha256::new()));
+        SnapshotWriter { image, read: Bytes::new(), bytes_left, checksum }
     }
 
     /// Bytes after what was returned, without the checksum.
@@ -61,52 +60,161 @@ impl SnapshotWriter {
         self.bytes_left
     }
 
-    /// The last chunk is the checksum.
+    /// The last chunk is the checksum. After an error there is none.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
-        if self.bytes_left == 0 {
-            let sum = self.checksum.take();
-            return Ok(sum.map(|sum| Bytes::copy_from_slice(&sum.finalize())));
-        }
-        if self.exported.is_empty() {
-            self.exported = match self.exporter.next_chunk()? {
-                Some(chunk) => chunk,
-                None => self.padding(),
+        if self.read.is_empty() {
+            let Some(read) = self.image.next_chunk()? else {
+                let sum = self.checksum.take();
+                return Ok(sum.map(|sum| Bytes::copy_from_slice(&sum.finalize())));
             };
+            self.read = read;
         }
-        let piece = self.exported.split_to(self.exported.len().min(CHUNK_BYTES));
+        let piece = self.read.split_to(self.read.len().min(CHUNK_BYTES));
         self.bytes_left -= piece.len() as u64;
         if let Some(sum) = &mut self.checksum {
             sum.update(&piece);
         }
         Ok(Some(piece))
     }
+}
 
-    fn padding(&self) -> Bytes {
-        let mut filling = BytesMut::zeroed((self.bytes_left - LENGTH_BYTES) as usize);
-        filling.put_u64(self.stream_length);
-        filling.freeze()
+/// Whether there is a meta page where a bolt file has one: at the beginning, or behind a page.
+pub fn is_bolt(file: &mut (impl Read + Seek)) -> Result<bool> {
+    let mut page_bytes = 0;
+    while page_bytes <= PAGE_BYTES_MAX {
+        let mut magic = [0; MAGIC.len()];
+        file.seek(SeekFrom::Start(page_bytes + PAGE_HEADER_BYTES)).map_err(read_error)?;
+        match file.read_exact(&mut magic) {
+            Ok(()) if magic == MAGIC => return Ok(true),
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => {
+                return Err(read_error(error));
+            }
+            _ => page_bytes = (2 * page_bytes).max(1 << 10),
+        }
+    }
+    Ok(false)
+}
+
+/// Copies the bolt file of a snapshot to `to`, and syncs it. What was written before an error must
+/// be removed.
+pub fn copy(path: &Path, to: &Path, checks_sum: bool) -> Result<()> {
+    // Held, so that no program writes meanwhile.
+    let _locked = open_bolt(path)?;
+    let mut file = File::open(path).map_err(read_error)?;
+    let mut copy = File::create(to).map_err(write_error)?;
+    verify(&mut file, checks_sum, &mut |piece| copy.write_all(piece).map_err(write_error))?;
+    copy.sync_all().map_err(write_error)
+}
+
+/// Fills an empty engine with the records of a file, and commits. After an error the engine's
+/// directory must be removed. Without `checks_sum` the file may lack the sum, as one that was
+/// copied from a disk.
+pub fn restore(path: &Path, engine: &Arc<dyn Engine>, checks_sum: bool) -> Result<()> {
+    let mut file = File::open(path).map_err(read_error)?;
+    if !is_bolt(&mut file)? {
+        return former::restore(&mut file, Arc::clone(engine), checks_sum);
+    }
+    let bolt = open_bolt(path)?;
+    verify(&mut file, checks_sum, &mut |_| Ok(()))?;
+    Bucket::ALL.into_iter().try_for_each(|bucket| copy_bucket(&bolt, bucket, &**engine))
+}
+
+/// Verifies the length of a file, and the sum if it `checks_sum`.
+pub fn check(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<()> {
+    match checks_sum {
+        true => verify(file, true, &mut |_| Ok(())),
+        false => data_length(file, false).map(drop),
     }
 }
 
-/// Fills an empty engine from a file, and commits. After an error the engine's directory must be
-/// removed. Without `checks_sum` the file may lack the sum, as one that was copied from a disk.
-pub fn restore(
+/// Whether there is a sum behind the data.
+pub fn has_sum(length: u64) -> bool {
+    length % ALIGNMENT_BYTES == CHECKSUM_BYTES
+}
+
+/// Refuses a bolt file that is not etcd's. While it is open, no program writes it.
+pub fn open_bolt(path: &Path) -> Result<BoltFile> {
+    let file = BoltFile::open(path)?;
+    // etcd has these in every file.
+    for bucket in [Bucket::Key, Bucket::Meta] {
+        file.scan(&[bucket.name().as_bytes()], &mut |_| ControlFlow::Break(()))?;
+    }
+    Ok(file)
+}
+
+fn copy_bucket(from: &BoltFile, bucket: Bucket, engine: &dyn Engine) -> Result<()> {
+    let mut copy = BucketCopy { engine, bucket, txn: None, bytes: 0 };
+    let mut outcome = Ok(());
+    let scanned = from.scan(&[bucket.name().as_bytes()], &mut |record| {
+        if record.bucket.is_none() {
+            outcome = copy.put(&record.key, &record.value);
+        }
+        if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    outcome?;
+    match scanned {
+        // A file may lack the buckets that its version did not have.
+        Err(clearlane_engine::Error::NoBucket { .. }) => {}
+        other => other?,
+    }
+    copy.commit()
+}
+
+struct BucketCopy<'c> {
+    engine: &'c dyn Engine,
+    bucket: Bucket,
+    txn: Option<Box<dyn WriteTxn>>,
+    /// In the open transaction.
+    bytes: usize,
+}
+
+impl BucketCopy<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut txn = match self.txn.take() {
+            Some(txn) => txn,
+            None => self.engine.begin_write()?,
+        };
+        txn.put(self.bucket, key, value)?;
+        self.txn = Some(txn);
+        self.bytes += key.len() + value.len();
+        if self.bytes > TXN_BYTES_MAX { self.commit() } else { Ok(()) }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.bytes = 0;
+        Ok(self.txn.take().map_or(Ok(()), |txn| txn.commit())?)
+    }
+}
+
+/// Gives the data to `take`, and compares it with the sum behind it.
+fn verify(
     file: &mut (impl Read + Seek),
-    engine: Arc<dyn Engine>,
     checks_sum: bool,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let stream_length = stream_length(file, checks_sum)?;
+    let length = data_length(file, checks_sum)?;
     file.rewind().map_err(read_error)?;
-    let mut importer = Importer::new(engine)?;
-    for_each_chunk(file, stream_length, |piece| Ok(importer.feed(piece)?))?;
-    importer.finish()?;
+    let mut sum = Sha256::new();
+    for_each_chunk(file, length, |piece| {
+        if checks_sum {
+            sum.update(piece);
+        }
+        take(piece)
+    })?;
+    if checks_sum {
+        let mut there = [0; CHECKSUM_BYTES as usize];
+        file.read_exact(&mut there).map_err(read_error)?;
+        if there[..] != sum.finalize()[..] {
+            return Err(damaged("its sum does not match"));
+        }
+    }
     Ok(())
 }
 
-/// The length of the stream in the file, after the checksum was verified.
-fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64> {
+/// Without the sum.
+fn data_length(file: &mut impl Seek, checks_sum: bool) -> Result<u64> {
     let length = file.seek(SeekFrom::End(0)).map_err(read_error)?;
-    let has_sum = length % ALIGNMENT_BYTES == CHECKSUM_BYTES;
+    let has_sum = has_sum(length);
     if !has_sum && (checks_sum || length % ALIGNMENT_BYTES != 0) {
         let why =
             format!("it has {length} bytes, and no sum behind a multiple of {ALIGNMENT_BYTES}");
@@ -116,29 +224,7 @@ fn stream_length(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<u64>
     if data < ALIGNMENT_BYTES {
         return Err(damaged("it is empty"));
     }
-    if checks_sum {
-        file.rewind().map_err(read_error)?;
-        let mut sum = Sha256::new();
-        for_each_chunk(file, data, |piece| {
-            sum.update(piece);
-            Ok(())
-        })?;
-        let mut there = [0; CHECKSUM_BYTES as usize];
-        file.read_exact(&mut there).map_err(read_error)?;
-        if there[..] != sum.finalize()[..] {
-            return Err(damaged("its sum does not match"));
-        }
-    }
-    let mut bytes = [0; LENGTH_BYTES as usize];
-    file.seek(SeekFrom::Start(data - LENGTH_BYTES)).map_err(read_error)?;
-    file.read_exact(&mut bytes).map_err(read_error)?;
-    let stream = u64::from_be_bytes(bytes);
-    let end = stream.checked_add(LENGTH_BYTES);
-    if end.and_then(|end| end.checked_next_multiple_of(ALIGNMENT_BYTES)) == Some(data) {
-        Ok(stream)
-    } else {
-        Err(damaged(format!("its stream cannot be {stream} bytes long")))
-    }
+    Ok(data)
 }
 
 fn for_each_chunk(
@@ -164,20 +250,6 @@ fn read_error(error: io::Error) -> Error {
     damaged(format!("it cannot be read: {error}"))
 }
 
-#[cfg(test)]
-mod tests {
-    use std::io::Cursor;
-
-    use clearlane_engine::MemoryEngine;
-
-    use super::*;
-
-    #[test]
-    fn a_stream_of_any_length_is_refused_if_it_is_not_that_of_the_file() {
-        for length in [0, 504, 505, u64::MAX - 9, u64::MAX - 8, u64::MAX - 7, u64::MAX] {
-            let file = [&[0; 504][..], &length.to_be_bytes()].concat();
-            let refused = restore(&mut Cursor::new(file), Arc::new(MemoryEngine::new()), false);
-            assert!(refused.is_err(), "{length}");
-        }
-    }
+fn write_error(error: io::Error) -> Error {
+    Error::Engine(clearlane_engine::Error::Storage(format!("a copy cannot be written: {error}")))
 }

@@ -19,12 +19,6 @@ pub enum Error {
          `etcdctl --endpoints=ETCD make-mirror CLEARLANE`"
     )]
     Etcd { dir: PathBuf, found: String },
-    #[error(
-        "{path}: this is a snapshot of etcd (a bbolt database), which Clearlane does not read. Make \
-         etcd's data of it with `etcdutl snapshot restore`, start etcd with that, and copy the keys: \
-         `etcdctl --endpoints=ETCD make-mirror CLEARLANE`"
-    )]
-    EtcdSnapshot { path: PathBuf },
     #[error("--force-new-cluster goes on with a member's data, and in {0} there is none")]
     NoDataToForce(PathBuf),
     #[error("--{flag}: each address is http://host:port or https://host:port, and there is one")]

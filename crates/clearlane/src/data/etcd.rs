@@ -29,13 +29,6 @@ pub(crate) fn reject_etcd_data(data_dir: &Path) -> Result<()> {
     }
 }
 
-/// etcd's is the output of `etcdctl snapshot save`, or a copy of the database.
-pub(crate) fn reject_etcd_snapshot(path: &Path, file: &mut File) -> Result<()> {
-    let is_etcds = is_bbolt(file)?;
-    file.rewind()?;
-    if is_etcds { Err(Error::EtcdSnapshot { path: path.to_owned() }) } else { Ok(()) }
-}
-
 /// Names what was found of etcd's.
 fn detect_etcd_data(member: &Path) -> Result<Option<String>> {
     let snap = member.join("snap");

@@ -8,22 +8,26 @@
 //! twice, with different contents. `--bump-revision` begins further on, and `--mark-compacted`
 //! compacts all before that, so that watchers are notified to begin anew.
 //!
+//! etcd's file is copied as it is, for an engine `bolt`, and then opened; for another engine its
+//! records are copied. So are those of a file in our former format.
+//!
 //! The store is filled in a directory `.restoring` beside the data directory, which is renamed when
 //! it is whole. The log is written last.
 
-use std::fs;
+use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
+use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot};
 use clearlane_mvcc::Revision;
+use clearlane_rpc::maintenance;
 use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
 use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
-use super::status::{open_file, revision};
-use super::{Action, BoxError, Tool};
+use super::status::{STORAGE_VERSION, in_file, revision};
+use super::{Action, BoxError, Tool, bolt};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
@@ -78,25 +82,81 @@ fn restore(flags: &FlagReader) -> Result<String, BoxError> {
             return Err(format!("{} is not empty", dir.display()).into());
         }
     }
-    let mut file = open_file(Path::new(flags.text("FILE")))?;
     let made = data_dir.with_added_extension("restoring");
     if made.exists() {
         fs::remove_dir_all(&made)?;
     }
-    let snap = made.join("member/snap");
-    create_private_dir(&snap)?;
-    let store_dir =
-        DiskStoreDir::new(Arc::new(OsFileSystem), &snap, start.engine_kind, Options::default())?;
-    let engine = store_dir.open()?;
-    snapshot_file::restore(&mut file, Arc::clone(&engine), !flags.switch("skip-hash-check"))?;
-    let now = reset_cluster_and_revision(&*engine, bump, marks)?;
-    drop((engine, store_dir));
+    let revision = fill(flags, &made, start.engine_kind, (bump, marks)).inspect_err(|_| {
+        // The error is told; what is left here is removed by the next attempt.
+        let _ = fs::remove_dir_all(&made);
+    })?;
     if data_dir.exists() {
         fs::remove_dir(data_dir)?;
     }
     fs::rename(&made, data_dir)?;
-    start.create()?;
-    Ok(format!("restored {} at revision {now}\n", data_dir.display()))
+    start.create().inspect_err(|_| {
+        for dir in [Some(data_dir), start.wal_dir.as_ref()].into_iter().flatten() {
+            let _ = fs::remove_dir_all(dir);
+        }
+    })?;
+    Ok(format!("restored {} at revision {revision}\n", data_dir.display()))
+}
+
+/// Makes the store in the directory `made`, and returns its revision.
+fn fill(
+    flags: &FlagReader,
+    made: &Path,
+    kind: EngineKind,
+    (bump, marks): (i64, bool),
+) -> Result<i64, BoxError> {
+    let (path, checks_sum) = (Path::new(flags.text("FILE")), !flags.switch("skip-hash-check"));
+    let is_bolt = File::open(path).map_err(BoxError::from);
+    let is_bolt = is_bolt.and_then(|mut file| Ok(snapshot_file::is_bolt(&mut file)?));
+    let is_bolt = in_file(path, is_bolt)?;
+    // What is not etcd's is refused before there is a directory.
+    let _locked = if is_bolt { Some(snapshot_file::open_bolt(path)?) } else { None };
+    let snap = made.join("member/snap");
+    create_private_dir(&snap)?;
+    let open = || DiskStoreDir::new(Arc::new(OsFileSystem), &snap, kind, Options::default());
+    let mut store_dir = open()?;
+    let mut engine = store_dir.open()?;
+    if is_bolt && kind == EngineKind::Bolt {
+        // In the place of the empty file.
+        drop((engine, store_dir));
+        let to = bolt::find(made)?;
+        in_file(path, snapshot_file::copy(path, &to, checks_sum).map_err(BoxError::from))?;
+        store_dir = open()?;
+        engine = in_file(path, store_dir.open().map_err(without_path))?;
+    } else {
+        let filled = snapshot_file::restore(path, &engine, checks_sum);
+        in_file(path, filled.map_err(BoxError::from))?;
+    }
+    in_file(path, check_version(&*engine.snapshot()?))?;
+    let now = reset_cluster_and_revision(&*engine, bump, marks)?;
+    drop((engine, store_dir));
+    Ok(now)
+}
+
+/// The path is that of the copy.
+fn without_path(error: clearlane_engine::Error) -> BoxError {
+    match error {
+        clearlane_engine::Error::Corrupt { detail, .. } => format!("damaged: {detail}").into(),
+        other => other.into(),
+    }
+}
+
+/// Refuses a store of a later version of etcd.
+fn check_version(snapshot: &dyn Snapshot) -> Result<(), BoxError> {
+    let Some(found) = snapshot.get(Bucket::Meta, STORAGE_VERSION)? else { return Ok(()) };
+    let parse = |text: &str| -> Option<(u64, u64)> {
+        let mut numbers = text.split('.').map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    };
+    let (text, known) = (String::from_utf8_lossy(&found), maintenance::STORAGE_VERSION);
+    match parse(&text) {
+        Some(version) if Some(version) <= parse(known) => Ok(()),
+        _ => Err(format!("its storage version is {text:?}; known are those up to {known}").into()),
+    }
 }
 
 fn member_config(flags: &FlagReader) -> Result<MemberConfig, BoxError> {

@@ -1,72 +1,242 @@
-//! `snapshot status`: what is in a file.
+//! `snapshot status`: what is in a file, as `etcdutl snapshot status` says it.
 //!
-//! The file is restored into a directory beside it: what can be described can be restored.
+//! A bolt file is read where it is. One of our former format is restored into a temporary
+//! directory first.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use clearlane_engine::bolt_file::BoltFile;
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot, open};
-use clearlane_mvcc::RevisionKey;
+use clearlane_mvcc::{RecordKind, RevisionKey};
+use clearlane_proto::mvccpb::KeyValue;
 use clearlane_server::snapshot_file;
+use prost::Message as _;
 
 use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
-use crate::config::value::ValueKind::Text;
-use crate::data::etcd;
+use crate::config::value::ValueKind::{OneOf, Text};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "status"],
-    about: "Check a saved snapshot, and print its hash, revision and size",
-    positional: &[flag("FILE", Text, "").help("Saved snapshot.")],
+    about: "Check a saved snapshot, and print its hash, revision, keys, size and storage version",
+    positional: &[flag("FILE", Text, "").help("Saved snapshot, or a copy of a store's file.")],
     words: None,
-    flags: &[],
+    flags: &[flag("write-out", OneOf(&["simple", "json", "table", "fields"]), "simple")
+        .short("w")
+        .help("Format of the output.")],
     action: Action::Text(status),
 };
 
 fn status(flags: &FlagReader) -> Result<String, BoxError> {
     let path = Path::new(flags.text("FILE"));
-    let mut file = open_file(path)?;
+    let status = in_file(path, describe(path))?;
+    Ok(match flags.text("write-out") {
+        "json" => status.to_json(),
+        "table" => status.to_table(),
+        "fields" => status.to_fields(),
+        _ => format!("{}\n", status.texts().join(", ")),
+    })
+}
+
+/// An error names the file, once.
+pub(super) fn in_file<T>(path: &Path, outcome: Result<T, BoxError>) -> Result<T, BoxError> {
+    outcome.map_err(|error| {
+        let (path, text) = (path.display().to_string(), error.to_string());
+        if text.starts_with(&path) { error } else { format!("{path}: {text}").into() }
+    })
+}
+
+/// The revision of the last record; 1 if there is none.
+pub(super) fn revision(snapshot: &dyn Snapshot) -> Result<i64, BoxError> {
+    snapshot.last_key(Bucket::Key)?.map_or(Ok(1), |last| main_revision(&last))
+}
+
+fn main_revision(key: &[u8]) -> Result<i64, BoxError> {
+    let decoded = RevisionKey::decode(key).map_err(|_| "a record of bucket key has no revision")?;
+    Ok(decoded.0.main)
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    /// Of all buckets in the order of their names: the name, and each key and value.
+    hash: u32,
+    revision: i64,
+    /// Keys that were not deleted.
+    total_key: usize,
+    total_size: u64,
+    /// Empty if the file does not say, as before etcd 3.6.
+    version: String,
+    /// While records are added.
+    keys: HashSet<Bytes>,
+}
+
+fn describe(path: &Path) -> Result<Status, BoxError> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    if !snapshot_file::is_bolt(&mut file)? {
+        return describe_former(&mut file, length);
+    }
+    snapshot_file::check(&mut file, snapshot_file::has_sum(length))?;
+    describe_bolt(&BoltFile::open(path)?)
+}
+
+fn describe_bolt(file: &BoltFile) -> Result<Status, BoxError> {
+    let newest = file.newest()?.meta;
+    // One of the two meta pages is enough.
+    let survey = file.survey()?;
+    let mut problems = survey.problems.iter().filter(|problem| problem.page.is_none_or(|p| p > 1));
+    if let Some(first) = problems.next() {
+        let more = match problems.count() {
+            0 => String::new(),
+            more => format!(", and {more} more; `clearlane bolt check` tells all"),
+        };
+        return Err(format!("damaged: {first}{more}").into());
+    }
+    let mut status = Status::default();
+    let names = survey.buckets.iter().filter_map(|bucket| match &bucket.path[..] {
+        [name] => Some(name),
+        _ => None,
+    });
+    for name in names {
+        status.hash = crc32c::crc32c_append(status.hash, name);
+        let mut outcome = Ok(());
+        file.scan(&[name], &mut |record| {
+            let value = if record.bucket.is_some() { Bytes::new() } else { record.value };
+            outcome = status.add(name, &record.key, &value);
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        outcome?;
+    }
+    Ok(status.ended(newest.high_water * file.page_size() as u64))
+}
+
+fn describe_former(file: &mut File, length: u64) -> Result<Status, BoxError> {
     let dir = std::env::temp_dir().join(format!("clearlane-status-{}", std::process::id()));
-    let described = describe(&mut file, &dir);
+    let status = (|| {
+        let engine: Arc<dyn Engine> = open(EngineKind::Bolt, &dir, Options::default())?;
+        snapshot_file::former::restore(file, Arc::clone(&engine), true)?;
+        let snapshot = engine.snapshot()?;
+        let mut status = Status::default();
+        for bucket in Bucket::ALL {
+            let name = bucket.name().as_bytes();
+            status.hash = crc32c::crc32c_append(status.hash, name);
+            let mut outcome = Ok(());
+            snapshot.scan(bucket, KeyRange::ALL, &mut |key, value| {
+                outcome = status.add(name, key, value);
+                if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            outcome?;
+        }
+        Ok(status.ended(length))
+    })();
     // Whatever came of it, this is not needed any more.
     let _ = std::fs::remove_dir_all(&dir);
-    Ok(format!("{}, {} bytes\n", described?, file.metadata()?.len()))
+    status
 }
 
-/// An error names the file.
-pub(super) fn open_file(path: &Path) -> Result<File, BoxError> {
-    let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    etcd::reject_etcd_snapshot(path, &mut file)?;
-    Ok(file)
-}
-
-fn describe(file: &mut File, dir: &Path) -> Result<String, BoxError> {
-    let engine: Arc<dyn Engine> = open(EngineKind::Bolt, dir, Options::default())?;
-    snapshot_file::restore(file, Arc::clone(&engine), true)?;
-    let snapshot = engine.snapshot()?;
-    let (records, hash) = sum(&*snapshot)?;
-    Ok(format!("hash {hash:08x}, revision {}, {records} records", revision(&*snapshot)?))
-}
-
-pub(super) fn revision(snapshot: &dyn Snapshot) -> Result<i64, BoxError> {
-    let Some(last) = snapshot.last_key(Bucket::Key)? else { return Ok(1) };
-    let (revision, _) =
-        RevisionKey::decode(&last).map_err(|_| "the last record has no revision")?;
-    Ok(revision.main)
-}
-
-fn sum(snapshot: &dyn Snapshot) -> Result<(u64, u32), BoxError> {
-    let (mut records, mut hash) = (0, 0);
-    for bucket in Bucket::ALL {
-        hash = crc32c::crc32c_append(hash, bucket.name().as_bytes());
-        snapshot.scan(bucket, KeyRange::ALL, &mut |key, value| {
-            records += 1;
-            hash = crc32c::crc32c_append(crc32c::crc32c_append(hash, key), value);
-            ControlFlow::Continue(())
-        })?;
+impl Status {
+    fn add(&mut self, bucket: &[u8], key: &[u8], value: &[u8]) -> Result<(), BoxError> {
+        self.hash = crc32c::crc32c_append(crc32c::crc32c_append(self.hash, key), value);
+        if bucket == Bucket::Meta.name().as_bytes() && key == STORAGE_VERSION {
+            self.version = String::from_utf8_lossy(value).into_owned();
+        }
+        if bucket != Bucket::Key.name().as_bytes() {
+            return Ok(());
+        }
+        let (revision, kind) =
+            RevisionKey::decode(key).map_err(|_| "a record of bucket key has no revision")?;
+        self.revision = revision.main;
+        let record = KeyValue::decode(value)?;
+        match kind {
+            RecordKind::Tombstone => self.keys.remove(&record.key),
+            RecordKind::Put => self.keys.insert(record.key),
+        };
+        Ok(())
     }
-    Ok((records, hash))
+
+    fn ended(self, total_size: u64) -> Status {
+        Status { total_key: self.keys.len(), total_size, keys: HashSet::new(), ..self }
+    }
+
+    fn texts(&self) -> [String; 5] {
+        let Status { hash, revision, total_key, total_size, version, .. } = self;
+        let (revision, total_key) = (revision.to_string(), total_key.to_string());
+        [format!("{hash:x}"), revision, total_key, size_text(*total_size), version.clone()]
+    }
+
+    fn to_json(&self) -> String {
+        let Status { hash, revision, total_key, total_size, version, .. } = self;
+        format!(
+            "{{\"hash\":{hash},\"revision\":{revision},\"totalKey\":{total_key},\
+             \"totalSize\":{total_size},\"version\":{}}}\n",
+            serde_json::Value::from(version.as_str()),
+        )
+    }
+
+    fn to_table(&self) -> String {
+        let (heads, texts) =
+            (["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], self.texts());
+        let widths: Vec<usize> =
+            heads.iter().zip(&texts).map(|(head, text)| head.len().max(text.len())).collect();
+        let rule = |left: &str, middle: &str, right: &str| {
+            let lines: Vec<String> = widths.iter().map(|width| "─".repeat(width + 2)).collect();
+            format!("{left}{}{right}\n", lines.join(middle))
+        };
+        let row = |cells: Vec<String>| format!("│ {} │\n", cells.join(" │ "));
+        let centred = |(head, width): (&&str, &usize)| format!("{head:^width$}");
+        let right = |(text, width): (&String, &usize)| format!("{text:>width$}");
+        let head = row(heads.iter().zip(&widths).map(centred).collect());
+        let body = row(texts.iter().zip(&widths).map(right).collect());
+        let (top, between, bottom) =
+            (rule("┌", "┬", "┐"), rule("├", "┼", "┤"), rule("└", "┴", "┘"));
+        format!("{top}{head}{between}{body}{bottom}")
+    }
+
+    fn to_fields(&self) -> String {
+        let Status { hash, revision, total_key, total_size, version, .. } = self;
+        format!(
+            "\"Hash\" : {hash}\n\"Revision\" : {revision}\n\"Keys\" : {total_key}\n\
+             \"Size\" : {total_size}\n\"Version\" : {version}\n"
+        )
+    }
+}
+
+/// With units of 1,000, as etcdutl prints it.
+fn size_text(bytes: u64) -> String {
+    if bytes < 10 {
+        return format!("{bytes} B");
+    }
+    let (mut size, mut units) = (bytes as f64, ["B", "kB", "MB", "GB", "TB", "PB", "EB"].iter());
+    let mut unit = units.next();
+    while size >= 1000.0 {
+        size /= 1000.0;
+        unit = units.next();
+    }
+    let rounded = (size * 10.0).round() / 10.0;
+    let unit = unit.expect("2^64 bytes are 18 EB");
+    if rounded < 10.0 { format!("{rounded:.1} {unit}") } else { format!("{rounded:.0} {unit}") }
+}
+
+/// In bucket `meta`.
+pub(super) const STORAGE_VERSION: &[u8] = b"storageVersion";
+
+#[cfg(test)]
+mod tests {
+    use super::size_text;
+
+    #[test]
+    fn sizes_are_printed_as_etcdutl_prints_them() {
+        let sizes = [0, 9, 10, 999, 1_000, 9_949, 20_480, 82_854_982, 1_048_576_000, u64::MAX];
+        let printed = sizes.map(size_text);
+        let expected = [
+            "0 B", "9 B", "10 B", "999 B", "1.0 kB", "9.9 kB", "20 kB", "83 MB", "1.0 GB", "18 EB",
+        ];
+        assert_eq!(printed, expected);
+    }
 }

@@ -167,6 +167,10 @@ impl StoreDir for DiskStoreDir {
         self.files.free_space(&self.dir)
     }
 
+    fn temporary_dir(&self) -> PathBuf {
+        self.dir.clone()
+    }
+
     fn open(&self) -> Result<Arc<dyn Engine>> {
         let mut stores = self.open_stores.lock();
         let number = match self.mark(CURRENT)? {

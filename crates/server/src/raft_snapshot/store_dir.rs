@@ -1,6 +1,7 @@
 //! The interface to the directory of a member's stores.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clearlane_engine::{Engine, Result};
@@ -34,6 +35,11 @@ pub trait StoreDir: Send + Sync + Debug {
 
     /// Free bytes on the disk of the stores; `u64::MAX` if unknown.
     fn free_space(&self) -> u64;
+
+    /// Where a file can be made that only this process uses.
+    fn temporary_dir(&self) -> PathBuf {
+        std::env::temp_dir()
+    }
 
     /// Removes replaced stores and those of interrupted transfers, unless they are in use.
     fn remove_leftovers(&self) -> Result<()>;

@@ -39,7 +39,7 @@ fn open(flags: &FlagReader) -> Result<BoltFile, BoxError> {
 }
 
 /// `path` is the file, or a directory in which it is.
-fn find(path: &Path) -> Result<PathBuf, BoxError> {
+pub(super) fn find(path: &Path) -> Result<PathBuf, BoxError> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }
