@@ -1,0 +1,348 @@
+//! Snapshots between etcd and Clearlane, with etcd's own programs: what `etcdctl snapshot save`
+//! gets from one is restored by the other, which then serves the keys, leases and users.
+//!
+//! `.ci/etcd-snapshots` builds the programs and runs this.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/program.rs"]
+mod program;
+mod support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::program::{RunningProgram, TIMEOUT, program};
+use crate::support::{block_on, connect, put};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const USER: &str = "--user=root:secret";
+
+fn printed(output: Output, hint: &[&str]) -> String {
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (told, complaint) = (words(&output.stdout), words(&output.stderr));
+    assert!(output.status.success(), "{hint:?}: {told}{complaint}");
+    told
+}
+
+/// Runs one of etcd's programs; `name` is the variable that names it.
+fn tool(name: &str, arguments: &[&str]) -> String {
+    let program = std::env::var_os(name).unwrap_or_else(|| panic!("{name} names the program"));
+    printed(Command::new(program).args(arguments).output().unwrap(), arguments)
+}
+
+fn etcdutl(arguments: &[&str]) -> String {
+    tool("CLEARLANE_ETCDUTL", arguments)
+}
+
+fn etcdctl(endpoint: &str, arguments: &[&str]) -> String {
+    tool("CLEARLANE_ETCDCTL", &[&["--endpoints", endpoint][..], arguments].concat())
+}
+
+fn clearlane(arguments: &[&str]) -> String {
+    printed(program(arguments).output().unwrap(), arguments)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Addresses that were free a moment ago.
+fn free_urls<const N: usize>() -> [String; N] {
+    let ports = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    ports.map(|port| format!("http://{}", port.local_addr().unwrap()))
+}
+
+struct Etcd {
+    process: Child,
+    client_url: String,
+}
+
+impl Etcd {
+    /// Returns when it serves.
+    fn start(data: &Path, peer_url: &str) -> Etcd {
+        let [client_url] = free_urls();
+        let etcd = std::env::var_os("CLEARLANE_ETCD").expect("CLEARLANE_ETCD names etcd");
+        let log = data.with_added_extension("log");
+        let process = Command::new(etcd)
+            .arg(format!("--data-dir={}", data.display()))
+            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+            .args(["--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url])
+            .args(["--initial-cluster", &format!("default={peer_url}")])
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn();
+        let mut etcd = Etcd { process: process.unwrap(), client_url };
+        let begin = Instant::now();
+        while !fs::read_to_string(&log).unwrap().contains("ready to serve client requests") {
+            let said = fs::read_to_string(&log).unwrap();
+            let has_ended = etcd.process.try_wait().unwrap().is_some();
+            assert!(!has_ended && begin.elapsed() < TIMEOUT, "{said}");
+            thread::sleep(POLL_INTERVAL);
+        }
+        etcd
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        // One that has ended cannot be told.
+        let _ = kill(Pid::from_raw(self.process.id() as i32), Signal::SIGTERM);
+        let _ = self.process.wait();
+    }
+}
+
+/// Killed when it is dropped.
+struct Clearlane {
+    _program: RunningProgram,
+    client_url: String,
+}
+
+impl Clearlane {
+    fn start(data: &Path, more: &[&str]) -> Clearlane {
+        let mut started = Clearlane::begin(data, more);
+        let client_url = format!("http://{}", started.ready());
+        Clearlane { _program: started, client_url }
+    }
+
+    fn begin(data: &Path, more: &[&str]) -> RunningProgram {
+        let mut command = program(&["--listen-client-urls=http://127.0.0.1:0"]);
+        command.arg("--advertise-client-urls=http://127.0.0.1:2379").args(more);
+        if !more.iter().any(|flag| flag.starts_with("--listen-peer-urls")) {
+            command.arg("--listen-peer-urls=http://127.0.0.1:0");
+        }
+        command.arg(format!("--data-dir={}", data.display()));
+        RunningProgram::start(&mut command)
+    }
+}
+
+/// Keys with a past, a lease with a key, a user with a role; authentication is on at the end.
+fn fill(endpoint: &str) {
+    let ctl = |arguments: &[&str]| etcdctl(endpoint, arguments);
+    for number in 0..30 {
+        ctl(&["put", &format!("key{:02}", number % 20), &format!("value{number}")]);
+    }
+    ctl(&["del", "key03"]);
+    ctl(&["compact", "12"]);
+    ctl(&["put", "large", &"v".repeat(100_000)]);
+    let lease = ctl(&["lease", "grant", "5000"]);
+    let id = lease.split_whitespace().nth(1).unwrap();
+    ctl(&["put", "leased", "value", "--lease", id]);
+    ctl(&["user", "add", "root:secret"]);
+    ctl(&["role", "add", "reader"]);
+    ctl(&["role", "grant-permission", "reader", "read", "key", "kez"]);
+    ctl(&["user", "add", "guest:secret"]);
+    ctl(&["user", "grant-role", "guest", "reader"]);
+    ctl(&["user", "grant-role", "root", "root"]);
+    ctl(&["auth", "enable"]);
+}
+
+/// What [`fill`] has put, of a server that may have more keys.
+fn check(endpoint: &str) {
+    let ctl = |arguments: &[&str]| etcdctl(endpoint, &[arguments, &[USER]].concat());
+    let keys = ctl(&["get", "--prefix", "key", "--print-value-only"]);
+    let keys: Vec<&str> = keys.lines().collect();
+    assert_eq!((keys.len(), keys[0], keys[18]), (19, "value20", "value19"));
+    assert_eq!(ctl(&["get", "large", "--print-value-only"]).trim().len(), 100_000);
+    let leases = ctl(&["lease", "list"]);
+    let id = leases.lines().last().unwrap();
+    let lease = ctl(&["lease", "timetolive", id, "--keys"]);
+    assert!(lease.contains("granted with TTL(5000s)") && lease.contains("[leased]"), "{lease}");
+    assert_eq!(ctl(&["user", "list"]), "guest\nroot\n");
+    assert!(ctl(&["user", "get", "guest"]).contains("Roles: reader"));
+    let guest = "--user=guest:secret";
+    assert_eq!(etcdctl(endpoint, &["get", "key01", guest]), "key01\nvalue21\n");
+    // It goes on from there.
+    ctl(&["put", "after", "the restore"]);
+    assert_eq!(ctl(&["get", "after"]), "after\nthe restore\n");
+}
+
+fn hash_kv(endpoint: &str, revision: i64) -> (Value, Value) {
+    let revision = format!("--rev={revision}");
+    let told = etcdctl(endpoint, &["endpoint", "hashkv", &revision, USER, "-w", "json"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let hash = &told[0]["HashKV"];
+    (hash["hash"].clone(), hash["compact_revision"].clone())
+}
+
+fn save(endpoint: &str, file: &Path) {
+    etcdctl(endpoint, &["snapshot", "save", text(file), USER]);
+}
+
+/// The status as both programs print it, of which the revision is returned.
+fn compare_status(file: &Path) -> i64 {
+    for format in ["simple", "json", "table", "fields"] {
+        let arguments = ["snapshot", "status", text(file), "-w", format];
+        assert_eq!(clearlane(&arguments), etcdutl(&arguments), "{format}");
+    }
+    let status = clearlane(&["snapshot", "status", text(file), "-w", "json"]);
+    serde_json::from_str::<Value>(&status).unwrap()["revision"].as_i64().unwrap()
+}
+
+/// Puts keys until the work is done.
+fn while_it_is_written(endpoint: &str, work: impl FnOnce()) {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            block_on(async {
+                let mut kv = KvClient::new(connect(endpoint.trim_start_matches("http://")).await);
+                let mut puts = 0_u64;
+                while !is_done.load(Ordering::Relaxed) {
+                    kv.put(put(&format!("written{}", puts % 500), vec![b'v'; 700])).await.unwrap();
+                    puts += 1;
+                }
+                puts
+            })
+        });
+        work();
+        is_done.store(true, Ordering::Relaxed);
+        assert!(writer.join().unwrap() > 0);
+    });
+}
+
+#[test]
+#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+fn etcd_goes_on_with_what_clearlane_has_saved() {
+    for engine in ["bolt", "sled", "memory"] {
+        let dir = tempfile::tempdir().unwrap();
+        let files: Vec<PathBuf> = (0..3).map(|n| dir.path().join(format!("saved{n}"))).collect();
+        let flag = format!("--engine={engine}");
+        let member = Clearlane::start(&dir.path().join("ours"), &[&flag]);
+        let endpoint = &member.client_url;
+        // Authentication is on at the end of `fill`, and the writer has no user.
+        while_it_is_written(endpoint, || {
+            files[..2].iter().for_each(|file| {
+                etcdctl(endpoint, &["snapshot", "save", text(file)]);
+            });
+        });
+        fill(endpoint);
+        save(endpoint, &files[2]);
+        files.iter().for_each(|file| {
+            compare_status(file);
+        });
+        for file in &files {
+            let [peer_url] = free_urls();
+            let data = file.with_added_extension("etcd");
+            let cluster = format!("default={peer_url}");
+            etcdutl(&[
+                "snapshot",
+                "restore",
+                text(file),
+                "--data-dir",
+                text(&data),
+                "--initial-cluster",
+                &cluster,
+                "--initial-advertise-peer-urls",
+                &peer_url,
+            ]);
+            let etcd = Etcd::start(&data, &peer_url);
+            if *file == files[2] {
+                let revision = compare_status(file);
+                assert_eq!(hash_kv(endpoint, revision), hash_kv(&etcd.client_url, revision));
+                check(&etcd.client_url);
+            }
+        }
+        drop(member);
+        let left: Vec<_> = fs::read_dir(dir.path().join("ours/member/snap")).unwrap().collect();
+        let is_temporary = |name: String| name.starts_with("tmp");
+        let names = left.into_iter().map(|entry| entry.unwrap().file_name());
+        assert!(!names.map(|name| name.into_string().unwrap()).any(is_temporary));
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+fn clearlane_goes_on_with_what_etcd_has_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let [peer_url] = free_urls();
+    let data = dir.path().join("etcd");
+    let etcd = Etcd::start(&data, &peer_url);
+    fill(&etcd.client_url);
+    // The meta pages of every second one lie the other way round.
+    let saved = ["saved0", "saved1"].map(|name| dir.path().join(name));
+    let mut hash = None;
+    for file in &saved {
+        etcdctl(&etcd.client_url, &["put", "one", "more", USER]);
+        save(&etcd.client_url, file);
+        hash = Some(hash_kv(&etcd.client_url, compare_status(file)));
+    }
+    drop(etcd);
+    let copied = dir.path().join("copied");
+    fs::copy(data.join("member/snap/db"), &copied).unwrap();
+    let revision = compare_status(&copied);
+    for (file, engine, more) in [
+        (&saved[0], "bolt", &[][..]),
+        (&saved[1], "bolt", &[]),
+        (&saved[1], "sled", &[]),
+        (&copied, "bolt", &["--skip-hash-check"]),
+        (&copied, "bolt", &["--skip-hash-check", "--bump-revision=1000", "--mark-compacted"]),
+    ] {
+        let ours = dir.path().join(format!("{engine}{}", more.len()));
+        let ours = ours.with_added_extension(file.file_name().unwrap());
+        let flags = ["--data-dir", text(&ours), "--engine", engine];
+        let told = clearlane(&[&["snapshot", "restore", text(file)][..], &flags, more].concat());
+        let is_bumped = more.len() > 1;
+        let last = compare_status(file) + if is_bumped { 1_000 } else { 0 };
+        assert_eq!(told, format!("restored {} at revision {last}\n", ours.display()));
+        let member = Clearlane::start(&ours, &[&format!("--engine={engine}")]);
+        if last == revision {
+            assert_eq!(Some(hash_kv(&member.client_url, last)), hash);
+        }
+        check(&member.client_url);
+        // And what it saves then is whole.
+        let again = ours.with_added_extension("again");
+        save(&member.client_url, &again);
+        compare_status(&again);
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+fn three_members_begin_with_one_file_of_etcd() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("saved");
+    {
+        let [peer_url] = free_urls();
+        let etcd = Etcd::start(&dir.path().join("etcd"), &peer_url);
+        fill(&etcd.client_url);
+        save(&etcd.client_url, &file);
+    }
+    let urls = free_urls::<3>();
+    let cluster: Vec<String> = (0..3).map(|n| format!("m{n}={}", urls[n])).collect();
+    let cluster = format!("--initial-cluster={}", cluster.join(","));
+    let members: Vec<RunningProgram> = (0..3)
+        .map(|n| {
+            let data = dir.path().join(format!("member{n}"));
+            let (name, peers) = (format!("--name=m{n}"), &urls[n]);
+            let own = format!("--initial-advertise-peer-urls={peers}");
+            let flags = [&name, &cluster, &own, "--data-dir", text(&data)];
+            clearlane(&[&["snapshot", "restore", text(&file)][..], &flags].concat());
+            let listen = format!("--listen-peer-urls={peers}");
+            Clearlane::begin(&data, &[&name, &cluster, &own, &listen])
+        })
+        .collect();
+    let mut endpoints = Vec::new();
+    let mut members = members;
+    for member in &mut members {
+        endpoints.push(format!("http://{}", member.ready()));
+    }
+    check(&endpoints[0]);
+    for endpoint in &endpoints {
+        let all = etcdctl(endpoint, &["member", "list", USER]);
+        assert_eq!(all.lines().count(), 3, "{all}");
+        assert_eq!(etcdctl(endpoint, &["get", "after", USER]), "after\nthe restore\n");
+    }
+    let revision = compare_status(&file) + 1;
+    let hashes: Vec<_> = endpoints.iter().map(|endpoint| hash_kv(endpoint, revision)).collect();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+}
