@@ -28,7 +28,6 @@ use clearlane_rpc::decoders;
 use clearlane_server::AppliedPosition;
 use clearlane_server::membership::MemberChange;
 use clearlane_server::raft_snapshot::SnapshotSender;
-use clearlane_server::snapshot_file::SnapshotWriter;
 use clearlane_wal::{ConfState, Entry, EntryKind, HardState, Metadata, WalSnapshot};
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
@@ -237,11 +236,19 @@ impl Seeds {
             all(&mut Exporter::new(engine.snapshot().unwrap()), |from| from.next_chunk().unwrap());
         // Without what surrounds them: the magic, and of each frame nine bytes and four.
         let frames = framed(&chunks[1..]);
-        let writer = SnapshotWriter::new(Exporter::new(engine.snapshot().unwrap()));
-        let file = all(&mut writer.unwrap(), |from| from.next_chunk().unwrap()).concat();
+        let file = snapshot_file::former_file_of(chunks.concat(), true);
         assert!(snapshot_file::restore(&file, true));
         self.add("snapshot_file", &[1], &file);
         self.add("snapshot_file", &[3], &frames);
+        assert!(snapshot_file::restore(&snapshot_file::saved(&*engine), true));
+        self.add("snapshot_file", &[5, 0], &records);
+        self.add("snapshot_file", &[5, 1], &records);
+        // The high-water mark, the root of a bucket, and a count.
+        for (place, byte) in [(0x38, 9), (0x1038, 9), (0x2020, 1), (0x200a, 90)] {
+            let [_, edit @ ..] = u32::to_be_bytes(place);
+            self.add("snapshot_file", &[&[5, 2][..], &edit, &[byte]].concat(), &records);
+            self.add("snapshot_file", &[&[4, 3][..], &edit, &[byte]].concat(), &records);
+        }
         // Fields 1 to 4: a snapshot, to, from, term.
         let mut message = RaftMessage::decode(&[8, 7, 16, 2, 24, 1, 32, 3]).unwrap();
         let conf_state = ConfState { voters: vec![1], ..ConfState::default() };

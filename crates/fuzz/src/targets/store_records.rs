@@ -25,15 +25,19 @@ use crate::input::Input;
 const COMPACT_RECORDS: usize = 100;
 
 pub fn target(data: &[u8]) {
+    start(filled(Input::new(data)));
+}
+
+/// A store with these records.
+pub(super) fn filled(mut input: Input<'_>) -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-    let mut input = Input::new(data);
     let mut txn = engine.begin_write().expect("memory can be written");
     while !input.is_empty() {
         let bucket = Bucket::ALL[input.choice(Bucket::ALL.len())];
         txn.put(bucket, input.string(), input.string()).expect("memory can be written");
     }
     txn.commit().expect("memory can be written");
-    start(engine);
+    engine
 }
 
 /// What a member does when it starts on a store, as far as the store goes.
