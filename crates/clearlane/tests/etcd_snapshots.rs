@@ -198,7 +198,7 @@ fn while_it_is_written(endpoint: &str, work: impl FnOnce()) {
                 let mut kv = KvClient::new(connect(endpoint.trim_start_matches("http://")).await);
                 let mut puts = 0_u64;
                 while !is_done.load(Ordering::Relaxed) {
-                    kv.put(put(&format!("written{}", puts % 500), vec![b'v'; 700])).await.unwrap();
+                    kv.put(put(format!("written{}", puts % 500), vec![b'v'; 700])).await.unwrap();
                     puts += 1;
                 }
                 puts

@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Arc;
 
 use clearlane_backend::Era;
-use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine, Read};
+use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, MemoryEngine, Read};
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
@@ -301,6 +301,32 @@ fn a_snapshot_is_what_the_store_was() {
         drop(original);
         damaged_is_noticed(&file);
     });
+}
+
+/// The engines that write one send it from a file, which goes with the client.
+#[test]
+fn a_client_that_goes_away_leaves_no_file() {
+    for kind in [EngineKind::Sled, EngineKind::Memory] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = member_config(dir.path(), Era::Clearlane);
+        config.engine_kind = kind;
+        let server = TestServer::with(&config, 2, Limits::default());
+        block_on(async {
+            let mut client = Client::of(&server).await;
+            for number in 0..60 {
+                client.kv.put(put(&format!("k{number}"), 100_000)).await.unwrap();
+            }
+            let request = SnapshotRequest {};
+            let mut stream = client.maintenance.snapshot(request).await.unwrap().into_inner();
+            let first = stream.message().await.unwrap().unwrap();
+            assert!(first.remaining_bytes > 6_000_000, "{}", first.remaining_bytes);
+            let files = fs::read_dir(dir.path().join("member/snap")).unwrap();
+            let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+            assert_eq!(names.filter(|name| name.contains("tmp")).count(), 0, "{kind}");
+        });
+        // It waits for the thread of the snapshot, which has no client any more.
+        server.stop();
+    }
 }
 
 fn restored(file: &[u8], checks_sum: bool) -> clearlane_server::Result<Arc<dyn Engine>> {

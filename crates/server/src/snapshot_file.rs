@@ -1,4 +1,4 @@
-//! The store as one file: what `etcdctl snapshot save` gets, and what a restore reads. It is etcd's:
+//! The store as one file, as etcd has it: what `etcdctl snapshot save` gets, and a restore reads.
 //!
 //! ```text
 //!   bolt file                  a multiple of 512 bytes, see `docs/bolt.md`
@@ -11,7 +11,7 @@
 
 pub mod former;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -78,6 +78,15 @@ impl SnapshotWriter {
     }
 }
 
+/// Opens a file to be read.
+pub fn open(path: &Path) -> Result<File> {
+    // Opening a named pipe would wait for a writer.
+    if !fs::metadata(path).map_err(read_error)?.is_file() {
+        return Err(damaged("it is not a file"));
+    }
+    File::open(path).map_err(read_error)
+}
+
 /// Whether there is a meta page where a bolt file has one: at the beginning, or behind a page.
 pub fn is_bolt(file: &mut (impl Read + Seek)) -> Result<bool> {
     let mut page_bytes = 0;
@@ -100,7 +109,7 @@ pub fn is_bolt(file: &mut (impl Read + Seek)) -> Result<bool> {
 pub fn copy(path: &Path, to: &Path, checks_sum: bool) -> Result<()> {
     // Held, so that no program writes meanwhile.
     let _locked = open_bolt(path)?;
-    let mut file = File::open(path).map_err(read_error)?;
+    let mut file = open(path)?;
     let mut copy = File::create(to).map_err(write_error)?;
     verify(&mut file, checks_sum, &mut |piece| copy.write_all(piece).map_err(write_error))?;
     copy.sync_all().map_err(write_error)
@@ -110,7 +119,7 @@ pub fn copy(path: &Path, to: &Path, checks_sum: bool) -> Result<()> {
 /// directory must be removed. Without `checks_sum` the file may lack the sum, as one that was
 /// copied from a disk.
 pub fn restore(path: &Path, engine: &Arc<dyn Engine>, checks_sum: bool) -> Result<()> {
-    let mut file = File::open(path).map_err(read_error)?;
+    let mut file = open(path)?;
     if !is_bolt(&mut file)? {
         return former::restore(&mut file, Arc::clone(engine), checks_sum);
     }

@@ -14,7 +14,7 @@
 //! The store is filled in a directory `.restoring` beside the data directory, which is renamed when
 //! it is whole. The log is written last.
 
-use std::fs::{self, File};
+use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -110,9 +110,8 @@ fn fill(
     (bump, marks): (i64, bool),
 ) -> Result<i64, BoxError> {
     let (path, checks_sum) = (Path::new(flags.text("FILE")), !flags.switch("skip-hash-check"));
-    let is_bolt = File::open(path).map_err(BoxError::from);
-    let is_bolt = is_bolt.and_then(|mut file| Ok(snapshot_file::is_bolt(&mut file)?));
-    let is_bolt = in_file(path, is_bolt)?;
+    let is_bolt = snapshot_file::open(path).and_then(|mut file| snapshot_file::is_bolt(&mut file));
+    let is_bolt = in_file(path, is_bolt.map_err(BoxError::from))?;
     // What is not etcd's is refused before there is a directory.
     let _locked = if is_bolt { Some(snapshot_file::open_bolt(path)?) } else { None };
     let snap = made.join("member/snap");

@@ -77,7 +77,7 @@ struct Status {
 }
 
 fn describe(path: &Path) -> Result<Status, BoxError> {
-    let mut file = File::open(path)?;
+    let mut file = snapshot_file::open(path)?;
     let length = file.metadata()?.len();
     if !snapshot_file::is_bolt(&mut file)? {
         return describe_former(&mut file, length);

@@ -16,11 +16,11 @@ mod reach;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::vec;
 
 use bytes::Bytes;
 
@@ -56,7 +56,7 @@ pub struct Image {
 #[derive(Debug)]
 enum Source {
     State(Box<StateImage>),
-    File(FileImage),
+    File(Box<FileImage>),
 }
 
 impl Image {
@@ -87,8 +87,8 @@ impl Image {
             write_bucket(snapshot, bucket, &mut writer)?;
         }
         let pages = writer.finish(0)?;
-        let source = Source::File(FileImage { pager, next: 0, pages });
-        Ok(Image { bytes: pages * PAGE_SIZE as u64, source })
+        let file = FileImage { pager, next: 0, pages };
+        Ok(Image { bytes: pages * PAGE_SIZE as u64, source: Source::File(Box::new(file)) })
     }
 
     /// Of all chunks.
@@ -140,7 +140,7 @@ struct StateImage {
     end: PageId,
     /// Of a page with overflow, the rest of which is still to be read.
     partial: Option<PartialPage>,
-    table: VecDeque<Bytes>,
+    table: vec::IntoIter<Bytes>,
     high_water: PageId,
 }
 
@@ -173,7 +173,8 @@ impl StateImage {
         metas.sort_by_key(Meta::place);
         let pages = metas.map(|meta| encode_meta_page(&meta, Some(update.root)));
         let meta_pages = Some(Bytes::from(pages.concat()));
-        let table = update.written.into_iter().map(|(_, page)| page).collect();
+        let table: Vec<Bytes> = update.written.into_iter().map(|(_, page)| page).collect();
+        let table = table.into_iter();
         let (next, partial) = (2, None);
         Ok(StateImage { snapshot, meta_pages, heads, next, end, partial, table, high_water })
     }
@@ -191,7 +192,7 @@ impl StateImage {
             return Ok(Some(meta_pages));
         }
         if self.next == self.end {
-            return Ok(self.table.pop_front());
+            return Ok(self.table.next());
         }
         let run = self.pager().run_of_bytes(self.next, self.end, CHUNK_BYTES);
         let is_free = self.partial.is_none() && !run.ids().any(|id| self.heads.contains(id));

@@ -1,3 +1,5 @@
+//! Images beside commits, of damaged files, of other engines, and as bbolt makes them.
+
 use std::fs;
 use std::sync::Arc;
 
