@@ -163,7 +163,12 @@ pub(super) fn parse_meta_page(bytes: &[u8], place: PageId) -> Result<MetaPage, S
         (Err(_), Some((meta, table))) => (meta, Some(table), true),
         (Err(reason), None) => return Err(reason),
     };
-    Ok(MetaPage { meta, table, is_damaged, is_misplaced: meta.place() != place })
+    let is_misplaced = meta.place() != place;
+    // bbolt numbers the page as it lies, and writes no trailer: another one went astray.
+    if is_misplaced && (is_damaged || table.is_some()) {
+        return Err(format!("txid {} does not belong on this page", meta.txid));
+    }
+    Ok(MetaPage { meta, table, is_damaged, is_misplaced })
 }
 
 fn parse_trailer(bytes: &[u8]) -> Option<(Meta, TableRoot)> {
@@ -251,6 +256,9 @@ mod tests {
     #[test]
     fn a_meta_page_on_the_page_of_the_other_parity_is_read_and_ranks_lower() {
         let mut page = encode_meta_page(&meta(8), None);
+        // As if it were written to the wrong place.
+        assert!(parse_meta_page(&page, 1).is_err());
+        assert!(parse_meta_page(&encode_meta_page(&meta(8), Some(TABLE)), 1).is_err());
         page[0] = 1;
         let found = parse_meta_page(&page, 1).unwrap();
         assert_eq!(found.meta, meta(8));
