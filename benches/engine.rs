@@ -7,7 +7,7 @@
 //! * `load`, `bulk_put`, `bulk_put_1000`, `commit_100`: synced commits of 100 mixed records, of
 //!   10,000 and 1,000 x 256 B, and of 100 x 64 B into 30,000 mixed ones.
 //! * `range_mixed`, `range_1k`: 20,000 records; one byte per page is added up, or every byte.
-//! * `point_get`: 1 KiB of 100,000. `get_100` and `scan_100`: 100 neighbours, one by one or at once;
+//! * `point_get`: 1 KiB of 100,000. `get_100`, `scan_100`: 100 neighbours, one by one or at once;
 //!   `get_100_near`: 100 of 1,000 in any order, as a range does. `snapshot`: taken and dropped.
 //! * `reopen`: 30,000 mixed records, closed in order. `open_many`: 1,000,000 x 64 B in bolt.
 //!
