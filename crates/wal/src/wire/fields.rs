@@ -85,6 +85,10 @@ impl<'a> Fields<'a> {
             }
             value |= bits << (7 * at);
             if byte & 0x80 == 0 {
+                // No program writes it so, and a record has one spelling.
+                if at > 0 && *byte == 0 {
+                    return Err(self.error("a number with more bytes than it needs"));
+                }
                 self.rest = &self.rest[at + 1..];
                 return Ok(value);
             }
