@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{EngineKind, Error, Result};
+use crate::place::{Generation, Place};
 
 const MARKER: &str = "engine";
 const MARKER_NEW: &str = "engine.new";
@@ -75,61 +76,26 @@ impl Directory {
         Ok(Arc::new(Directory { path, kind, generation, next_generation, handle }))
     }
 
-    pub(crate) fn current_generation(&self) -> Option<u64> {
+    fn current_generation(&self) -> Option<u64> {
         let generation = self.generation.load(Ordering::Acquire);
         (generation != NO_STORE).then_some(generation)
     }
 
-    pub(crate) fn data_path(&self, generation: u64) -> PathBuf {
+    fn data_path(&self, generation: u64) -> PathBuf {
         self.file(&format!("{DATA_PREFIX}{generation}"))
-    }
-
-    /// The number of a generation to be made. Whatever an interrupted attempt left in its place is
-    /// removed.
-    pub(crate) fn prepare_next(&self) -> Result<u64> {
-        if self.current_generation().is_none() {
-            self.write_announcement(0)?;
-        }
-        let generation = self.next_generation.fetch_add(1, Ordering::AcqRel);
-        remove_data(&self.data_path(generation))?;
-        Ok(generation)
-    }
-
-    /// Writes down that a generation is about to be the store. Its data must be synced by now.
-    pub(crate) fn announce(&self, generation: u64) -> Result<()> {
-        self.sync()?;
-        self.write_announcement(generation)
-    }
-
-    /// Makes the announced generation the store. If this fails, the marker may name either.
-    pub(crate) fn switch(&self, generation: u64) -> Result<()> {
-        let (from, to) = (self.file(MARKER_NEW), self.file(MARKER));
-        fs::rename(&from, &to).map_err(Error::at(&to))?;
-        self.generation.store(generation, Ordering::Release);
-        self.sync()
-    }
-
-    /// Removes what interrupted attempts left behind. Called when the store was opened well.
-    pub(crate) fn remove_leftovers(&self) -> Result<()> {
-        let current =
-            self.current_generation().map(|generation| format!("{DATA_PREFIX}{generation}"));
-        for name in names(&self.path)? {
-            let old_data = is_data_name(&name) && Some(&name) != current.as_ref();
-            if old_data || name == MARKER_NEW {
-                remove_data(&self.file(&name))?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes the directory a store without data, if it is none.
     pub(crate) fn ensure_store(&self) -> Result<()> {
         if self.current_generation().is_none() {
             let generation = self.prepare_next()?;
-            self.announce(generation)?;
-            self.switch(generation)?;
+            self.make_current(&generation)?;
         }
         self.remove_leftovers()
+    }
+
+    fn generation(&self, number: u64) -> Generation {
+        Generation { number, path: self.data_path(number).as_path().into() }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -149,6 +115,46 @@ impl Directory {
 
     fn sync(&self) -> Result<()> {
         sync(&self.path, &self.handle)
+    }
+}
+
+impl Place for Directory {
+    fn current(&self) -> Option<Generation> {
+        self.current_generation().map(|number| self.generation(number))
+    }
+
+    fn prepare_next(&self) -> Result<Generation> {
+        if self.current_generation().is_none() {
+            self.write_announcement(0)?;
+        }
+        let generation = self.next_generation.fetch_add(1, Ordering::AcqRel);
+        remove_data(&self.data_path(generation))?;
+        Ok(self.generation(generation))
+    }
+
+    fn make_current(&self, next: &Generation) -> Result<()> {
+        self.sync()?;
+        self.write_announcement(next.number)?;
+        let (from, to) = (self.file(MARKER_NEW), self.file(MARKER));
+        fs::rename(&from, &to).map_err(Error::at(&to))?;
+        self.generation.store(next.number, Ordering::Release);
+        self.sync()
+    }
+
+    fn keeps_replaced(&self) -> bool {
+        true
+    }
+
+    fn remove_leftovers(&self) -> Result<()> {
+        let current =
+            self.current_generation().map(|generation| format!("{DATA_PREFIX}{generation}"));
+        for name in names(&self.path)? {
+            let old_data = is_data_name(&name) && Some(&name) != current.as_ref();
+            if old_data || name == MARKER_NEW {
+                remove_data(&self.file(&name))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -286,7 +292,7 @@ fn require_writable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn names(path: &Path) -> Result<Vec<String>> {
+pub(crate) fn names(path: &Path) -> Result<Vec<String>> {
     let list = || -> io::Result<Vec<String>> {
         let entries = fs::read_dir(path)?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()

@@ -1,12 +1,11 @@
 //! What `bolt` and `sled` have in common: from a [`DurableStore`] to an engine.
 //!
 //! A [`DurableStore`] is one generation of the data: it is read, written and closed. Around it are
-//! the [writer lock](crate::writer_lock), the [directory](crate::directory) and a defragmentation
+//! the [writer lock](crate::writer_lock), the [place](crate::place) and a defragmentation
 //! that copies one generation into the next, from a fresh snapshot per step. A snapshot held for
 //! minutes would keep all pages of its state. `docs/engine.md` draws the copy.
 //!
-//! * The switch is one rename of the marker. Before it, the old generation is the store and
-//!   untouched.
+//! * The switch is one rename. Before it, the old generation is the store and untouched.
 //! * A replay copies the current value of a changed key, or its absence: order and repetition do
 //!   not matter. The copy is one state only after [`finish`](Defragment::finish), which keeps
 //!   writers out.
@@ -24,10 +23,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
-use crate::directory::{Directory, remove_data};
+use crate::directory::remove_data;
 use crate::error::{EngineKind, Error, Result};
 use crate::interface::{Defragment, Engine, KeyRange, Snapshot, WriteTxn};
 use crate::options::Options;
+use crate::place::{Generation, Place, SharedPath};
 use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
 
 pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
@@ -61,32 +61,40 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
 /// the files are closed.
 #[derive(Debug)]
 pub(crate) struct DataPath {
-    pub(crate) path: PathBuf,
-    generation: u64,
+    generation: Generation,
     /// Whether the data goes when the store does: so for a copy that is not finished, and for a
     /// generation that was replaced.
     removes_on_drop: AtomicBool,
-    /// The lock on the directory is held for as long as anything in it is in use.
-    directory: Arc<Directory>,
+    /// The lock on a directory is held for as long as anything in it is in use.
+    place: Arc<dyn Place>,
 }
 
 impl DataPath {
-    fn of_generation(generation: u64, directory: &Arc<Directory>) -> DataPath {
-        let (path, directory) = (directory.data_path(generation), Arc::clone(directory));
-        DataPath { path, generation, removes_on_drop: AtomicBool::new(false), directory }
+    fn new(generation: Generation, place: &Arc<dyn Place>, removes_on_drop: bool) -> DataPath {
+        let removes_on_drop = AtomicBool::new(removes_on_drop);
+        DataPath { generation, removes_on_drop, place: Arc::clone(place) }
     }
 
-    fn of_next_generation(directory: &Arc<Directory>) -> Result<DataPath> {
-        let next = DataPath::of_generation(directory.prepare_next()?, directory);
-        next.set_removed_on_drop(true);
-        Ok(next)
+    fn of_next_generation(place: &Arc<dyn Place>) -> Result<DataPath> {
+        Ok(DataPath::new(place.prepare_next()?, place, true))
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.generation.path.get()
+    }
+
+    pub(crate) fn shared_path(&self) -> &SharedPath {
+        &self.generation.path
     }
 
     fn make_current(&self) -> Result<()> {
-        self.directory.announce(self.generation)?;
         // Before the switch: should it fail half way, both generations have to stay.
         self.set_removed_on_drop(false);
-        self.directory.switch(self.generation)
+        self.place.make_current(&self.generation)
+    }
+
+    fn set_replaced(&self) {
+        self.set_removed_on_drop(self.place.keeps_replaced());
     }
 
     fn set_removed_on_drop(&self, removes: bool) {
@@ -98,7 +106,7 @@ impl Drop for DataPath {
     fn drop(&mut self) {
         if self.removes_on_drop.load(Ordering::Acquire) {
             // If this fails, the next start removes the leftover.
-            let _ = remove_data(&self.path);
+            let _ = remove_data(&self.path());
         }
     }
 }
@@ -108,29 +116,29 @@ pub(crate) struct DurableEngine<S> {
     /// The current generation. Held only while a pointer is copied.
     current: Mutex<Arc<S>>,
     writer_lock: Arc<WriterLock>,
-    directory: Arc<Directory>,
+    place: Arc<dyn Place>,
     options: Options,
 }
 
 impl<S: DurableStore> DurableEngine<S> {
     /// Makes a store if there is none.
-    pub(crate) fn open(directory: Arc<Directory>, options: Options) -> Result<Arc<Self>> {
-        let store = match directory.current_generation() {
-            Some(generation) => S::open(DataPath::of_generation(generation, &directory), &options)?,
+    pub(crate) fn open(place: Arc<dyn Place>, options: Options) -> Result<Arc<Self>> {
+        let store = match place.current() {
+            Some(generation) => S::open(DataPath::new(generation, &place, false), &options)?,
             None => {
-                let store = S::create(DataPath::of_next_generation(&directory)?, &options)?;
+                let store = S::create(DataPath::of_next_generation(&place)?, &options)?;
                 store.data_path().make_current()?;
                 store
             }
         };
-        directory.remove_leftovers()?;
+        place.remove_leftovers()?;
         let (current, writer_lock) = (Mutex::new(Arc::new(store)), Arc::default());
-        Ok(Arc::new(DurableEngine { current, writer_lock, directory, options }))
+        Ok(Arc::new(DurableEngine { current, writer_lock, place, options }))
     }
 
     fn start_defragment(self: &Arc<Self>) -> Result<DurableDefragment<S>> {
         let guard = self.writer_lock.begin_defragment()?;
-        let data_path = DataPath::of_next_generation(&self.directory)?;
+        let data_path = DataPath::of_next_generation(&self.place)?;
         Ok(DurableDefragment {
             target: Arc::new(S::create(data_path, &self.options)?),
             target_lock: Arc::default(),
@@ -289,7 +297,7 @@ impl<S: DurableStore> Defragment for DurableDefragment<S> {
         let switched = self.target.data_path().make_current();
         if switched.is_ok() {
             let old = std::mem::replace(&mut *self.engine.current.lock(), Arc::clone(&self.target));
-            old.data_path().set_removed_on_drop(true);
+            old.data_path().set_replaced();
         }
         writers.release(switched)
     }

@@ -26,6 +26,8 @@ mod error;
 mod options;
 mod open;
 mod directory;
+mod place;
+mod single_file;
 mod catch_panic;
 mod cached_read;
 mod writer_lock;
@@ -44,6 +46,7 @@ pub use interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, Write
 pub use memory::MemoryEngine;
 pub use open::open;
 pub use options::Options;
+pub use single_file::SingleFileStore;
 
 /// What bolt allocates for a page of 4,096 bytes. No other buffer is likely to have this size, so
 /// an allocator can tell pages by it.

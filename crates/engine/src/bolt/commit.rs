@@ -118,7 +118,7 @@ fn write_bucket(bucket: Bucket, tree: Node, sequence: u64, spill: &mut Spill<'_>
 fn keep_in_cache(pager: &Pager, written: &[(PageId, Bytes)]) -> Result<()> {
     for (id, bytes) in written {
         let page = Page::parse(bytes.clone(), *id);
-        pager.keep(page.map_err(|damage| damage.in_file(pager.path()))?);
+        pager.keep(page.map_err(|damage| damage.in_file(&pager.path()))?);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,6 +15,11 @@ use crate::error::{Error, Result};
 
 pub(super) trait StoreFile: Send + Sync + Debug {
     fn len(&self) -> io::Result<u64>;
+
+    /// At most [`len`](StoreFile::len): what was never written may take no room.
+    fn size_on_disk(&self) -> io::Result<u64> {
+        self.len()
+    }
 
     /// Fills `out`; what lies beyond the end is an error.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
@@ -54,6 +59,12 @@ impl DiskFile {
             TryLockError::WouldBlock => Error::Locked { path: path.to_owned() },
             TryLockError::Error(error) => Error::at(path)(error),
         })?;
+        // The program that had the lock may have put another file in place of this one.
+        let locked = file.metadata().map_err(Error::at(path))?;
+        let named = fs::metadata(path).map_err(Error::at(path))?;
+        if (locked.dev(), locked.ino()) != (named.dev(), named.ino()) {
+            return Err(Error::Locked { path: path.to_owned() });
+        }
         Ok(DiskFile::new(file))
     }
 
@@ -90,6 +101,11 @@ impl DiskFile {
 impl StoreFile for DiskFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn size_on_disk(&self) -> io::Result<u64> {
+        let found = self.file.metadata()?;
+        Ok(found.len().min(found.blocks() * 512))
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {

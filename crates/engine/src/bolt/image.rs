@@ -81,7 +81,7 @@ impl Image {
         let path = dir.join(format!("tmp-image-{}-{number}", std::process::id()));
         let file = DiskFile::create(&path, RIGHTS)?;
         std::fs::remove_file(&path).map_err(Error::at(&path))?;
-        let pager = Pager::new(Box::new(file), PAGE_SIZE, &path, &Options::default());
+        let pager = Pager::new(Box::new(file), PAGE_SIZE, &*path, &Options::default());
         let mut writer = BulkWriter::new(&pager, PART_BYTES);
         for bucket in Bucket::ALL {
             write_bucket(snapshot, bucket, &mut writer)?;

@@ -39,6 +39,7 @@ pub use survey::{BucketEntry, PageEntry, Problem, Survey, TreeStats};
 /// An open file.
 #[derive(Debug)]
 pub struct BoltFile {
+    path: PathBuf,
     pager: Pager,
     /// The two meta pages, or why they cannot be used.
     metas: [std::result::Result<MetaPage, String>; 2],
@@ -80,7 +81,8 @@ impl BoltFile {
         let pager = Pager::new(file, page_size, path, &Options::default());
         let table = ChecksumTable::default();
         let checksums = Checksums::Missing;
-        let mut file = BoltFile { pager, metas, bytes, checksums, table };
+        let path = path.to_owned();
+        let mut file = BoltFile { path, pager, metas, bytes, checksums, table };
         file.load_checksums();
         Ok(file)
     }
@@ -107,7 +109,7 @@ impl BoltFile {
     }
 
     pub fn path(&self) -> &Path {
-        self.pager.path()
+        &self.path
     }
 
     /// Of the file.

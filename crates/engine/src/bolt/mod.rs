@@ -45,11 +45,10 @@ mod damage;
 #[cfg(test)]
 mod trees;
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crate::durable::{DataPath, DurableStore};
-use crate::error::{EngineKind, Error, Result};
+use crate::error::{EngineKind, Result};
 use crate::interface::{Snapshot, WriteTxn};
 use crate::options::Options;
 use crate::writer_lock::WriterGuard;
@@ -64,19 +63,21 @@ impl DurableStore for BoltStore {
     const KIND: EngineKind = EngineKind::Bolt;
 
     fn create(data_path: DataPath, options: &Options) -> Result<BoltStore> {
-        let file = Box::new(DiskFile::open(&data_path.path, true)?);
-        let store = BoltStore::create_on(file, open::PAGE_SIZE, &data_path.path, options)?;
-        Ok(store.in_directory(data_path))
+        let path = data_path.shared_path();
+        let file = Box::new(DiskFile::open(&path.get(), true)?);
+        let store = BoltStore::create_on(file, open::PAGE_SIZE, path.clone(), options)?;
+        Ok(store.at_path(data_path))
     }
 
     fn open(data_path: DataPath, options: &Options) -> Result<BoltStore> {
-        let file = Box::new(DiskFile::open(&data_path.path, false)?);
-        let store = BoltStore::open_on(file, &data_path.path, options)?;
-        Ok(store.in_directory(data_path))
+        let path = data_path.shared_path();
+        let file = Box::new(DiskFile::open(&path.get(), false)?);
+        let store = BoltStore::open_on(file, path.clone(), options)?;
+        Ok(store.at_path(data_path))
     }
 
     fn data_path(&self) -> &DataPath {
-        self.data_path.as_ref().expect("a store that belongs to a directory has a path")
+        self.data_path.as_ref().expect("a store that an engine has opened has a path")
     }
 
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>> {
@@ -88,10 +89,7 @@ impl DurableStore for BoltStore {
     }
 
     fn size_on_disk(&self) -> Result<u64> {
-        // The file grows in steps; what was never written takes no blocks.
-        let path = self.pager.path();
-        let found = std::fs::metadata(path).map_err(Error::at(path))?;
-        Ok(found.len().min(found.blocks() * 512))
+        self.pager.size_on_disk()
     }
 
     fn size_in_use(&self) -> u64 {

@@ -29,6 +29,7 @@ use super::store::{BoltStore, Buckets, Committed, WriterState, load_buckets};
 use super::walk::{InUse, Walk};
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::place::SharedPath;
 
 /// Of a new file.
 pub(super) const PAGE_SIZE: usize = 4096;
@@ -38,7 +39,7 @@ impl BoltStore {
     pub(super) fn create_on(
         file: Box<dyn StoreFile>,
         page_size: usize,
-        path: &Path,
+        path: impl Into<SharedPath>,
         options: &Options,
     ) -> Result<BoltStore> {
         let (root, high_water) = (2, 3);
@@ -66,10 +67,11 @@ impl BoltStore {
 
     pub(super) fn open_on(
         file: Box<dyn StoreFile>,
-        path: &Path,
+        path: impl Into<SharedPath>,
         options: &Options,
     ) -> Result<BoltStore> {
-        let mut notes = Vec::new();
+        let (shared, mut notes) = (path.into(), Vec::new());
+        let path = &*shared.get();
         let len = file.len().map_err(Error::at(path))?;
         let chosen = choose_meta(&*file, path, &mut notes)?;
         let MetaPage { meta, table: root, is_damaged, is_misplaced } = chosen;
@@ -78,7 +80,7 @@ impl BoltStore {
             let detail = format!("cut short: {len} bytes, and its pages take {needed}");
             return Err(Error::corrupt(path, detail));
         }
-        let pager = Pager::new(file, meta.page_size as usize, path, options);
+        let pager = Pager::new(file, meta.page_size as usize, shared, options);
         let table = load_table(&pager, &meta, root, &mut notes)?;
         let root = root.filter(|_| table.is_some());
         let mut walk = Walk::new(&pager, meta.high_water, root.is_some());

@@ -10,7 +10,7 @@
 //! `docs/decisions/engine-bolt-pages-by-reads.md`.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -22,6 +22,7 @@ use crate::PAGE_BUFFER_EXTRA;
 use crate::cached_read;
 use crate::error::{Error, Result};
 use crate::options::Options;
+use crate::place::SharedPath;
 
 /// Pages that follow each other go to the file in writes of this size.
 const WRITE_BYTES: usize = 1 << 20;
@@ -36,14 +37,14 @@ pub(super) struct Pager {
     /// Whether pages are read without sums: see [`Pager::ignore_sums`].
     is_unchecked: bool,
     sync_bytes: Option<usize>,
-    path: PathBuf,
+    path: SharedPath,
 }
 
 impl Pager {
     pub(super) fn new(
         file: Box<dyn StoreFile>,
         page_size: usize,
-        path: &Path,
+        path: impl Into<SharedPath>,
         options: &Options,
     ) -> Pager {
         Pager {
@@ -53,7 +54,7 @@ impl Pager {
             sums: RwLock::default(),
             is_unchecked: false,
             sync_bytes: options.sync_bytes,
-            path: path.to_owned(),
+            path: path.into(),
         }
     }
 
@@ -66,12 +67,21 @@ impl Pager {
         self.page_size
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.get()
+    }
+
+    /// The file grows in steps; what was never written takes no blocks.
+    pub(super) fn size_on_disk(&self) -> Result<u64> {
+        self.file.size_on_disk().map_err(|source| self.file_error(source))
+    }
+
+    fn file_error(&self, source: io::Error) -> Error {
+        Error::Path { path: self.path(), source }
     }
 
     pub(super) fn damaged(&self, page: PageId, reason: impl Into<String>) -> Error {
-        Damage::new(page, reason).in_file(&self.path)
+        Damage::new(page, reason).in_file(&self.path())
     }
 
     pub(super) fn page(&self, id: PageId) -> Result<Page> {
@@ -143,7 +153,7 @@ impl Pager {
         let run = PageRun { first: id, count: 1 + u64::from(header.overflow) };
         // Before memory is taken for a number that may be damaged.
         let end = run.ids().end * self.page_size as u64;
-        if run.count > 1 && end > self.file.len().map_err(Error::at(&self.path))? {
+        if run.count > 1 && end > self.file.len().map_err(|source| self.file_error(source))? {
             return Err(self.damaged(id, format!("overflow {} lies outside", header.overflow)));
         }
         Ok((first, run))
@@ -179,12 +189,12 @@ impl Pager {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.damaged(run.first, "lies behind the end of the file"))
             }
-            Err(error) => Err(Error::at(&self.path)(error)),
+            Err(error) => Err(self.file_error(error)),
         }
     }
 
     pub(super) fn parse(&self, bytes: Bytes, id: PageId) -> Result<Page> {
-        Page::parse(bytes, id).map_err(|damage| damage.in_file(&self.path))
+        Page::parse(bytes, id).map_err(|damage| damage.in_file(&self.path()))
     }
 
     pub(super) fn set_sums(&self, new: &[(PageId, u32)]) {
@@ -212,20 +222,20 @@ impl Pager {
         const SMALLEST: u64 = 32 << 10;
         const STEP: u64 = 16 << 20;
         let needed = high_water * self.page_size as u64;
-        if needed <= self.file.len().map_err(Error::at(&self.path))? {
+        if needed <= self.file.len().map_err(|source| self.file_error(source))? {
             return Ok(());
         }
         let len = match needed <= STEP {
             true => needed.next_power_of_two().max(SMALLEST),
             false => needed.next_multiple_of(STEP),
         };
-        self.file.set_len(len).map_err(Error::at(&self.path))
+        self.file.set_len(len).map_err(|source| self.file_error(source))
     }
 
     /// Writes pages, which come in the order of their ids, and syncs them.
     pub(super) fn write(&self, pages: &[(PageId, Bytes)]) -> Result<()> {
         self.write_unsynced(pages)?;
-        self.file.sync_data().map_err(Error::at(&self.path))
+        self.file.sync_data().map_err(|source| self.file_error(source))
     }
 
     /// Like [`write`](Pager::write), but the pages are on disk after a later sync.
@@ -235,7 +245,7 @@ impl Pager {
         };
         let mut unsynced = 0;
         for row in pages.chunk_by(follows) {
-            self.write_row(row, &mut unsynced).map_err(Error::at(&self.path))?;
+            self.write_row(row, &mut unsynced).map_err(|source| self.file_error(source))?;
         }
         Ok(())
     }
@@ -265,6 +275,6 @@ impl Pager {
     pub(super) fn write_meta(&self, place: PageId, page: &[u8]) -> Result<()> {
         let offset = place * self.page_size as u64;
         let written = self.file.write_at(offset, page).and_then(|()| self.file.sync_data());
-        written.map_err(Error::at(&self.path))
+        written.map_err(|source| self.file_error(source))
     }
 }

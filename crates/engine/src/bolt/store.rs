@@ -79,7 +79,7 @@ impl BoltStore {
         }
     }
 
-    pub(super) fn in_directory(self, data_path: DataPath) -> BoltStore {
+    pub(super) fn at_path(self, data_path: DataPath) -> BoltStore {
         BoltStore { data_path: Some(data_path), ..self }
     }
 
@@ -134,7 +134,7 @@ pub(super) fn load_buckets(pager: &Pager, root: PageId) -> Result<Buckets> {
             return Err(pager.damaged(root, format!("{} is not a bucket", bucket.name())));
         }
         let head = BucketHead::parse(&element.shared_value());
-        let head = head.map_err(|damage| damage.in_file(pager.path()))?;
+        let head = head.map_err(|damage| damage.in_file(&pager.path()))?;
         let root = match head.root {
             BucketRoot::Inline(page) => page,
             BucketRoot::Stored(id) => pager.page(id)?,

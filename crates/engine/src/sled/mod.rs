@@ -36,14 +36,14 @@ impl DurableStore for SledStore {
     const KIND: EngineKind = EngineKind::Sled;
 
     fn create(data_path: DataPath, options: &Options) -> Result<SledStore> {
-        let database = open_database(&data_path.path, &data_path.path, options)?;
+        let database = open_database(&data_path.path(), &data_path.path(), options)?;
         database.flush().map_err(storage_error)?;
-        let commit_file = CommitFile::create(&data_path.path)?;
+        let commit_file = CommitFile::create(&data_path.path())?;
         Ok(SledStore { database, undo_log: UndoLog::default(), commit_file, data_path })
     }
 
     fn open(data_path: DataPath, options: &Options) -> Result<SledStore> {
-        let commit_file = CommitFile::open(&data_path.path)?;
+        let commit_file = CommitFile::open(&data_path.path())?;
         let (database, metadata) = commit_file.open_database(options)?;
         Ok(SledStore { database, undo_log: UndoLog::new(metadata), commit_file, data_path })
     }

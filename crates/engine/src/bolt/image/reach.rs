@@ -41,7 +41,7 @@ impl Reach<'_> {
         let store = &self.snapshot.store;
         for index in (0..leaf.count()).filter(|index| leaf.is_bucket(*index)) {
             let head = BucketHead::parse(&leaf.shared_value(index));
-            let head = head.map_err(|damage| damage.in_file(store.pager.path()))?;
+            let head = head.map_err(|damage| damage.in_file(&store.pager.path()))?;
             if let BucketRoot::Stored(root) = head.root {
                 self.add_tree(root, store.has_foreign_buckets)?;
             }

@@ -1,0 +1,143 @@
+//! A store of the engine `bolt` that is one file, as etcd has it: `member/snap/db`.
+//!
+//! Whatever takes the file's place is made beside it, as `db.tmp.7`, and renamed over it when it is
+//! on disk. What is open under the old name goes on being read: the system keeps such a file until
+//! it is closed.
+//!
+//! * The file carries its own lock, bbolt's. The directory must be locked by the caller: while a
+//!   store is made, there is no such file.
+//! * [`rename`](SingleFileStore::rename) gives the file another name while it is in use. After
+//!   [`retire`](SingleFileStore::retire) a defragmentation cannot put its result in place of what
+//!   has the name by then.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::bolt::BoltStore;
+use crate::directory::{names, remove_data, sync_parent};
+use crate::durable::DurableEngine;
+use crate::error::{Error, Result};
+use crate::interface::Engine;
+use crate::options::Options;
+use crate::place::{Generation, Place, SharedPath};
+
+const NEXT: &str = ".tmp.";
+
+/// An open store, and the right to move its file.
+#[derive(Clone, Debug)]
+pub struct SingleFileStore {
+    engine: Arc<dyn Engine>,
+    place: Arc<SingleFile>,
+}
+
+impl SingleFileStore {
+    /// Opens the store at `path`, and makes one if there is no file, or an empty one.
+    pub fn open(path: &Path, options: Options) -> Result<SingleFileStore> {
+        let place = Arc::new(SingleFile::new(path));
+        let opened = DurableEngine::<BoltStore>::open(Arc::clone(&place) as _, options)?;
+        Ok(SingleFileStore { engine: Arc::new(opened), place })
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// Renames the file by `rename`, and says whether that went well. No defragmentation of it ends
+    /// meanwhile.
+    pub fn rename(&self, to: &Path, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+        let _state = self.place.state.lock();
+        rename(&self.place.path.get()).map_err(Error::at(to))?;
+        self.place.path.set(to);
+        Ok(())
+    }
+
+    /// Another file is about to get the name. When this returns, no defragmentation of this store
+    /// will take it back.
+    pub fn retire(&self) {
+        self.place.state.lock().is_retired = true;
+    }
+}
+
+#[derive(Debug)]
+struct SingleFile {
+    path: SharedPath,
+    /// The number of the next attempt; none is used twice by a process.
+    next: AtomicU64,
+    state: Mutex<PlaceState>,
+}
+
+#[derive(Debug, Default)]
+struct PlaceState {
+    is_retired: bool,
+}
+
+impl SingleFile {
+    fn new(path: &Path) -> SingleFile {
+        SingleFile { path: path.into(), next: AtomicU64::new(0), state: Mutex::default() }
+    }
+
+    /// What every name of an attempt begins with.
+    fn next_prefix(&self) -> PathBuf {
+        let mut prefix = self.path.get().into_os_string();
+        prefix.push(NEXT);
+        prefix.into()
+    }
+
+    fn next_path(&self, number: u64) -> PathBuf {
+        let mut path = self.next_prefix().into_os_string();
+        path.push(number.to_string());
+        path.into()
+    }
+}
+
+impl Place for SingleFile {
+    fn current(&self) -> Option<Generation> {
+        // etcd, killed while it made the file, leaves an empty one.
+        let found = fs::metadata(self.path.get());
+        let is_missing = match found {
+            Ok(found) => found.is_file() && found.len() == 0,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        (!is_missing).then(|| Generation { number: 0, path: self.path.clone() })
+    }
+
+    fn prepare_next(&self) -> Result<Generation> {
+        let number = self.next.fetch_add(1, Ordering::AcqRel);
+        let path = self.next_path(number);
+        remove_data(&path)?;
+        Ok(Generation { number, path: path.as_path().into() })
+    }
+
+    fn make_current(&self, next: &Generation) -> Result<()> {
+        let state = self.state.lock();
+        let path = self.path.get();
+        if state.is_retired {
+            let why = "the store was replaced by one that another member has sent";
+            return Err(Error::Storage(why.to_owned()));
+        }
+        sync_parent(&path)?;
+        fs::rename(next.path.get(), &path).map_err(Error::at(&path))?;
+        next.path.set(&path);
+        sync_parent(&path)
+    }
+
+    fn keeps_replaced(&self) -> bool {
+        false
+    }
+
+    fn remove_leftovers(&self) -> Result<()> {
+        let prefix = self.next_prefix();
+        let Some(prefix) = prefix.file_name().and_then(|name| name.to_str()) else { return Ok(()) };
+        let path = self.path.get();
+        let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+        for name in names(dir)?.iter().filter(|name| name.starts_with(prefix)) {
+            remove_data(&dir.join(name))?;
+        }
+        Ok(())
+    }
+}
