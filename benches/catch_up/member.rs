@@ -21,7 +21,7 @@ use clearlane_engine::{EngineKind, Options};
 use clearlane_raft::Message;
 use clearlane_server::AppliedPosition;
 use clearlane_server::membership;
-use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir};
+use clearlane_server::raft_snapshot::{self, StoreDir};
 use clearlane_server::replica::{
     Applier, NewStore, Replica, ReplicaConfig, ReplicaInput, ReplicaReady, RequestOutcome,
     StorageConfig, bootstrap, start,
@@ -92,8 +92,8 @@ pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
 
 fn open_store_dir(directory: &Path) -> Arc<dyn StoreDir> {
     let (kind, options) = (EngineKind::Bolt, Options::default());
-    let vault = DiskStoreDir::new(Arc::new(OsFileSystem), &directory.join("snap"), kind, options);
-    Arc::new(vault.expect(HEALTHY))
+    let snap = directory.join("snap");
+    raft_snapshot::open_store_dir(Arc::new(OsFileSystem), &snap, kind, options).expect(HEALTHY)
 }
 
 /// Makes the log of one of three members.

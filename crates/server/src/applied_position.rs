@@ -10,7 +10,7 @@
 //!   confState          {"voters":[1,2],"learners":[3],"auto_leave":false}
 //! ```
 //!
-//! etcd writes the members only when they change, and reads them from bucket `members` at a start.
+//! etcd writes the members only when they change. At a start, both read them from bucket `members`.
 
 use std::sync::Arc;
 

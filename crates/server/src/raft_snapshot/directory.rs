@@ -19,16 +19,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use clearlane_engine::{Engine, EngineKind, Error, Options, Result, open};
+use clearlane_engine::{Engine, EngineKind, Error, Options, Result, bolt_file, open};
 use clearlane_wal::files::{File, FileSystem, read_short, remove_if_there, replace};
 use parking_lot::Mutex;
 
 use super::store_dir::{StagedStore, StoreDir};
 
-const CURRENT: &str = "current";
+pub(super) const CURRENT: &str = "current";
 const SNAPSHOT_SUFFIX: &str = ".copy";
-const MARK_NEW: &str = "mark.new";
-const LOCK: &str = "lock";
+pub(super) const MARK_NEW: &str = "mark.new";
+pub(super) const LOCK: &str = "lock";
 const STORE_PREFIX: &str = "store.";
 const FORMAT: &str = "clearlane-vault 1";
 
@@ -88,7 +88,7 @@ impl DiskStoreDir {
     }
 
     fn store_path(&self, number: u64) -> PathBuf {
-        self.path(&format!("{STORE_PREFIX}{number}"))
+        self.path(&store_name(number))
     }
 
     fn names(&self) -> Result<Vec<String>> {
@@ -269,12 +269,20 @@ fn snapshot_name(index: u64) -> String {
     format!("{index}{SNAPSHOT_SUFFIX}")
 }
 
-fn snapshot_index(name: &str) -> Option<u64> {
+pub(super) fn snapshot_index(name: &str) -> Option<u64> {
     number(name.strip_suffix(SNAPSHOT_SUFFIX)?)
 }
 
 fn store_number(name: &str) -> Option<u64> {
     number(name.strip_prefix(STORE_PREFIX)?)
+}
+
+pub(super) fn is_store_name(name: &str) -> bool {
+    store_number(name).is_some()
+}
+
+pub(super) fn store_name(number: u64) -> String {
+    format!("{STORE_PREFIX}{number}")
 }
 
 /// Only the canonical form: not "+7", and not "007".
@@ -286,14 +294,18 @@ fn print_mark(store: u64) -> String {
     format!("{FORMAT}\nstore {store}\n")
 }
 
-/// The directory of the current store, which a member may have open. Nothing is locked or changed.
-pub fn current_store(files: &dyn FileSystem, dir: &Path) -> Result<PathBuf> {
-    let number = read_mark(files, dir.join(CURRENT))?;
-    Ok(dir.join(format!("{STORE_PREFIX}{number}")))
+/// The file of the current store of engine `bolt`, which a member may have open. Nothing is locked
+/// or changed. The directory may be of the former layout.
+pub fn current_bolt_file(files: &dyn FileSystem, dir: &Path) -> Result<PathBuf> {
+    let file = dir.join("db");
+    if file.is_file() {
+        return Ok(file);
+    }
+    bolt_file::of_store(&dir.join(store_name(read_mark(files, dir.join(CURRENT))?)))
 }
 
 /// The number of the store that a mark names.
-fn read_mark(files: &dyn FileSystem, path: PathBuf) -> Result<u64> {
+pub(super) fn read_mark(files: &dyn FileSystem, path: PathBuf) -> Result<u64> {
     // A mark has two short lines.
     let text = read_short(files, &path, 1 << 10).map_err(path_error(&path))?;
     let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
@@ -307,7 +319,7 @@ fn parse_mark(text: &str) -> Option<u64> {
     number(store).filter(|store| *store < u64::MAX / 2)
 }
 
-fn make_dir(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
+pub(super) fn make_dir(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
     match files.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             files.create_dir(dir)?;
@@ -317,7 +329,7 @@ fn make_dir(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
     }
 }
 
-fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
+pub(super) fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
     let path = dir.join(LOCK);
     let take = || {
         let mut file = match files.open(&path) {
@@ -340,7 +352,7 @@ fn remove_store(path: &Path) -> Result<()> {
     }
 }
 
-fn path_error(path: &Path) -> impl Fn(io::Error) -> Error {
+pub(super) fn path_error(path: &Path) -> impl Fn(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Path { path: path.clone(), source }
 }

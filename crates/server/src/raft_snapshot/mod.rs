@@ -15,16 +15,42 @@
 
 mod directory;
 mod error;
+mod files;
+mod former;
 mod memory;
 mod receiver;
 mod sender;
 mod start;
 mod store_dir;
 
-pub use directory::{DiskStoreDir, current_store};
+pub use directory::{DiskStoreDir, current_bolt_file};
 pub use error::{Error, Result};
+pub use files::FileStoreDir;
 pub use memory::MemoryStoreDir;
 pub use receiver::{ReceivedSnapshot, SnapshotReceiver};
 pub use sender::SnapshotSender;
 pub use start::open_at_start;
 pub use store_dir::{StagedStore, StoreDir};
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clearlane_engine::{EngineKind, Options};
+use clearlane_wal::files::FileSystem;
+
+/// The stores in `dir`: of the engine `bolt` as etcd has them, of others in numbered directories.
+pub fn open_store_dir(
+    files: Arc<dyn FileSystem>,
+    dir: &Path,
+    kind: EngineKind,
+    options: Options,
+) -> clearlane_engine::Result<Arc<dyn StoreDir>> {
+    if kind == EngineKind::Bolt {
+        return Ok(Arc::new(FileStoreDir::new(files, dir, options)?));
+    }
+    if dir.join("db").exists() {
+        let found = format!("it has the file db of engine bolt, and none of engine {kind}");
+        return Err(clearlane_engine::Error::Foreign { path: dir.to_owned(), found });
+    }
+    Ok(Arc::new(DiskStoreDir::new(files, dir, kind, options)?))
+}

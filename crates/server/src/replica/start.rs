@@ -124,7 +124,7 @@ impl StorageConfig {
         leases: &Arc<Lessor>,
         auth: &AuthStore,
     ) -> Result<OpenedStore> {
-        let progress = AppliedPosition::read(&*engine.snapshot()?)?;
+        let mut progress = AppliedPosition::read(&*engine.snapshot()?)?;
         let config = mvcc::StoreConfig {
             engine: Arc::clone(engine),
             config: self.backend.clone(),
@@ -136,6 +136,11 @@ impl StorageConfig {
         leases.restore(&*store.begin_read(), &opened.leases)?;
         auth.restore(&*store.begin_read())?;
         let members = Arc::new(Members::load(&*store.begin_read(), self.learners_max)?);
+        // As in etcd: what `etcdutl snapshot restore` makes has the members of the old cluster in
+        // the other place.
+        if !members.is_empty() {
+            progress.conf_state = Arc::new(members.conf_state());
+        }
         let alarms = Arc::new(Alarms::load(&*store.begin_read())?);
         Ok(OpenedStore {
             store: Arc::from(store),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
 use clearlane_server::raft_snapshot::{
-    DiskStoreDir, Error, MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, StoreDir,
+    self, Error, MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, StoreDir,
 };
 use clearlane_wal::files::OsFileSystem;
 use rand::rngs::StdRng;
@@ -142,8 +142,8 @@ fn on_disk_nothing_is_left_either() {
     for kind in [EngineKind::Bolt, EngineKind::Sled] {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { cache_bytes: 1 << 20, ..Options::default() };
-        let vault = DiskStoreDir::new(Arc::new(OsFileSystem), dir.path(), kind, options).unwrap();
-        let vault: Arc<dyn StoreDir> = Arc::new(vault);
+        let files = Arc::new(OsFileSystem);
+        let vault = raft_snapshot::open_store_dir(files, dir.path(), kind, options).unwrap();
         let current = vault.open().unwrap();
         let before = names(dir.path());
         for length in 1..all.len() {

@@ -1,16 +1,18 @@
 //! The process is killed, or the power goes, at each step that a store directory makes.
 //!
-//! The marks lie on a simulated disk, which loses what a real one may lose; the stores are real
-//! directories, for a store is on disk when its engine says so. Whatever happens when, a directory
-//! that is opened again has the stores from before the step or from behind it, and goes on.
+//! Marks lie on a simulated disk, which loses what a real one may lose, and [`NamesOnDisk`] loses
+//! the names of files; what is in a store is on disk when its engine says so. Whatever happens
+//! when, a directory that is opened again has the stores from before the step or from behind it,
+//! and goes on.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir, open_at_start};
+use clearlane_server::raft_snapshot::{DiskStoreDir, FileStoreDir, StoreDir, open_at_start};
 use clearlane_wal::files::{Fault, SimulatedDisk};
 
+use crate::names::NamesOnDisk;
 use crate::support::{chunks, contents, contents_of, fill, filled, index_of, open_store, receive};
 
 fn open_store_dir(disk: &SimulatedDisk, dir: &Path) -> clearlane_engine::Result<Arc<dyn StoreDir>> {
@@ -19,23 +21,51 @@ fn open_store_dir(disk: &SimulatedDisk, dir: &Path) -> clearlane_engine::Result<
     Ok(Arc::new(DiskStoreDir::new(files, dir, EngineKind::Bolt, options)?))
 }
 
-/// The disk that the next process finds.
-fn after(disk: &SimulatedDisk, cut: Option<u64>) -> SimulatedDisk {
-    match cut {
-        None => disk.after_kill(),
-        Some(seed) => disk.after_power_cut(seed),
+/// Where names are lost: marks of numbered stores, or the names of files.
+#[derive(Clone)]
+enum TestDisk {
+    Marks(SimulatedDisk),
+    Files(NamesOnDisk),
+}
+
+impl TestDisk {
+    fn open(&self, dir: &Path) -> clearlane_engine::Result<Arc<dyn StoreDir>> {
+        match self {
+            TestDisk::Marks(disk) => open_store_dir(disk, dir),
+            TestDisk::Files(names) => {
+                let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+                Ok(Arc::new(FileStoreDir::new(Arc::new(names.clone()), dir, options)?))
+            }
+        }
+    }
+
+    fn fail_at(&self, operation: u64) {
+        match self {
+            TestDisk::Marks(disk) => disk.fail_at(operation, Fault::PowerCut),
+            TestDisk::Files(names) => names.fail_at(operation),
+        }
+    }
+
+    /// The disk that the next process finds.
+    fn after(&self, cut: Option<u64>) -> TestDisk {
+        match (self, cut) {
+            (TestDisk::Marks(disk), None) => TestDisk::Marks(disk.after_kill()),
+            (TestDisk::Marks(disk), Some(seed)) => TestDisk::Marks(disk.after_power_cut(seed)),
+            (TestDisk::Files(names), None) => TestDisk::Files(names.after_kill()),
+            (TestDisk::Files(names), Some(seed)) => TestDisk::Files(names.after_power_cut(seed)),
+        }
     }
 }
 
 /// The indexes of the current store and of the copies.
-fn read_stores(disk: &SimulatedDisk, dir: &Path) -> (u64, Vec<u64>) {
-    let vault = open_store_dir(disk, dir).unwrap();
+fn read_stores(disk: &TestDisk, dir: &Path) -> (u64, Vec<u64>) {
+    let vault = disk.open(dir).unwrap();
     (index_of(&*vault.open().unwrap()), vault.kept_indexes().unwrap())
 }
 
 /// The same, of a start that removes leftovers.
-fn clean(disk: &SimulatedDisk, dir: &Path) -> (u64, Vec<u64>) {
-    open_store_dir(disk, dir).unwrap().remove_leftovers().unwrap();
+fn clean(disk: &TestDisk, dir: &Path) -> (u64, Vec<u64>) {
+    disk.open(dir).unwrap().remove_leftovers().unwrap();
     read_stores(disk, dir)
 }
 
@@ -47,34 +77,42 @@ fn at_every_operation(
     step: impl Fn(&Arc<dyn StoreDir>) -> bool,
     expect: impl Fn((u64, Vec<u64>), bool),
 ) {
-    let mut ends = 0;
-    for operation in 1.. {
-        let mut all_done = true;
-        for cut in [None].into_iter().chain((0..6).map(Some)) {
-            let dir = tempfile::tempdir().unwrap();
-            let disk = SimulatedDisk::new([dir.path()]);
-            let vault = open_store_dir(&disk, dir.path()).unwrap();
-            prepare(&vault);
-            disk.fail_at(operation, Fault::PowerCut);
-            let done = step(&vault);
-            drop(vault);
-            let disk = after(&disk, cut);
-            let found = read_stores(&disk, dir.path());
-            // What one process has seen and acted upon is there for the next, though the power
-            // goes in between.
-            for seed in 0..cut.map_or(4, |_| 1) {
-                let next = disk.after_power_cut(seed);
-                assert_eq!(clean(&next, dir.path()), found, "{operation} {cut:?} {seed}");
+    for is_files in [false, true] {
+        let new = |dir: &Path, spare: &Path| match is_files {
+            false => TestDisk::Marks(SimulatedDisk::new([dir])),
+            true => TestDisk::Files(NamesOnDisk::new(spare)),
+        };
+        let mut ends = 0;
+        for operation in 1.. {
+            let mut all_done = true;
+            for cut in [None].into_iter().chain((0..6).map(Some)) {
+                let above = tempfile::tempdir().unwrap();
+                let dir = above.path().join("snap");
+                std::fs::create_dir(&dir).unwrap();
+                let disk = new(&dir, &above.path().join("spare"));
+                let vault = disk.open(&dir).unwrap();
+                prepare(&vault);
+                disk.fail_at(operation);
+                let done = step(&vault);
+                drop(vault);
+                let disk = disk.after(cut);
+                let found = read_stores(&disk, &dir);
+                // What one process has seen and acted upon is there for the next, though the power
+                // goes in between.
+                for seed in 0..cut.map_or(4, |_| 1) {
+                    let next = disk.after(Some(seed));
+                    assert_eq!(clean(&next, &dir), found, "{operation} {cut:?} {seed}");
+                }
+                expect(found, done);
+                all_done &= done;
+                ends += 1;
             }
-            expect(found, done);
-            all_done &= done;
-            ends += 1;
+            if all_done {
+                break;
+            }
         }
-        if all_done {
-            break;
-        }
+        assert!(ends >= 14, "the step has operations");
     }
-    assert!(ends > 14, "the step has operations");
 }
 
 fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) -> bool {
@@ -123,7 +161,7 @@ fn a_copy_is_kept_for_certain_behind_one_that_failed() {
         }
         drop(vault);
         let disk = disk.after_power_cut(seed);
-        assert_eq!(clean(&disk, dir.path()), (3, vec![8]), "{operation} {seed}");
+        assert_eq!(clean(&TestDisk::Marks(disk), dir.path()), (3, vec![8]), "{operation} {seed}");
         if first {
             return;
         }

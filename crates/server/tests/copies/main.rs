@@ -7,3 +7,5 @@ mod transfer;
 mod broken;
 mod store_dir;
 mod crashes;
+mod names;
+mod former;

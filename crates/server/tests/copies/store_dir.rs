@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, Error, Options};
-use clearlane_server::raft_snapshot::{DiskStoreDir, MemoryStoreDir, StoreDir, open_at_start};
+use clearlane_server::raft_snapshot::{self, MemoryStoreDir, StoreDir, open_at_start};
 use clearlane_wal::files::OsFileSystem;
 
 use crate::support::{chunks, fill, filled, index_of, open_store, receive};
 
 fn open_store_dir(dir: &Path, kind: EngineKind) -> Result<Arc<dyn StoreDir>, Error> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
-    Ok(Arc::new(DiskStoreDir::new(Arc::new(OsFileSystem), dir, kind, options)?))
+    raft_snapshot::open_store_dir(Arc::new(OsFileSystem), dir, kind, options)
 }
 
 /// Receives a copy at an index.
@@ -20,6 +20,14 @@ fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) {
     let chunks = chunks(&*filled(index, 10), 1);
     let received = receive(vault, chunks.iter().map(|chunk| &chunk[..])).unwrap();
     assert_eq!(received.index, index);
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Engines whose stores are there again when they are opened again.
@@ -67,11 +75,15 @@ fn a_store_that_was_replaced_stays_until_its_last_read_ends() {
         let new = vault.promote(8).unwrap();
         drop(old);
         vault.remove_leftovers().unwrap();
-        assert!(dir.path().join("store.0").exists(), "{kind}: removed while it is read");
-        assert!(view.last_key(Bucket::Key).unwrap().is_some());
+        assert!(view.last_key(Bucket::Key).unwrap().is_some(), "{kind}: removed while it is read");
         drop(view);
         vault.remove_leftovers().unwrap();
-        assert!(!dir.path().join("store.0").exists(), "{kind}: no read is open");
+        let left = names(dir.path());
+        let expected: &[&str] = match kind {
+            EngineKind::Bolt => &["db"],
+            _ => &["current", "lock", "store.1"],
+        };
+        assert_eq!(left, expected, "{kind}: no read is open");
         assert_eq!(index_of(&*new), 8);
     }
 }
@@ -121,29 +133,39 @@ fn what_is_not_ours_is_refused_and_left_alone() {
         .chain(["clearlane-vault 1\nstore 03\n", "clearlane-vault 1\nstore 18446744073709551615\n"])
     {
         fs::write(dir.path().join("current"), text).unwrap();
-        assert!(matches!(open_store_dir(dir.path(), EngineKind::Bolt), Err(Error::Corrupt { .. })));
+        let refused = open_store_dir(dir.path(), EngineKind::Bolt).and_then(|dir| dir.open());
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+        assert!(matches!(open_store_dir(dir.path(), EngineKind::Sled), Err(Error::Corrupt { .. })));
         assert!(store.join("precious").exists());
     }
     // Another engine's.
     let dir = tempfile::tempdir().unwrap();
     drop(open_store_dir(dir.path(), EngineKind::Bolt).unwrap().open().unwrap());
-    let other = open_store_dir(dir.path(), EngineKind::Sled).unwrap();
-    assert!(matches!(other.open(), Err(Error::Foreign { .. })));
+    let refused = open_store_dir(dir.path(), EngineKind::Sled);
+    assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
+    let dir = tempfile::tempdir().unwrap();
+    drop(open_store_dir(dir.path(), EngineKind::Sled).unwrap().open().unwrap());
+    let refused = open_store_dir(dir.path(), EngineKind::Bolt).and_then(|dir| dir.open());
+    assert!(refused.unwrap_err().to_string().contains("belongs to engine sled, not bolt"));
 }
 
 #[test]
 fn names_that_are_not_ours_are_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    drop(open_store_dir(dir.path(), EngineKind::Bolt).unwrap().open().unwrap());
-    for name in ["store.7.bak", "store.007", "7.copy.bak", "+7.copy", "db", "notes"] {
-        fs::write(dir.path().join(name), "an operator's").unwrap();
-    }
-    let vault = open_store_dir(dir.path(), EngineKind::Bolt).unwrap();
-    open_at_start(&*vault, 0).unwrap();
-    receive_at(&vault, 5);
-    vault.promote(5).unwrap();
-    for name in ["store.7.bak", "store.007", "7.copy.bak", "+7.copy", "db", "notes"] {
-        assert!(dir.path().join(name).exists(), "{name}");
+    for kind in DURABLE {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open_store_dir(dir.path(), kind).unwrap().open().unwrap());
+        let strange = ["store.7.bak", "store.007", "7.copy.bak", "+7.copy", "notes", "db.bak"];
+        let of_etcd = ["0000000000000002-000000000000000a.snap", "7.snap.db", "db.tmp"];
+        for name in strange.iter().chain(&of_etcd) {
+            fs::write(dir.path().join(name), "an operator's").unwrap();
+        }
+        let vault = open_store_dir(dir.path(), kind).unwrap();
+        open_at_start(&*vault, 0).unwrap();
+        receive_at(&vault, 5);
+        vault.promote(5).unwrap();
+        for name in strange.iter().chain(&of_etcd) {
+            assert!(dir.path().join(name).exists(), "{name}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
 use clearlane_server::raft_snapshot::{
-    DiskStoreDir, Error, MemoryStoreDir, SnapshotReceiver, SnapshotSender, StoreDir,
+    self, Error, MemoryStoreDir, SnapshotReceiver, SnapshotSender, StoreDir,
 };
 use clearlane_wal::files::OsFileSystem;
 
@@ -16,7 +16,7 @@ use crate::support::{
 fn open_store_dir(kind: EngineKind, dir: &tempfile::TempDir) -> Arc<dyn StoreDir> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
     let path = dir.path().join("snap");
-    Arc::new(DiskStoreDir::new(Arc::new(OsFileSystem), &path, kind, options).unwrap())
+    raft_snapshot::open_store_dir(Arc::new(OsFileSystem), &path, kind, options).unwrap()
 }
 
 #[test]

@@ -1,0 +1,224 @@
+//! Stores of the engine `bolt`, each a file with the name that etcd gives it.
+//!
+//! ```text
+//!   snap/db                          the current store
+//!   snap/0000000000001c8e.snap.db    the copy at 7,310
+//!   snap/tmp6                        being received
+//! ```
+//!
+//! A copy is kept, and promoted, by a rename, while it is open. What was `db` is read by its open
+//! file until the last read of it has ended. A crash at any step: `docs/copies.md`.
+//!
+//! * Each rename and removal is synced before the next step begins.
+//! * One [`FileStoreDir`] has the directory: it locks it. What was there before
+//!   [numbered stores](super::former) is converted when the store is opened.
+
+use std::collections::BTreeMap;
+use std::fs::{self, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clearlane_engine::{Engine, Error, Options, Result, SingleFileStore};
+use clearlane_wal::files::{FileSystem, remove_if_there};
+use parking_lot::Mutex;
+
+use super::directory::{make_dir, path_error};
+use super::former;
+use super::store_dir::{StagedStore, StoreDir};
+
+const CURRENT: &str = "db";
+const SNAPSHOT_SUFFIX: &str = ".snap.db";
+/// etcd's program begins the names of what it receives with this, too.
+const STAGED_PREFIX: &str = "tmp";
+
+#[derive(Debug)]
+pub struct FileStoreDir {
+    files: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    options: Options,
+    open_stores: Mutex<OpenStores>,
+}
+
+/// The stores that this process has open.
+#[derive(Debug)]
+struct OpenStores {
+    /// Of the directory.
+    _lock: fs::File,
+    next: u64,
+    current: Option<SingleFileStore>,
+    staged: BTreeMap<u64, SingleFileStore>,
+    /// Copies kept by this process: they stay open until they are promoted or discarded.
+    kept: BTreeMap<u64, SingleFileStore>,
+}
+
+impl FileStoreDir {
+    /// Creates `dir` if it is missing, but not its parent. Names are changed through `files`.
+    pub fn new(files: Arc<dyn FileSystem>, dir: &Path, options: Options) -> Result<FileStoreDir> {
+        make_dir(&*files, dir).map_err(path_error(dir))?;
+        let lock = lock(dir)?;
+        // Names that a killed process has left may not be on disk yet.
+        files.sync_dir(dir).map_err(path_error(dir))?;
+        let (current, staged, kept) = Default::default();
+        let open_stores = OpenStores { _lock: lock, next: 0, current, staged, kept };
+        Ok(FileStoreDir { files, dir: dir.to_owned(), options, open_stores: open_stores.into() })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn copy_path(&self, index: u64) -> PathBuf {
+        self.path(&copy_name(index))
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        self.files.list(&self.dir).map_err(path_error(&self.dir))
+    }
+
+    fn open_store(&self, path: &Path) -> Result<SingleFileStore> {
+        let store = SingleFileStore::open(path, self.options.clone())?;
+        for note in store.engine().opening_notes() {
+            tracing::warn!(path = %path.display(), note, "the store was mended when it was opened");
+        }
+        Ok(store)
+    }
+
+    /// In the name of the store, too.
+    fn rename(&self, store: &SingleFileStore, to: &Path) -> Result<()> {
+        store.rename(to, |from| {
+            self.files.rename(from, to)?;
+            self.files.sync_dir(&self.dir)
+        })
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        remove_if_there(&*self.files, path)
+            .and_then(|()| self.files.sync_dir(&self.dir))
+            .map_err(path_error(path))
+    }
+
+    fn copies(&self) -> Result<Vec<u64>> {
+        let mut copies: Vec<u64> = self.names()?.iter().filter_map(|n| copy_index(n)).collect();
+        copies.sort_unstable();
+        Ok(copies)
+    }
+}
+
+impl StoreDir for FileStoreDir {
+    fn free_space(&self) -> u64 {
+        self.files.free_space(&self.dir)
+    }
+
+    fn temporary_dir(&self) -> PathBuf {
+        self.dir.clone()
+    }
+
+    fn open(&self) -> Result<Arc<dyn Engine>> {
+        let mut stores = self.open_stores.lock();
+        if stores.current.is_none() {
+            former::convert(&*self.files, &self.dir)?;
+            stores.current = Some(self.open_store(&self.path(CURRENT))?);
+        }
+        Ok(Arc::clone(stores.current.as_ref().expect("it was opened").engine()))
+    }
+
+    fn stage(&self) -> Result<StagedStore> {
+        let mut stores = self.open_stores.lock();
+        let number = stores.next;
+        stores.next += 1;
+        let path = self.path(&staged_name(number));
+        self.remove(&path)?;
+        let store = self.open_store(&path)?;
+        let engine = Arc::clone(store.engine());
+        stores.staged.insert(number, store);
+        Ok(StagedStore { number, engine })
+    }
+
+    fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
+        let mut stores = self.open_stores.lock();
+        let Some(store) = stores.staged.remove(&staged.number) else {
+            return Err(Error::Storage(format!("no store {} is staged", staged.number)));
+        };
+        // A name whose sync failed can be seen but does not count: it is given again.
+        if stores.kept.contains_key(&index) && self.copies()?.contains(&index) {
+            return self.remove(&self.path(&staged_name(staged.number)));
+        }
+        self.rename(&store, &self.copy_path(index))?;
+        stores.kept.insert(index, store);
+        Ok(())
+    }
+
+    fn abandon(&self, staged: StagedStore) -> Result<()> {
+        self.open_stores.lock().staged.remove(&staged.number);
+        self.remove(&self.path(&staged_name(staged.number)))
+    }
+
+    fn kept_indexes(&self) -> Result<Vec<u64>> {
+        let _stores = self.open_stores.lock();
+        self.copies()
+    }
+
+    fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
+        let mut stores = self.open_stores.lock();
+        if !self.copies()?.contains(&index) {
+            return Err(Error::Storage(format!("there is no copy at {index}")));
+        }
+        // Opened first: a store that cannot be opened does not become the current one.
+        let store = match stores.kept.get(&index) {
+            Some(store) => store.clone(),
+            None => self.open_store(&self.copy_path(index))?,
+        };
+        if let Some(current) = &stores.current {
+            current.retire();
+        }
+        self.rename(&store, &self.path(CURRENT))?;
+        stores.kept.retain(|kept, _| *kept > index);
+        for lower in self.copies()?.into_iter().filter(|kept| *kept < index) {
+            self.remove(&self.copy_path(lower))?;
+        }
+        let engine = Arc::clone(store.engine());
+        stores.current = Some(store);
+        Ok(engine)
+    }
+
+    fn discard(&self, index: u64) -> Result<()> {
+        let mut stores = self.open_stores.lock();
+        stores.kept.remove(&index);
+        self.remove(&self.copy_path(index))
+    }
+
+    fn remove_leftovers(&self) -> Result<()> {
+        let stores = self.open_stores.lock();
+        let in_use: Vec<String> = stores.staged.keys().map(|number| staged_name(*number)).collect();
+        let is_leftover = |name: &&String| {
+            name.starts_with(STAGED_PREFIX) && !in_use.iter().any(|used| name.starts_with(used))
+        };
+        for name in self.names()?.iter().filter(is_leftover) {
+            self.remove(&self.path(name))?;
+        }
+        Ok(())
+    }
+}
+
+fn staged_name(number: u64) -> String {
+    format!("{STAGED_PREFIX}{number}")
+}
+
+pub(super) fn copy_name(index: u64) -> String {
+    format!("{index:016x}{SNAPSHOT_SUFFIX}")
+}
+
+/// Only of the names that [`copy_name`] gives.
+fn copy_index(name: &str) -> Option<u64> {
+    let index = u64::from_str_radix(name.strip_suffix(SNAPSHOT_SUFFIX)?, 16).ok()?;
+    (copy_name(index) == name).then_some(index)
+}
+
+fn lock(dir: &Path) -> Result<fs::File> {
+    let handle = fs::File::open(dir).map_err(path_error(dir))?;
+    match handle.try_lock() {
+        Ok(()) => Ok(handle),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked { path: dir.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(path_error(dir)(error)),
+    }
+}
