@@ -173,7 +173,7 @@ fn set_process_limits(config: &mut Config) {
 
 fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
     // Certificates are made in the data directory, and so may a timeline be.
-    config.member.check_not_etcd_data()?;
+    config.member.check_store()?;
     if let Some(file) = &config.timeline {
         timeline::check_writable(file)?;
     }

@@ -605,7 +605,7 @@ fn what_opening_a_bolt_file_has_mended_is_logged() {
         running.signal(Signal::SIGTERM);
         running.end().1
     };
-    let file = dir.path().join("member/snap/store.0/data.0");
+    let file = dir.path().join("member/snap/db");
     let words = "the store was mended when it was opened";
     let said = stop(start(dir.path(), &[engine]));
     assert!(!said.iter().any(|line| line.contains(words)), "{said:#?}");

@@ -13,7 +13,7 @@ mod committed;
 use std::collections::VecDeque;
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use clearlane::data::MemberConfig;
@@ -56,18 +56,6 @@ fn tool(name: &str, arguments: &[&str], input: &str) -> String {
     let (told, complaint) = (words(output.stdout), words(output.stderr));
     assert!(output.status.success(), "{name} {arguments:?}: {told}{complaint}");
     told
-}
-
-/// The file that the marker names.
-fn store_file(data_dir: &Path) -> PathBuf {
-    let snap = data_dir.join("member/snap");
-    let last_word = |path: &Path, line: &str| {
-        let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        let found = text.lines().find_map(|found| found.strip_prefix(line).map(str::to_owned));
-        found.unwrap().trim().to_owned()
-    };
-    let store = snap.join(format!("store.{}", last_word(&snap.join("current"), "store ")));
-    store.join(format!("data.{}", last_word(&store.join("engine"), "generation ")))
 }
 
 struct Clients {
@@ -227,7 +215,8 @@ async fn etcds_tools_read_every_file_of_a_run() {
         }
         if txn % TXNS_PER_CHECK == 0 {
             committed(threads).await;
-            check(&mut clients, &store_file(dir.path()), &dir.path().join("copy.db")).await;
+            check(&mut clients, &dir.path().join("member/snap/db"), &dir.path().join("copy.db"))
+                .await;
         }
         if txn % (3 * TXNS_PER_CHECK) == 0 {
             clients.maintenance.defragment(DefragmentRequest {}).await.unwrap();

@@ -13,12 +13,20 @@ pub enum Error {
     Network(std::io::Error),
     #[error("{path}: the data is of format {found}, and this program knows formats up to {known}")]
     NewerFormat { path: PathBuf, found: String, known: u32 },
+    #[error("{path}: the {name} is {found}, and this program knows up to 3.7; nothing was changed")]
+    NewerStore { path: PathBuf, name: &'static str, found: String },
     #[error(
-        "{dir}: this is data of etcd ({found}), which Clearlane does not read; nothing in it was \
-         changed. Start etcd with it, start Clearlane with an empty --data-dir, and copy the keys: \
-         `etcdctl --endpoints=ETCD make-mirror CLEARLANE`"
+        "{path}: the cluster version is {found}: start etcd 3.6 with this directory, and then this \
+         program; nothing was changed"
     )]
-    Etcd { dir: PathBuf, found: String },
+    OlderStore { path: PathBuf, found: String },
+    #[error("{path}: {key} is {text:?}, which is no version such as 3.7.0")]
+    BadVersion { path: PathBuf, key: &'static str, text: String },
+    #[error(
+        "{0}: the store has entries of a log, and there is no log beside it; use what \
+         `etcdutl snapshot restore` or `clearlane snapshot restore` makes of the file"
+    )]
+    NoLog(PathBuf),
     #[error("--force-new-cluster goes on with a member's data, and in {0} there is none")]
     NoDataToForce(PathBuf),
     #[error("--{flag}: each address is http://host:port or https://host:port, and there is one")]

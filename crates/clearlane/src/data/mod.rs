@@ -1,6 +1,6 @@
-//! A member's data, and how it starts: in a new cluster, in one that it joins, or again. Here are
-//! `data-dir/member/format` (the version of the rest), `wal/` (unless `--wal-dir` says where) and
-//! `snap/` (the store, and raft snapshots on their way in).
+//! A member's data, and how it starts: in a new cluster, in one that it joins, or again. In
+//! `data-dir/member` are etcd's `wal/` (unless `--wal-dir` says where) and `snap/` (the store, and
+//! raft snapshots on their way in). With an engine other than `bolt`, `format` is beside them.
 //!
 //! * If the log exists, the member goes on with what is on disk, and `--initial-cluster` is not
 //!   used.
@@ -11,9 +11,9 @@
 //!   addresses, and the id under which it was added.
 
 mod error;
-pub(crate) mod etcd;
 mod format;
 mod initial;
+mod store_version;
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -29,7 +29,7 @@ use clearlane_peer as peer;
 use clearlane_peer::TransportParts;
 use clearlane_rpc::serve::SLOW_APPLY_THRESHOLD;
 use clearlane_server::membership::{self, Member};
-use clearlane_server::raft_snapshot::DiskStoreDir;
+use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_server::replica::{
     ApplyTimer, ReplicaConfig, StorageConfig, bootstrap, force_new_cluster,
 };
@@ -108,9 +108,12 @@ impl MemberConfig {
         Ok(wal::exists(&OsFileSystem, &self.wal_dir()).map_err(clearlane_server::Error::from)?)
     }
 
-    /// Creates and changes nothing.
-    pub fn check_not_etcd_data(&self) -> Result<()> {
-        etcd::reject_etcd_data(&self.data_dir)
+    /// Whether this program can go on with what is there. Creates and changes nothing.
+    pub fn check_store(&self) -> Result<()> {
+        if self.engine_kind != EngineKind::Bolt {
+            return Ok(());
+        }
+        store_version::check(&store_version::file_in(&self.member_dir()), self.has_data()?)
     }
 
     pub fn open(&self) -> Result<OpenedMember> {
@@ -134,12 +137,12 @@ impl MemberConfig {
     /// What is on disk when this returns is a member's. One that has just joined knows whether it
     /// is a learner.
     fn prepare(&self) -> Result<(StorageConfig, Option<bool>)> {
-        self.check_not_etcd_data()?;
+        self.check_store()?;
         for dir in [Some(&self.data_dir), self.wal_dir.as_ref()].into_iter().flatten() {
             warn_if_not_private(dir)?;
         }
         create_dir_synced(&self.member_dir())?;
-        format::check(&self.member_dir())?;
+        format::check(&self.member_dir(), self.engine_kind)?;
         let storage = self.storage_config()?;
         let mut joins_as_learner = None;
         if !self.has_data()? {
@@ -179,17 +182,13 @@ impl MemberConfig {
     fn storage_config(&self) -> Result<StorageConfig> {
         let files = Arc::new(OsFileSystem);
         let snap = self.member_dir().join("snap");
-        let store_dir = DiskStoreDir::new(
-            Arc::clone(&files) as _,
-            &snap,
-            self.engine_kind,
-            self.engine.clone(),
-        );
+        let store_dir =
+            open_store_dir(Arc::clone(&files) as _, &snap, self.engine_kind, self.engine.clone());
         Ok(StorageConfig {
             files,
             wal_dir: self.wal_dir(),
             wal: self.wal,
-            store_dir: Arc::new(store_dir.map_err(clearlane_server::Error::from)?),
+            store_dir: store_dir.map_err(clearlane_server::Error::from)?,
             era: self.era,
             backend: self.backend.clone(),
             learners_max: self.learners_max,

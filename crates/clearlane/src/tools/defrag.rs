@@ -5,14 +5,13 @@
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
+use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_wal::files::OsFileSystem;
 
 use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{OneOf, Text};
-use crate::data::etcd;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["defrag"],
@@ -30,13 +29,12 @@ const RECORDS_PER_STEP: usize = 10_000;
 
 fn defrag(flags: &FlagReader) -> Result<String, BoxError> {
     let data_dir = flags.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
-    etcd::reject_etcd_data(&data_dir)?;
     let snap = data_dir.join("member/snap");
     if !snap.is_dir() {
         return Err(format!("{} has no store", data_dir.display()).into());
     }
     let kind: EngineKind = flags.text("engine").parse()?;
-    let store_dir = DiskStoreDir::new(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
+    let store_dir = open_store_dir(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
     let engine = store_dir.open()?;
     let before = engine.size_on_disk()?;
     let mut work = engine.begin_defragment()?;

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot};
 use clearlane_mvcc::Revision;
 use clearlane_rpc::maintenance;
-use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
+use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
 use super::status::{STORAGE_VERSION, in_file, revision};
-use super::{Action, BoxError, Tool, bolt};
+use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
@@ -116,17 +116,14 @@ fn fill(
     let _locked = if is_bolt { Some(snapshot_file::open_bolt(path)?) } else { None };
     let snap = made.join("member/snap");
     create_private_dir(&snap)?;
-    let open = || DiskStoreDir::new(Arc::new(OsFileSystem), &snap, kind, Options::default());
-    let mut store_dir = open()?;
-    let mut engine = store_dir.open()?;
-    if is_bolt && kind == EngineKind::Bolt {
-        // In the place of the empty file.
-        drop((engine, store_dir));
-        let to = bolt::find(made)?;
+    let copies = is_bolt && kind == EngineKind::Bolt;
+    if copies {
+        let to = snap.join("db");
         in_file(path, snapshot_file::copy(path, &to, checks_sum).map_err(BoxError::from))?;
-        store_dir = open()?;
-        engine = in_file(path, store_dir.open().map_err(without_path))?;
-    } else {
+    }
+    let store_dir = open_store_dir(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
+    let engine = in_file(path, store_dir.open().map_err(without_path))?;
+    if !copies {
         let filled = snapshot_file::restore(path, &engine, checks_sum);
         in_file(path, filled.map_err(BoxError::from))?;
     }

@@ -10,7 +10,7 @@ use clearlane_net::tls::Dialer;
 use clearlane_proto::etcdserverpb::{AlarmMember, AlarmType, CompactionRequest};
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
-use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir};
+use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_wal::files::OsFileSystem;
 
 use crate::test_cluster::{TestCluster, block_on, eventually, put};
@@ -35,8 +35,7 @@ async fn cluster() -> TestCluster {
 async fn spoil(lab: &mut TestCluster, name: &str) {
     lab.kill(name).await;
     let snap = lab.data_dir(name).join("member/snap");
-    let vault =
-        DiskStoreDir::new(Arc::new(OsFileSystem), &snap, EngineKind::Bolt, Options::default());
+    let vault = open_store_dir(Arc::new(OsFileSystem), &snap, EngineKind::Bolt, Options::default());
     let engine = vault.unwrap().open().unwrap();
     let mut records = Vec::new();
     let snapshot = engine.snapshot().unwrap();

@@ -23,7 +23,7 @@ mod format;
 use std::path::{Path, PathBuf};
 
 use clearlane_engine::bolt_file::{self, BoltFile, BucketEntry};
-use clearlane_server::raft_snapshot::current_store;
+use clearlane_server::raft_snapshot::current_bolt_file;
 use clearlane_wal::files::OsFileSystem;
 
 use super::{Action, BoxError, Tool};
@@ -47,11 +47,7 @@ pub(super) fn find(path: &Path) -> Result<PathBuf, BoxError> {
     if !snap.is_dir() {
         return Ok(bolt_file::of_store(path)?);
     }
-    let of_etcd = snap.join("db");
-    if of_etcd.is_file() {
-        return Ok(of_etcd);
-    }
-    Ok(bolt_file::of_store(&current_store(&OsFileSystem, &snap)?)?)
+    Ok(current_bolt_file(&OsFileSystem, &snap)?)
 }
 
 /// The names of a bucket and of those around it.

@@ -1,0 +1,101 @@
+//! Whether this program can go on with a store of the engine `bolt`, which an etcd may have left.
+//!
+//! It is looked at before anything is made or changed, and refused in the cases in which etcd 3.7
+//! refuses it:
+//!
+//! | bucket, key | refused if |
+//! |---|---|
+//! | `cluster`, `clusterVersion` | above 3.7; below 3.6: the log may have requests of the old API |
+//! | `meta`, `storageVersion` | above 3.7 |
+//! | `meta`, `consistent_index` | above 0, and there is no log |
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clearlane_engine::bolt_file::BoltFile;
+use clearlane_engine::{Bucket, Error as EngineError};
+
+use super::error::{Error, Result};
+
+/// Major and minor.
+type Version = (u64, u64);
+
+const OLDEST: Version = (3, 6);
+const NEWEST: Version = (3, 7);
+
+/// `file` may be missing: there is no store yet.
+pub(super) fn check(file: &Path, has_log: bool) -> Result<()> {
+    let found = match std::fs::metadata(file) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    // etcd, killed when it had made the file, leaves it empty.
+    if found.is_file() && found.len() == 0 {
+        return Ok(());
+    }
+    let store = BoltFile::open(file).map_err(engine_error)?;
+    check_versions(&store)?;
+    let index = get(&store, Bucket::Meta, b"consistent_index")?;
+    if !has_log && index.is_some_and(|index| index.iter().any(|byte| *byte != 0)) {
+        return Err(Error::NoLog(file.to_owned()));
+    }
+    Ok(())
+}
+
+fn check_versions(store: &BoltFile) -> Result<()> {
+    let cluster = version(store, Bucket::Cluster, "clusterVersion")?;
+    let storage = version(store, Bucket::Meta, "storageVersion")?;
+    let path = || store.path().to_owned();
+    for (name, found) in [("cluster version", cluster), ("storage version", storage)] {
+        if let Some((major, minor)) = found.filter(|found| *found > NEWEST) {
+            return Err(Error::NewerStore {
+                path: path(),
+                name,
+                found: format!("{major}.{minor}"),
+            });
+        }
+    }
+    match cluster {
+        Some((major, minor)) if (major, minor) < OLDEST => {
+            Err(Error::OlderStore { path: path(), found: format!("{major}.{minor}") })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn version(store: &BoltFile, bucket: Bucket, key: &'static str) -> Result<Option<Version>> {
+    let Some(text) = get(store, bucket, key.as_bytes())? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let mut parts = text.split('.').map(str::parse::<u64>);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok(Some((major, minor))),
+        _ => Err(Error::BadVersion { path: store.path().to_owned(), key, text }),
+    }
+}
+
+/// `None` if there is no such record, or no such bucket.
+fn get(store: &BoltFile, bucket: Bucket, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    let mut value = None;
+    let scanned = store.scan(&[bucket.name().as_bytes()], &mut |record| {
+        if record.key == key {
+            value = Some(record.value.to_vec());
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    match scanned {
+        Ok(()) => Ok(value),
+        Err(EngineError::NoBucket { .. }) => Ok(None),
+        Err(error) => Err(engine_error(error)),
+    }
+}
+
+fn engine_error(error: EngineError) -> Error {
+    Error::Member(error.into())
+}
+
+/// The file of the store in a data directory.
+pub(super) fn file_in(member_dir: &Path) -> PathBuf {
+    member_dir.join("snap/db")
+}
