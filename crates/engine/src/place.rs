@@ -1,7 +1,7 @@
 //! Where a store's data lies, and how other data takes its place.
 //!
 //! [`Directory`](crate::directory::Directory) has a file that names the current one of several
-//! generations; in a [`SingleFile`](crate::single_file::SingleFile) the name itself changes hands.
+//! generations; in a [`SingleFile`](crate::single_file) the name itself changes hands.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

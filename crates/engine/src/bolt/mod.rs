@@ -7,7 +7,7 @@
 //! * A page that a snapshot or the newest state can reach is never written.
 //! * A commit is on disk before it returns: pages, sync, meta page, sync.
 //! * Every page that is read has the sum that it was written with, or the read is
-//!   [`Error::Corrupt`]. etcd ignores these [`checksums`].
+//!   [`Error::Corrupt`](crate::Error::Corrupt). etcd ignores these [`checksums`].
 //! * bbolt reads and writes the file, and what it has written is read back.
 //!
 //! From the bottom: [`page`], [`meta`], [`file`](mod@file), [`pager`], [`tree`], [`node`],
