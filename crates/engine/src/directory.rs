@@ -132,13 +132,13 @@ impl Place for Directory {
         Ok(self.generation(generation))
     }
 
-    fn make_current(&self, next: &Generation) -> Result<()> {
+    fn make_current(&self, next: &Generation) -> Result<bool> {
         self.sync()?;
         self.write_announcement(next.number)?;
         let (from, to) = (self.file(MARKER_NEW), self.file(MARKER));
         fs::rename(&from, &to).map_err(Error::at(&to))?;
         self.generation.store(next.number, Ordering::Release);
-        self.sync()
+        self.sync().map(|()| true)
     }
 
     fn keeps_replaced(&self) -> bool {

@@ -87,10 +87,12 @@ impl DataPath {
         &self.generation.path
     }
 
-    fn make_current(&self) -> Result<()> {
+    fn make_current(&self) -> Result<bool> {
         // Before the switch: should it fail half way, both generations have to stay.
         self.set_removed_on_drop(false);
-        self.place.make_current(&self.generation)
+        let is_current = self.place.make_current(&self.generation)?;
+        self.set_removed_on_drop(!is_current);
+        Ok(is_current)
     }
 
     fn set_replaced(&self) {
@@ -295,11 +297,16 @@ impl<S: DurableStore> Defragment for DurableDefragment<S> {
         while self.replay(REPLAY_KEYS_MAX)? > 0 {}
         // From here on the outcome is on disk or not known: a failure stops all writing.
         let switched = self.target.data_path().make_current();
+        if matches!(switched, Ok(false)) {
+            writers.release(Ok(()))?;
+            let why = "the store was replaced by one that another member has sent";
+            return Err(Error::Storage(why.to_owned()));
+        }
         if switched.is_ok() {
             let old = std::mem::replace(&mut *self.engine.current.lock(), Arc::clone(&self.target));
             old.data_path().set_replaced();
         }
-        writers.release(switched)
+        writers.release(switched.map(drop))
     }
 }
 

@@ -25,8 +25,9 @@ pub(crate) trait Place: Send + Sync + Debug {
     /// A generation to be made. Whatever an interrupted attempt left in its place is removed.
     fn prepare_next(&self) -> Result<Generation>;
 
-    /// Makes it the current one, whose data is synced by now. After an error either may be.
-    fn make_current(&self, next: &Generation) -> Result<()>;
+    /// Makes it the current one, whose data is synced by now; `false`, and nothing is done, if the
+    /// place is another store's by now. After an error either may be current.
+    fn make_current(&self, next: &Generation) -> Result<bool>;
 
     /// Whether data that was replaced still has a name, by which it must be removed.
     fn keeps_replaced(&self) -> bool;

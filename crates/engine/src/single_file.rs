@@ -27,6 +27,9 @@ use crate::options::Options;
 use crate::place::{Generation, Place, SharedPath};
 
 const NEXT: &str = ".tmp.";
+/// Of the next attempt. None is used twice by a process, whichever store makes it: one that was
+/// replaced may still be at it.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// An open store, and the right to move its file.
 #[derive(Clone, Debug)]
@@ -66,8 +69,6 @@ impl SingleFileStore {
 #[derive(Debug)]
 struct SingleFile {
     path: SharedPath,
-    /// The number of the next attempt; none is used twice by a process.
-    next: AtomicU64,
     state: Mutex<PlaceState>,
 }
 
@@ -78,7 +79,7 @@ struct PlaceState {
 
 impl SingleFile {
     fn new(path: &Path) -> SingleFile {
-        SingleFile { path: path.into(), next: AtomicU64::new(0), state: Mutex::default() }
+        SingleFile { path: path.into(), state: Mutex::default() }
     }
 
     /// What every name of an attempt begins with.
@@ -107,23 +108,22 @@ impl Place for SingleFile {
     }
 
     fn prepare_next(&self) -> Result<Generation> {
-        let number = self.next.fetch_add(1, Ordering::AcqRel);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::AcqRel);
         let path = self.next_path(number);
         remove_data(&path)?;
         Ok(Generation { number, path: path.as_path().into() })
     }
 
-    fn make_current(&self, next: &Generation) -> Result<()> {
+    fn make_current(&self, next: &Generation) -> Result<bool> {
         let state = self.state.lock();
         let path = self.path.get();
         if state.is_retired {
-            let why = "the store was replaced by one that another member has sent";
-            return Err(Error::Storage(why.to_owned()));
+            return Ok(false);
         }
         sync_parent(&path)?;
         fs::rename(next.path.get(), &path).map_err(Error::at(&path))?;
         next.path.set(&path);
-        sync_parent(&path)
+        sync_parent(&path).map(|()| true)
     }
 
     fn keeps_replaced(&self) -> bool {
@@ -139,5 +139,39 @@ impl Place for SingleFile {
             remove_data(&dir.join(name))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::Bucket;
+
+    fn put(store: &SingleFileStore, value: &[u8]) {
+        let mut txn = store.engine().begin_write().unwrap();
+        txn.put(Bucket::Key, b"a", value).unwrap();
+        txn.commit().unwrap();
+    }
+
+    #[test]
+    fn a_defragmentation_of_a_replaced_store_replaces_nothing_and_stops_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("db"), dir.path().join("tmp0"));
+        let options = || Options { cache_bytes: 1 << 20, ..Options::default() };
+        let old = SingleFileStore::open(&path, options()).unwrap();
+        put(&old, b"old");
+        let mut work = old.engine().begin_defragment().unwrap();
+        while !work.step(10).unwrap() {}
+        let new = SingleFileStore::open(&other, options()).unwrap();
+        put(&new, b"new");
+        old.retire();
+        new.rename(&path, |from| fs::rename(from, &path)).unwrap();
+        assert!(matches!(work.finish(), Err(Error::Storage(_))));
+        put(&old, b"and it is written still");
+        drop((old, new));
+        assert_eq!(names(dir.path()).unwrap(), ["db"]);
+        let found = SingleFileStore::open(&path, options()).unwrap();
+        let found = found.engine().snapshot().unwrap().get(Bucket::Key, b"a").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"new"[..]));
     }
 }

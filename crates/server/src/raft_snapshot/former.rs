@@ -58,7 +58,8 @@ fn move_store(files: &dyn FileSystem, dir: &Path, mark: &str, to: &str) -> Resul
     match (data.exists(), to.exists()) {
         (true, false) => {
             files.rename(&data, &to).map_err(path_error(&to))?;
-            files.sync_dir(&store).and_then(|()| files.sync_dir(dir)).map_err(path_error(dir))
+            // The new name first: between the two the file must have one.
+            files.sync_dir(dir).and_then(|()| files.sync_dir(&store)).map_err(path_error(dir))
         }
         (false, true) => Ok(()),
         (true, true) => {
