@@ -5,7 +5,8 @@
 //! it is closed.
 //!
 //! * The file carries its own lock, bbolt's. The directory must be locked by the caller: while a
-//!   store is made, there is no such file.
+//!   store is made, there is no such file. `state` is held over each rename, and no lock is taken
+//!   under it but that of a [`SharedPath`].
 //! * [`rename`](SingleFileStore::rename) gives the file another name while it is in use. After
 //!   [`retire`](SingleFileStore::retire) a defragmentation cannot put its result in place of what
 //!   has the name by then.
@@ -50,12 +51,15 @@ impl SingleFileStore {
         &self.engine
     }
 
-    /// Renames the file by `rename`, and says whether that went well. No defragmentation of it ends
+    /// Renames the file by `rename`, which gets its present path. No defragmentation of it ends
     /// meanwhile.
     pub fn rename(&self, to: &Path, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
-        let _state = self.place.state.lock();
+        let state = self.place.state.lock();
         rename(&self.place.path.get()).map_err(Error::at(to))?;
         self.place.path.set(to);
+        if let Some(made_here) = &state.made_here {
+            made_here.set(to);
+        }
         Ok(())
     }
 
@@ -75,6 +79,8 @@ struct SingleFile {
 #[derive(Debug, Default)]
 struct PlaceState {
     is_retired: bool,
+    /// The path of the data that has the file's name, if this process has made it.
+    made_here: Option<SharedPath>,
 }
 
 impl SingleFile {
@@ -115,7 +121,7 @@ impl Place for SingleFile {
     }
 
     fn make_current(&self, next: &Generation) -> Result<bool> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let path = self.path.get();
         if state.is_retired {
             return Ok(false);
@@ -123,6 +129,7 @@ impl Place for SingleFile {
         sync_parent(&path)?;
         fs::rename(next.path.get(), &path).map_err(Error::at(&path))?;
         next.path.set(&path);
+        state.made_here = Some(next.path.clone());
         sync_parent(&path).map(|()| true)
     }
 
@@ -173,5 +180,28 @@ mod tests {
         let found = SingleFileStore::open(&path, options()).unwrap();
         let found = found.engine().snapshot().unwrap().get(Bucket::Key, b"a").unwrap();
         assert_eq!(found.as_deref(), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn errors_name_the_file_as_it_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, made) = (dir.path().join("db"), dir.path().join("tmp0"));
+        let options = Options { cache_bytes: 1, ..Options::default() };
+        let store = SingleFileStore::open(&made, options).unwrap();
+        // A root that is a leaf would be at hand.
+        let mut txn = store.engine().begin_write().unwrap();
+        for number in 0..1_000_u32 {
+            txn.put(Bucket::Key, &number.to_be_bytes(), &[7; 60]).unwrap();
+        }
+        txn.commit().unwrap();
+        let snapshot = store.engine().snapshot().unwrap();
+        store.rename(&path, |from| fs::rename(from, &path)).unwrap();
+        let length = fs::metadata(&path).unwrap().len() as usize;
+        let pages = vec![9; length - 2 * 4096];
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &pages, 2 * 4096).unwrap();
+        let found = snapshot.get(Bucket::Key, &700_u32.to_be_bytes()).map(drop);
+        let told = found.unwrap_err().to_string();
+        assert!(told.starts_with(&format!("{}: damaged", path.display())), "{told}");
     }
 }
