@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clearlane_engine::EngineKind;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -16,10 +18,12 @@ pub enum Error {
     #[error("{path}: the {name} is {found}, and this program knows up to 3.7; nothing was changed")]
     NewerStore { path: PathBuf, name: &'static str, found: String },
     #[error(
-        "{path}: the cluster version is {found}: start etcd 3.6 with this directory, and then this \
+        "{path}: the cluster version is {found}: start etcd 3.6 with this data, and then this \
          program; nothing was changed"
     )]
     OlderStore { path: PathBuf, found: String },
+    #[error("{path}: this is a store of engine bolt, and --engine is {kind}; nothing was changed")]
+    OtherEngine { path: PathBuf, kind: EngineKind },
     #[error("{path}: {key} is {text:?}, which is no version such as 3.7.0")]
     BadVersion { path: PathBuf, key: &'static str, text: String },
     #[error(

@@ -13,7 +13,7 @@
 mod error;
 mod format;
 mod initial;
-mod store_version;
+pub(crate) mod store_version;
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -110,10 +110,12 @@ impl MemberConfig {
 
     /// Whether this program can go on with what is there. Creates and changes nothing.
     pub fn check_store(&self) -> Result<()> {
-        if self.engine_kind != EngineKind::Bolt {
-            return Ok(());
+        let file = store_version::file_in(&self.member_dir());
+        match self.engine_kind {
+            EngineKind::Bolt => store_version::check(&file, self.has_data()?),
+            kind if file.exists() => Err(Error::OtherEngine { path: file, kind }),
+            _ => Ok(()),
         }
-        store_version::check(&store_version::file_in(&self.member_dir()), self.has_data()?)
     }
 
     pub fn open(&self) -> Result<OpenedMember> {

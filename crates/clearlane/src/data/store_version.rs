@@ -19,12 +19,13 @@ use super::error::{Error, Result};
 
 /// Major and minor.
 type Version = (u64, u64);
+pub(crate) type GetRecord<'g> = dyn Fn(Bucket, &[u8]) -> Result<Option<Vec<u8>>> + 'g;
 
 const OLDEST: Version = (3, 6);
 const NEWEST: Version = (3, 7);
 
 /// `file` may be missing: there is no store yet.
-pub(super) fn check(file: &Path, has_log: bool) -> Result<()> {
+pub(crate) fn check(file: &Path, has_log: bool) -> Result<()> {
     let found = match std::fs::metadata(file) {
         Ok(found) => found,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -35,18 +36,24 @@ pub(super) fn check(file: &Path, has_log: bool) -> Result<()> {
         return Ok(());
     }
     let store = BoltFile::open(file).map_err(engine_error)?;
-    check_versions(&store)?;
-    let index = get(&store, Bucket::Meta, b"consistent_index")?;
+    let get = |bucket, key: &[u8]| get(&store, bucket, key);
+    check_versions(file, &get)?;
+    let index = get(Bucket::Meta, b"consistent_index")?;
     if !has_log && index.is_some_and(|index| index.iter().any(|byte| *byte != 0)) {
         return Err(Error::NoLog(file.to_owned()));
     }
     Ok(())
 }
 
-fn check_versions(store: &BoltFile) -> Result<()> {
-    let cluster = version(store, Bucket::Cluster, "clusterVersion")?;
-    let storage = version(store, Bucket::Meta, "storageVersion")?;
-    let path = || store.path().to_owned();
+/// Of a store, or of a snapshot at `path`, whose records are got by `get`.
+pub(crate) fn check_versions(path: &Path, get: &GetRecord<'_>) -> Result<()> {
+    let version = |bucket, key: &'static str| {
+        let text = get(bucket, key.as_bytes())?;
+        text.map(|text| parse(path, key, &text)).transpose()
+    };
+    let cluster = version(Bucket::Cluster, "clusterVersion")?;
+    let storage = version(Bucket::Meta, "storageVersion")?;
+    let path = || path.to_owned();
     for (name, found) in [("cluster version", cluster), ("storage version", storage)] {
         if let Some((major, minor)) = found.filter(|found| *found > NEWEST) {
             return Err(Error::NewerStore {
@@ -64,13 +71,12 @@ fn check_versions(store: &BoltFile) -> Result<()> {
     }
 }
 
-fn version(store: &BoltFile, bucket: Bucket, key: &'static str) -> Result<Option<Version>> {
-    let Some(text) = get(store, bucket, key.as_bytes())? else { return Ok(None) };
-    let text = String::from_utf8_lossy(&text).into_owned();
+fn parse(path: &Path, key: &'static str, text: &[u8]) -> Result<Version> {
+    let text = String::from_utf8_lossy(text).into_owned();
     let mut parts = text.split('.').map(str::parse::<u64>);
     match (parts.next(), parts.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => Ok(Some((major, minor))),
-        _ => Err(Error::BadVersion { path: store.path().to_owned(), key, text }),
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => Err(Error::BadVersion { path: path.to_owned(), key, text }),
     }
 }
 
@@ -96,6 +102,6 @@ fn engine_error(error: EngineError) -> Error {
 }
 
 /// The file of the store in a data directory.
-pub(super) fn file_in(member_dir: &Path) -> PathBuf {
+pub(crate) fn file_in(member_dir: &Path) -> PathBuf {
     member_dir.join("snap/db")
 }

@@ -12,6 +12,7 @@ use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{OneOf, Text};
+use crate::data::store_version;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["defrag"],
@@ -29,11 +30,16 @@ const RECORDS_PER_STEP: usize = 10_000;
 
 fn defrag(flags: &FlagReader) -> Result<String, BoxError> {
     let data_dir = flags.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
-    let snap = data_dir.join("member/snap");
-    if !snap.is_dir() {
+    let (member, kind) = (data_dir.join("member"), flags.text("engine").parse::<EngineKind>()?);
+    let snap = member.join("snap");
+    let (file, former) = (store_version::file_in(&member), snap.join("current"));
+    if !file.exists() && !former.exists() {
         return Err(format!("{} has no store", data_dir.display()).into());
     }
-    let kind: EngineKind = flags.text("engine").parse()?;
+    if kind == EngineKind::Bolt {
+        // What a later version has in it may be lost. The log is not looked at.
+        store_version::check(&file, true)?;
+    }
     let store_dir = open_store_dir(Arc::new(OsFileSystem), &snap, kind, Options::default())?;
     let engine = store_dir.open()?;
     let before = engine.size_on_disk()?;

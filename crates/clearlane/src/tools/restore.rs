@@ -19,19 +19,18 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot};
+use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
 use clearlane_mvcc::Revision;
-use clearlane_rpc::maintenance;
 use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
-use super::status::{STORAGE_VERSION, in_file, revision};
+use super::status::{in_file, revision};
 use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
-use crate::data::{InitialCluster, MemberConfig, create_private_dir};
+use crate::data::{InitialCluster, MemberConfig, create_private_dir, store_version};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "restore"],
@@ -127,7 +126,12 @@ fn fill(
         let filled = snapshot_file::restore(path, &engine, checks_sum);
         in_file(path, filled.map_err(BoxError::from))?;
     }
-    in_file(path, check_version(&*engine.snapshot()?))?;
+    let snapshot = engine.snapshot()?;
+    let get = |bucket, key: &[u8]| {
+        let found = snapshot.get(bucket, key).map_err(clearlane_server::Error::from)?;
+        Ok(found.map(|value| value.to_vec()))
+    };
+    store_version::check_versions(path, &get)?;
     let now = reset_cluster_and_revision(&*engine, bump, marks)?;
     drop((engine, store_dir));
     Ok(now)
@@ -138,20 +142,6 @@ fn without_path(error: clearlane_engine::Error) -> BoxError {
     match error {
         clearlane_engine::Error::Corrupt { detail, .. } => format!("damaged: {detail}").into(),
         other => other.into(),
-    }
-}
-
-/// Refuses a store of a later version of etcd.
-fn check_version(snapshot: &dyn Snapshot) -> Result<(), BoxError> {
-    let Some(found) = snapshot.get(Bucket::Meta, STORAGE_VERSION)? else { return Ok(()) };
-    let parse = |text: &str| -> Option<(u64, u64)> {
-        let mut numbers = text.split('.').map(str::parse);
-        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-    };
-    let (text, known) = (String::from_utf8_lossy(&found), maintenance::STORAGE_VERSION);
-    match parse(&text) {
-        Some(version) if Some(version) <= parse(known) => Ok(()),
-        _ => Err(format!("its storage version is {text:?}; known are those up to {known}").into()),
     }
 }
 

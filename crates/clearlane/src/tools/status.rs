@@ -224,7 +224,7 @@ fn size_text(bytes: u64) -> String {
 }
 
 /// In bucket `meta`.
-pub(super) const STORAGE_VERSION: &[u8] = b"storageVersion";
+const STORAGE_VERSION: &[u8] = b"storageVersion";
 
 #[cfg(test)]
 mod tests {
