@@ -2,32 +2,19 @@
 //! taken over: `moving`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/entries.rs"]
+mod entries;
 #[path = "support/program.rs"]
 mod program;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::SystemTime;
 
 use clearlane_engine::{Bucket, Options, SingleFileStore};
 
+use crate::entries::all_of;
 use crate::program::{RunningProgram, failure, member};
-
-/// Names, lengths and times.
-fn all_of(dir: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
-    let facts = fs::metadata(dir).unwrap();
-    let mut all = vec![(dir.to_owned(), facts.len(), facts.modified().unwrap())];
-    for entry in fs::read_dir(dir).unwrap() {
-        let (path, facts) = entry.map(|entry| (entry.path(), entry.metadata().unwrap())).unwrap();
-        match facts.is_dir() {
-            true => all.extend(all_of(&path)),
-            false => all.push((path, facts.len(), facts.modified().unwrap())),
-        }
-    }
-    all.sort();
-    all
-}
 
 /// It would make certificates in the directory.
 fn member_with_tls(data: &Path) -> Command {

@@ -7,9 +7,11 @@
 #![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]
 
 mod contents;
+#[path = "../support/entries.rs"]
+mod entries;
 mod servers;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,6 +20,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::contents::Contents;
+use crate::entries::all_of;
 use crate::servers::{Members, Program};
 
 fn seeded() -> StdRng {
@@ -60,21 +63,6 @@ async fn one_member_is_handed_over_and_back_ten_times() {
 #[ignore = "needs etcd: run .ci/etcd-dump-logs"]
 async fn three_members_are_handed_over_five_times_in_both_directions() {
     hand_over(3, 10, Program::Clearlane).await;
-}
-
-/// Names, lengths and times.
-fn all_of(dir: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
-    let facts = std::fs::metadata(dir).unwrap();
-    let mut all = vec![(dir.to_owned(), facts.len(), facts.modified().unwrap())];
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let (path, facts) = entry.map(|entry| (entry.path(), entry.metadata().unwrap())).unwrap();
-        match facts.is_dir() {
-            true => all.extend(all_of(&path)),
-            false => all.push((path, facts.len(), facts.modified().unwrap())),
-        }
-    }
-    all.sort();
-    all
 }
 
 #[tokio::test]

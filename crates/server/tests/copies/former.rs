@@ -11,7 +11,7 @@ use clearlane_server::raft_snapshot::{
 use clearlane_wal::files::OsFileSystem;
 
 use crate::names::NamesOnDisk;
-use crate::support::{chunks, fill, filled, index_of, open_store, receive};
+use crate::support::{chunks, fill, filled, index_of, names, open_store, receive};
 
 fn options() -> Options {
     Options { cache_bytes: 1 << 20, ..Options::default() }
@@ -20,14 +20,6 @@ fn options() -> Options {
 fn former(dir: &Path) -> Arc<dyn StoreDir> {
     let files = Arc::new(OsFileSystem);
     Arc::new(DiskStoreDir::new(files, dir, EngineKind::Bolt, options()).unwrap())
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort_unstable();
-    names
 }
 
 /// A store at 3, which was defragmented, a copy at 8, and leftovers.

@@ -8,7 +8,7 @@ use clearlane_engine::{Bucket, Engine, EngineKind, Error, Options};
 use clearlane_server::raft_snapshot::{self, MemoryStoreDir, StoreDir, open_at_start};
 use clearlane_wal::files::OsFileSystem;
 
-use crate::support::{chunks, fill, filled, index_of, open_store, receive};
+use crate::support::{chunks, fill, filled, index_of, names, open_store, receive};
 
 fn open_store_dir(dir: &Path, kind: EngineKind) -> Result<Arc<dyn StoreDir>, Error> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
@@ -20,14 +20,6 @@ fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) {
     let chunks = chunks(&*filled(index, 10), 1);
     let received = receive(vault, chunks.iter().map(|chunk| &chunk[..])).unwrap();
     assert_eq!(received.index, index);
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort_unstable();
-    names
 }
 
 /// Engines whose stores are there again when they are opened again.

@@ -1,5 +1,6 @@
 //! Stores with something in them, messages that go with copies, and both ends of a transfer.
 
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use clearlane_backend::{Config, Era};
@@ -71,6 +72,15 @@ pub(crate) fn receive<'c>(
         receiver.feed(chunk)?;
     }
     receiver.finish()
+}
+
+/// Of what is in a directory, sorted.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Everything that an engine holds.
