@@ -22,6 +22,7 @@ use clearlane_wal as wal;
 use clearlane_wal::Wal;
 use clearlane_wal::{ConfChange, Entry, EntryKind, HardState};
 
+use super::reach_store::reach_store;
 use super::start::{StorageConfig, warn_short_tail};
 use crate::error::{Error, Result};
 use crate::membership::MemberChange;
@@ -43,19 +44,20 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let auth = AuthStore::new(AuthConfig::default(), &storage.backend.locks);
     let opened = storage.open(&engine, &Arc::new(leases), &auth)?;
     let own = contents.metadata.node_id;
+    let (hard_state, found) = reach_store(&opened.progress, &mut wal, contents)?;
     let applied = opened.progress.index;
-    let commit = contents.hard_state.commit.max(applied);
+    let commit = hard_state.commit.max(applied);
     // An entry may be on disk before the hard state with its term.
-    let terms = contents.entries.iter().filter(|entry| entry.index <= commit);
-    let term = terms.map(|entry| entry.term).fold(contents.hard_state.term.max(1), u64::max);
+    let terms = found.iter().filter(|entry| entry.index <= commit);
+    let term = terms.map(|entry| entry.term).fold(hard_state.term.max(1), u64::max);
     // A vote counts only in its term.
-    let vote = if term == contents.hard_state.term { contents.hard_state.vote } else { 0 };
+    let vote = if term == hard_state.term { hard_state.vote } else { 0 };
     let state = HardState { term, vote, commit };
     let members = opened.members.iter().map(|member| (member.id, member.is_learner));
     // Each with whether it is a learner.
     let mut known: BTreeMap<u64, bool> = members.collect();
     let behind = |entry: &&Entry| entry.index > applied && entry.index <= commit;
-    for entry in contents.entries.iter().filter(behind) {
+    for entry in found.iter().filter(behind) {
         apply_committed(&mut known, entry)?;
     }
     let is_learner = known.remove(&own).ok_or_else(|| {

@@ -19,6 +19,7 @@ mod apply_messages;
 mod input;
 mod large_proposals;
 mod leases;
+mod reach_store;
 mod ready;
 mod own_alarm;
 mod request_queue;

@@ -7,6 +7,7 @@
 //!   S ≤ store                          the store has come further: go on behind it
 //!   S > store, a copy at S is there    a crash came during an installation: end it
 //!   S > store, no copy at S            entries are missing: an error
+//!   log ends before the store          etcd, cut off: the log begins anew behind the store
 //! ```
 //!
 //! Entries behind the store's position are read from the log, and applied when raft commits them.
@@ -32,10 +33,11 @@ use clearlane_wal::files::FileSystem;
 use clearlane_wal::{ConfChange, Entry, EntryKind, HardState, Metadata, WalSnapshot};
 use clearlane_wal::{Contents, ShortTail, Wal};
 
+use super::reach_store::reach_store;
 use super::{Applier, ApplyTimer, Replica, Wait};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::membership::{Member, MemberChange, Members};
 use crate::raft_snapshot::{self, StoreDir};
 
@@ -205,8 +207,7 @@ pub fn start(
     (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
     // The old eras confirm reads as etcd does.
     settings.raft.read_index_counts_as_ack = storage.era == Era::Clearlane;
-    let Contents { hard_state: state, entries, .. } = contents;
-    commit_up_to(progress.index, &mut wal, state)?;
+    let (state, entries) = reach_store(&progress, &mut wal, contents)?;
     // A member that has neither voted nor seen a term has granted no lease.
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
@@ -283,23 +284,6 @@ pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
         }
         _ => ConfChange::decode(&data).ok().map(|change| change.id),
     }
-}
-
-/// Tells the log that all entries in the store are committed.
-///
-/// A commit index alone is not synced, so the log may lack it. Raft would not write it before the
-/// next entry is committed; until then a record of the store's position would not count, since it
-/// is beyond the log's commit index, although a purge went by it.
-fn commit_up_to(index: u64, wal: &mut Wal, state: HardState) -> Result<()> {
-    let last = wal.last_index();
-    if last < index {
-        let why = format!("it ends at entry {last}, and the store is at {index}");
-        return Err(Error::damaged("the log", why));
-    }
-    if state.commit < index {
-        wal.save(&[], Some(&HardState { commit: index, ..state }))?;
-    }
-    Ok(())
 }
 
 /// Warns if the last segment is short: the entries in it may be missing.

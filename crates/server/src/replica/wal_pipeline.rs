@@ -79,7 +79,7 @@ fn install_index(behind: &AfterSync) -> Option<u64> {
     }
 }
 
-fn snapshot_record(position: &LogPosition) -> WalSnapshot {
+pub(super) fn snapshot_record(position: &LogPosition) -> WalSnapshot {
     let conf_state = Some(position.conf_state.clone());
     WalSnapshot { index: position.index, term: position.term, conf_state }
 }

@@ -205,6 +205,17 @@ impl ReplicaCluster {
         self.in_flight.retain(|message| message.from() != id && message.to() != id);
     }
 
+    /// What is on disk of its log now.
+    pub(crate) fn synced_log(&mut self, id: u64) -> SimulatedDisk {
+        self.host(id).disk.after_power_cut(id)
+    }
+
+    /// Power fails, and the log is an earlier one.
+    pub(crate) fn crash_with_log(&mut self, id: u64, log: SimulatedDisk) {
+        self.crash(id);
+        self.host(id).disk = Arc::new(log);
+    }
+
     pub(crate) fn call<T>(&mut self, id: u64, input: impl FnOnce(&mut TestReplica) -> T) -> T {
         let result = input(self.host(id).replica());
         self.poll(id);

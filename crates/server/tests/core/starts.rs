@@ -150,6 +150,63 @@ fn a_record_of_the_store_counts_although_the_commit_index_was_lost() {
     assert_eq!(lab.host(follower).get("a").0.as_deref(), Some("after"));
 }
 
+/// etcd applies while it writes its log. Where the log was cut off, a member goes on behind the
+/// store: as a voter that has nothing to send from before, and at its next starts, too.
+#[test]
+fn a_log_that_ends_before_the_store_begins_anew_behind_it() {
+    for (members, term_rises) in [(1, false), (3, false), (3, true)] {
+        let mut lab = ReplicaCluster::new(members, settings());
+        let leader = lab.leader();
+        let cut_off = leader % members + 1;
+        lab.put(leader, "a", "in the log");
+        let log = lab.synced_log(cut_off);
+        let log_end = lab.host(leader).replica().applied_position().index;
+        if term_rises {
+            lab.crash(leader);
+            let next = lab.leader();
+            assert_ne!(next, leader);
+            lab.start(leader);
+            lab.tick(2);
+        }
+        let leader = lab.leader();
+        lab.put(leader, "a", "in the store");
+        lab.tick(2);
+        lab.host(cut_off).replica().store().commit().unwrap();
+        lab.crash_with_log(cut_off, log);
+        for round in 0..3 {
+            lab.start(cut_off);
+            let (first, _) = lab.host(cut_off).replica().raft.raft().kept_indexes();
+            assert!(first > log_end + 1, "{first} behind {log_end}");
+            lab.tick(2);
+            let leader = lab.leader();
+            if round == 0 {
+                assert_eq!(lab.host(cut_off).get("a").0.as_deref(), Some("in the store"));
+            }
+            let value = format!("after {round}");
+            assert!(matches!(lab.put(leader, "a", &value), RequestOutcome::Applied(Ok(_))));
+            lab.tick(2);
+            let seen = lab.host(cut_off).get("a");
+            assert_eq!(seen, (Some(value), 4 + round), "{members} {term_rises}");
+            lab.crash(cut_off);
+        }
+        // Also as the one that leads.
+        lab.start(cut_off);
+        lab.tick(2);
+        for other in (1..=members).filter(|other| *other != cut_off) {
+            lab.isolated = vec![other];
+            lab.tick(30);
+            lab.isolated.clear();
+            lab.tick(30);
+        }
+        let leader = lab.leader();
+        lab.put(leader, "a", "last");
+        lab.tick(2);
+        for id in 1..=members {
+            assert_eq!(lab.host(id).get("a"), (Some("last".to_owned()), 7), "{id} of {members}");
+        }
+    }
+}
+
 /// Its removal is durable, and it was not stopped for long: the next start must stop, too.
 #[test]
 fn a_member_that_was_removed_is_told_so_at_each_start() {
