@@ -182,6 +182,33 @@ mod tests {
         assert_eq!(found.as_deref(), Some(&b"new"[..]));
     }
 
+    /// As `etcdutl defrag` has it open, which waits for the lock.
+    #[test]
+    fn a_file_that_was_replaced_is_no_store_when_its_lock_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let options = || Options { cache_bytes: 1 << 20, ..Options::default() };
+        let store = SingleFileStore::open(&path, options()).unwrap();
+        put(&store, b"old");
+        let waiting = fs::File::open(&path).unwrap();
+        let reader = store.engine().snapshot().unwrap();
+        let mut work = store.engine().begin_defragment().unwrap();
+        while !work.step(10).unwrap() {}
+        work.finish().unwrap();
+        put(&store, b"new");
+        assert_eq!(reader.get(Bucket::Key, b"a").unwrap().as_deref(), Some(&b"old"[..]));
+        assert!(waiting.try_lock_shared().is_err());
+        drop(reader);
+        waiting.try_lock_shared().unwrap();
+        let copy = dir.path().join("copy");
+        std::io::copy(&mut &waiting, &mut fs::File::create(&copy).unwrap()).unwrap();
+        assert!(fs::metadata(&copy).unwrap().len() > 0);
+        let error = SingleFileStore::open(&copy, options()).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { .. }), "{error}");
+        drop(store);
+        SingleFileStore::open(&path, options()).unwrap();
+    }
+
     #[test]
     fn errors_name_the_file_as_it_is_called() {
         let dir = tempfile::tempdir().unwrap();

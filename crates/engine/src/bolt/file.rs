@@ -38,9 +38,14 @@ pub(super) trait StoreFile: Send + Sync + Debug {
     fn sync_data(&self) -> io::Result<()>;
 }
 
+/// The largest page that bbolt looks for.
+const PAGE_BYTES_MAX: usize = 1 << 15;
+
 #[derive(Debug)]
 pub(super) struct DiskFile {
     file: File,
+    /// Whether this process may write to it, having the lock alone.
+    is_writer: bool,
     /// Whether the system cannot say what is in memory.
     is_unsupported: AtomicBool,
 }
@@ -65,7 +70,7 @@ impl DiskFile {
         if (locked.dev(), locked.ino()) != (named.dev(), named.ino()) {
             return Err(Error::Locked { path: path.to_owned() });
         }
-        Ok(DiskFile::new(file))
+        Ok(DiskFile::new(file, true))
     }
 
     /// Opens a file to be looked at. Other readers can have the lock, too.
@@ -81,7 +86,7 @@ impl DiskFile {
             TryLockError::WouldBlock => Error::Locked { path: path.to_owned() },
             TryLockError::Error(error) => Error::at(path)(error),
         })?;
-        Ok(DiskFile::new(file))
+        Ok(DiskFile::new(file, false))
     }
 
     /// Makes a file with these rights, less those that the process gives to none.
@@ -90,11 +95,26 @@ impl DiskFile {
         options.read(true).write(true).create_new(true).mode(rights);
         let file = options.open(path).map_err(Error::at(path))?;
         file.try_lock().map_err(|error| Error::at(path)(error.into()))?;
-        Ok(DiskFile::new(file))
+        Ok(DiskFile::new(file, true))
     }
 
-    fn new(file: File) -> DiskFile {
-        DiskFile { file, is_unsupported: AtomicBool::new(!cfg!(target_os = "linux")) }
+    fn new(file: File, is_writer: bool) -> DiskFile {
+        let is_unsupported = AtomicBool::new(!cfg!(target_os = "linux"));
+        DiskFile { file, is_writer, is_unsupported }
+    }
+}
+
+/// A file that has lost its name, to the one that took its place, is made unusable before the lock
+/// on it ends: `etcdutl defrag`, started on a store that is open, waits for that lock, and would put
+/// what it makes of the old file in place of the new one.
+impl Drop for DiskFile {
+    fn drop(&mut self) {
+        let is_nameless = || self.file.metadata().is_ok_and(|found| found.nlink() == 0);
+        if self.is_writer && is_nameless() {
+            // Both meta pages, whatever the size of a page. bbolt would make a new store in an
+            // empty file. There is nothing to be done about an error.
+            let _ = self.file.write_all_at(&[0; 2 * PAGE_BYTES_MAX], 0);
+        }
     }
 }
 
