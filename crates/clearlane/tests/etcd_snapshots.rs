@@ -359,6 +359,39 @@ fn hashes_of_files_are_those_of_etcdutl() {
     }
 }
 
+#[test]
+#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+fn clearlane_goes_on_with_a_revision_that_etcdutl_has_bumped() {
+    let dir = tempfile::tempdir().unwrap();
+    let [peer_url] = free_urls();
+    let saved = dir.path().join("saved");
+    let first = dir.path().join("etcd");
+    {
+        let etcd = Etcd::start(&first, &peer_url);
+        fill(&etcd.client_url);
+        save(&etcd.client_url, &saved);
+    }
+    let mut saved = saved;
+    // The second time there is a record of the first.
+    for round in 1..=2 {
+        let bumped = compare_status(&saved) + 1_000;
+        let data = dir.path().join(format!("bumped{round}"));
+        let bump = ["--bump-revision=1000", "--mark-compacted", "--data-dir", text(&data)];
+        etcdutl(&[&["snapshot", "restore", text(&saved)][..], &bump].concat());
+        let file = data.join("member/snap/db");
+        for rev in ["--rev=0", &format!("--rev={bumped}")] {
+            let arguments = ["hashkv", text(&file), rev];
+            let told = clearlane(&arguments);
+            assert_eq!(told, etcdutl(&arguments));
+            assert!(told.ends_with(&format!(", {bumped}, {bumped}\n")), "{told}");
+        }
+        let member = Clearlane::start(&data, &[]);
+        check(&member.client_url);
+        saved = data.with_added_extension("saved");
+        save(&member.client_url, &saved);
+    }
+}
+
 fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
