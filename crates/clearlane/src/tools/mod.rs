@@ -10,7 +10,7 @@
 //! | [`migrate`] | sets the storage version of a member that does not run |
 //! | [`wal dump`](wal_dump) | prints a log |
 //! | [`bolt ...`](bolt) | looks into a file of the engine `bolt`, of bbolt or of etcd |
-//! | `version`, [`completions`, `man`](manual) | print the version, and what shells and `man` read |
+//! | `version`, [`completions`, `man`](manual) | print the version; what shells and `man` read |
 //!
 //! `save` has the flags of etcdctl ([`call`]). Flags may follow words, as in etcd's tools.
 
