@@ -296,6 +296,8 @@ fn each_command_has_its_help() {
         (&["snapshot", "restore"], "--bump-revision <number>"),
         (&["snapshot"], "restore"),
         (&["defrag"], "--data-dir <text>"),
+        (&["hashkv"], "[possible values: simple, json, table, fields]"),
+        (&["migrate"], "[possible values: 3.5, 3.6, 3.7]"),
         (&["wal", "dump"], "<DIR>"),
         (&["version"], "Print the version"),
         (&["completions"], "[possible values: bash, elvish, fish, powershell, zsh]"),

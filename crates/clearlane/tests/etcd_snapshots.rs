@@ -1,5 +1,6 @@
 //! Snapshots between etcd and Clearlane, with etcd's own programs: what `etcdctl snapshot save`
-//! gets from one is restored by the other, which then serves the keys, leases and users.
+//! gets from one is restored by the other, which then serves the keys, leases and users. And what
+//! etcdutl says of a file or makes of a directory, our tools do.
 //!
 //! `.ci/etcd-snapshots` builds the programs and runs this.
 
@@ -303,6 +304,144 @@ fn clearlane_goes_on_with_what_etcd_has_saved() {
         let again = ours.with_added_extension("again");
         save(&member.client_url, &again);
         compare_status(&again);
+    }
+}
+
+/// What both programs print of a file at each revision, or the last lines of their errors.
+fn compare_hashes(file: &Path) {
+    let run = |mut program: Command, arguments: &[&str]| {
+        let Output { status, stdout, stderr } = program.args(arguments).output().unwrap();
+        let told = String::from_utf8(if status.success() { stdout } else { stderr }).unwrap();
+        (status.code(), told)
+    };
+    let etcdutl = std::env::var_os("CLEARLANE_ETCDUTL").unwrap();
+    let compact_revision = 12;
+    let revision = compare_status(file);
+    for rev in [-7, 0, 1].into_iter().chain(compact_revision - 1..=revision + 1) {
+        let rev_flag = format!("--rev={rev}");
+        for format in ["simple", "json", "table", "fields"] {
+            let arguments = ["hashkv", text(file), &rev_flag, "-w", format];
+            let ours = run(program(&[]), &arguments);
+            let theirs = run(Command::new(&etcdutl), &arguments);
+            if rev <= 0 || (compact_revision..=revision).contains(&rev) {
+                assert_eq!((ours.0, &ours), (Some(0), &theirs));
+                continue;
+            }
+            let (our_words, their_words) = match rev > revision {
+                true => ("is a future revision; allowed are 12 to", "is a future revision\n"),
+                false => ("has been compacted; allowed are 12 to", "has been compacted\n"),
+            };
+            assert_eq!((ours.0, theirs.0), (Some(1), Some(1)));
+            assert!(ours.1.contains(our_words) && theirs.1.ends_with(their_words), "{theirs:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+fn hashes_of_files_are_those_of_etcdutl() {
+    let dir = tempfile::tempdir().unwrap();
+    let [peer_url] = free_urls();
+    let (of_etcd, ours) = (dir.path().join("etcd"), dir.path().join("ours"));
+    {
+        let etcd = Etcd::start(&of_etcd, &peer_url);
+        fill(&etcd.client_url);
+        save(&etcd.client_url, &dir.path().join("saved by etcd"));
+        let member = Clearlane::start(&ours, &[]);
+        fill(&member.client_url);
+        save(&member.client_url, &dir.path().join("saved by us"));
+    }
+    for name in ["saved by etcd", "saved by us"] {
+        compare_hashes(&dir.path().join(name));
+    }
+    for data in [of_etcd, ours] {
+        compare_hashes(&data.join("member/snap/db"));
+    }
+}
+
+#[test]
+#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+fn clearlane_goes_on_with_a_revision_that_etcdutl_has_bumped() {
+    let dir = tempfile::tempdir().unwrap();
+    let [peer_url] = free_urls();
+    let saved = dir.path().join("saved");
+    let first = dir.path().join("etcd");
+    {
+        let etcd = Etcd::start(&first, &peer_url);
+        fill(&etcd.client_url);
+        save(&etcd.client_url, &saved);
+    }
+    let mut saved = saved;
+    // The second time there is a record of the first.
+    for round in 1..=2 {
+        let bumped = compare_status(&saved) + 1_000;
+        let data = dir.path().join(format!("bumped{round}"));
+        let bump = ["--bump-revision=1000", "--mark-compacted", "--data-dir", text(&data)];
+        etcdutl(&[&["snapshot", "restore", text(&saved)][..], &bump].concat());
+        let file = data.join("member/snap/db");
+        for rev in ["--rev=0", &format!("--rev={bumped}")] {
+            let arguments = ["hashkv", text(&file), rev];
+            let told = clearlane(&arguments);
+            assert_eq!(told, etcdutl(&arguments));
+            assert!(told.ends_with(&format!(", {bumped}, {bumped}\n")), "{told}");
+        }
+        let member = Clearlane::start(&data, &[]);
+        check(&member.client_url);
+        saved = data.with_added_extension("saved");
+        save(&member.client_url, &saved);
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_dir(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// Hash, revision, keys and version. The sizes differ: Clearlane adds its checksums.
+fn contents(data: &Path) -> [Value; 4] {
+    let file = data.join("member/snap/db");
+    let status = etcdutl(&["snapshot", "status", text(&file), "-w", "json"]);
+    let status: Value = serde_json::from_str(&status).unwrap();
+    ["hash", "revision", "totalKey", "version"].map(|field| status[field].clone())
+}
+
+#[test]
+#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+fn a_migration_is_that_of_etcdutl() {
+    let dir = tempfile::tempdir().unwrap();
+    let [peer_url] = free_urls();
+    let (of_etcd, ours) = (dir.path().join("etcd"), dir.path().join("ours"));
+    fill(&Etcd::start(&of_etcd, &peer_url).client_url);
+    fill(&Clearlane::start(&ours, &[]).client_url);
+    for made in [of_etcd, ours] {
+        let copies = ["theirs", "ours"].map(|name| made.with_added_extension(name));
+        copies.iter().for_each(|copy| copy_dir(&made, copy));
+        let [by_them, by_us] = &copies;
+        for (to, version) in
+            [("3.7", "3.7.0"), ("3.6", "3.6.0"), ("3.5", ""), ("3.7", "3.7.0"), ("3.5", "")]
+        {
+            let flags = |data| ["migrate", "--data-dir", data, "--target-version", to];
+            assert_eq!(etcdutl(&flags(text(by_them))), "");
+            let told = clearlane(&flags(text(by_us)));
+            assert_eq!(told.lines().count(), 1, "{told}");
+            assert_eq!(contents(by_us), contents(by_them), "{to}");
+            assert_eq!(contents(by_us)[3], version);
+        }
+        // Both refuse it, and leave the directory as it was.
+        let etcdutl = std::env::var_os("CLEARLANE_ETCDUTL").unwrap();
+        for (mut tool, data) in [(Command::new(etcdutl), by_them), (program(&[]), by_us)] {
+            let before = contents(data);
+            tool.args(["migrate", "--data-dir", text(data), "--target-version=3.8"]);
+            assert!(!tool.output().unwrap().status.success());
+            assert_eq!(contents(data), before);
+        }
     }
 }
 

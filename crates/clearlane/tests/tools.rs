@@ -1,4 +1,4 @@
-//! Tools on data: a store is saved, restored, defragmented; a log is printed.
+//! Tools on data: a store is saved, restored, defragmented, hashed, migrated; a log is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,18 +9,27 @@ mod support;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
 use clearlane_engine::stream::Exporter;
-use clearlane_engine::{Bucket, Engine as _, Image, MemoryEngine, Snapshot};
+use clearlane_engine::{
+    Bucket, Engine, EngineKind, Image, KeyRange, MemoryEngine, Options, SingleFileStore, Snapshot,
+};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use clearlane_proto::etcdserverpb::{
+    DowngradeVersionTestRequest, HashKvRequest, InternalRaftRequest, RangeRequest,
+};
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
+use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
 use clearlane_server::snapshot_file::SnapshotWriter;
+use clearlane_wal::files::OsFileSystem;
+use clearlane_wal::{Entry, EntryKind, Wal};
+use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::program::{RunningProgram, member, program};
@@ -306,6 +315,298 @@ fn a_running_member_is_saved() {
     check_status(file, "3.7.0");
     done(&["snapshot", "restore", file, "--name=new", "--data-dir", new]);
     assert_eq!(asked(new, "--era=clearlane", vec![all()]), [Ok((5, 6))]);
+}
+
+#[test]
+fn the_hash_of_a_file_is_the_members() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, file) = (dir.path().join("old"), dir.path().join("file"));
+    make(&old, &file);
+    let (store, old) = (old.join("member/snap/db"), old.to_str().unwrap());
+    let (store, file) = (store.to_str().unwrap(), file.to_str().unwrap());
+    for revision in [0, 4, -3] {
+        let answer = while_it_runs(old, "--era=clearlane", |address| {
+            block_on(async {
+                let mut client = MaintenanceClient::new(connect(address).await);
+                client.hash_kv(HashKvRequest { revision }).await.unwrap().into_inner()
+            })
+        });
+        let (hash, at) = (answer.hash, answer.hash_revision);
+        let rev = format!("--rev={revision}");
+        assert_eq!(done(&["hashkv", file, &rev]), format!("{hash}, {at}, -1\n"));
+        let json = format!("{{\"hash\":{hash},\"hashRevision\":{at},\"compactRevision\":-1}}\n");
+        assert_eq!(done(&["hashkv", &rev, "-w", "json", store]), json);
+        let fields =
+            format!("\"Hash\" : {hash}\n\"Hash revision\" : {at}\n\"Compact revision\" : -1\n");
+        assert_eq!(done(&["hashkv", store, &rev, "-w=fields"]), fields);
+        let table = done(&["hashkv", store, &rev, "--write-out=table"]);
+        assert!(table.contains("│ HASH REVISION │ COMPACT REVISION │\n"), "{table}");
+    }
+    let before = fs::read(store).unwrap();
+    done(&["hashkv", store]);
+    assert!(fs::read(store).unwrap() == before, "it is only read");
+    let told = refused(&["hashkv", file, "--rev=7"], 1);
+    let words = "--rev: revision 7 is a future revision; allowed are 1 to 6\n";
+    assert_eq!(told, format!("clearlane: {file}: {words}"));
+}
+
+#[test]
+fn the_hash_of_what_is_no_store_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let path = file.to_str().unwrap();
+    let refuse = |words: &str| {
+        let told = refused(&["hashkv", path], 1);
+        assert!(told.starts_with(&format!("clearlane: {path}: ")), "{told}");
+        assert!(told.contains(words) && told.lines().count() == 1, "{words}: {told}");
+    };
+    refuse("No such file or directory");
+    fs::write(&file, "records").unwrap();
+    refuse("no store of engine bolt");
+    make(&dir.path().join("old"), &file);
+    fs::copy(former(&file), &file).unwrap();
+    refuse("no store of engine bolt");
+    // A revision that was compacted, in a store at 6.
+    let engine = MemoryEngine::new();
+    let mut txn = engine.begin_write().unwrap();
+    txn.put(Bucket::Meta, b"scheduledCompactRev", &[0, 0, 0, 0, 0, 0, 0, 6, b'_']).unwrap();
+    txn.commit().unwrap();
+    save(engine.snapshot().unwrap(), &file);
+    let told = refused(&["hashkv", path, "--rev=5"], 1);
+    assert!(told.ends_with("--rev: revision 5 has been compacted; allowed are 6 to 6\n"), "{told}");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..4096 * 2]).unwrap();
+    refuse("");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    refuse("it is not a file");
+}
+
+#[test]
+fn a_file_that_is_open_elsewhere_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("old"), &dir.path().join("file"));
+    let data_dir = format!("--data-dir={}", dir.path().join("old").display());
+    let path = dir.path().join("old/member/snap/db");
+    let store = path.to_str().unwrap();
+    let tools = [
+        &["hashkv", store][..],
+        &["snapshot", "status", store],
+        &["defrag", &data_dir],
+        &["migrate", &data_dir, "--target-version=3.7"],
+    ];
+    for tool in tools {
+        let locked = fs::File::open(&path).unwrap();
+        locked.lock().unwrap();
+        for timeout in [&[][..], &["--timeout=0"], &["--timeout", "50ms"]] {
+            let told = refused(&[tool, timeout].concat(), 1);
+            assert_eq!(told, format!("clearlane: {store}: already open elsewhere\n"));
+        }
+        let told = refused(&[tool, &["--timeout=-1s"]].concat(), 1);
+        let words = "invalid value \"-1s\" for flag -timeout: it must not be below 0\n";
+        assert_eq!(told, format!("clearlane: {words}"));
+        let told = refused(&[tool, &["--timeout=soon"]].concat(), 2);
+        assert!(told.contains("it must be a duration such as 100ms or 1h30m"), "{told}");
+        let waiting = [tool, &["--timeout=60s"]].concat();
+        let waiting = program(&waiting).stdout(Stdio::null()).spawn().unwrap();
+        drop(locked);
+        assert!(waiting.wait_with_output().unwrap().status.success());
+    }
+}
+
+fn set(data_dir: &Path, key: &str, value: Option<&[u8]>) {
+    let store = SingleFileStore::open(&data_dir.join("member/snap/db"), Options::default());
+    let store = store.unwrap();
+    let mut txn = store.engine().begin_write().unwrap();
+    match value {
+        Some(value) => txn.put(Bucket::Meta, key.as_bytes(), value).unwrap(),
+        None => txn.delete(Bucket::Meta, key.as_bytes()).unwrap(),
+    }
+    txn.commit().unwrap();
+}
+
+fn version_of(data_dir: &Path) -> String {
+    let file = data_dir.join("member/snap/db");
+    let told = done(&["snapshot", "status", file.to_str().unwrap()]);
+    told.trim_end_matches('\n').rsplit(", ").next().unwrap().to_owned()
+}
+
+#[test]
+fn the_storage_version_is_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("old");
+    make(&old, &dir.path().join("file"));
+    let path = old.to_str().unwrap();
+    let migrate = |to: &str| done(&["migrate", "--data-dir", path, "--target-version", to]);
+    for (to, told, version) in [
+        ("3.5", "3.5 already", ""),
+        ("3.7", "3.5, now 3.7", "3.7.0"),
+        ("3.7", "3.7 already", "3.7.0"),
+        ("3.6", "3.7, now 3.6", "3.6.0"),
+        ("3.5", "3.6, now 3.5", ""),
+        ("3.6", "3.5, now 3.6", "3.6.0"),
+    ] {
+        assert_eq!(migrate(to), format!("{path}: storage version {told}\n"));
+        assert_eq!(version_of(&old), version);
+    }
+    assert_eq!(asked(path, "--era=clearlane", vec![all()]), [Ok((5, 6))]);
+}
+
+#[test]
+fn a_storage_version_that_cannot_be_set_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("old");
+    make(&old, &dir.path().join("file"));
+    let path = old.to_str().unwrap();
+    let file = old.join("member/snap/db");
+    let refuse = |flags: &[&str], status: i32, words: &str| {
+        let before = fs::read(&file).unwrap();
+        let told = refused(&[&["migrate"], flags].concat(), status);
+        assert!(told.contains(words) && told.lines().count() == 1, "{words}: {told}");
+        assert!(fs::read(&file).unwrap() == before, "{words}: it was changed");
+    };
+    let data_dir = format!("--data-dir={path}");
+    let to = |version: &str| format!("--target-version={version}");
+    refuse(&[&to("3.7")], 1, "migrate takes --data-dir=DIR");
+    refuse(&[&data_dir], 1, "migrate takes --target-version=3.5|3.6|3.7");
+    for version in ["3", "3.4", "3.8", "4.0", "3.6.0", "v3.6"] {
+        for force in ["--force=false", "--force"] {
+            let words = "for flag -target-version: it must be one of 3.5, 3.6, 3.7";
+            refuse(&[&data_dir, &to(version), force], 2, words);
+        }
+    }
+    refuse(&["--data-dir=nowhere", &to("3.7")], 1, "nowhere has no store");
+    assert!(!Path::new("nowhere").exists());
+
+    let versions = [("3.8.0", "3.8"), ("4.0.0", "4.0"), ("3.4.0", "3.4")];
+    for (text, version) in versions {
+        set(&old, "storageVersion", Some(text.as_bytes()));
+        let words = format!("the storage version is {version}, and known are 3.5 to 3.7; nothing");
+        refuse(&[&data_dir, &to("3.7")], 1, &words);
+        let told = done(&["migrate", &data_dir, &to("3.7"), "--force"]);
+        assert_eq!(told, format!("{path}: storage version {version}, now 3.7\n"));
+    }
+    set(&old, "storageVersion", Some(b"new"));
+    refuse(
+        &[&data_dir, &to("3.7"), "--force"],
+        1,
+        "storageVersion is \"new\", which is no version",
+    );
+    set(&old, "storageVersion", None);
+    set(&old, "term", None);
+    refuse(&[&data_dir, &to("3.7"), "--force"], 1, "neither a storage version nor a term");
+    set(&old, "storageVersion", Some(b"3.7.0"));
+    fs::rename(old.join("member/wal"), old.join("wal")).unwrap();
+    refuse(&[&data_dir, &to("3.6"), "--force"], 1, "member/wal: there is no write-ahead log");
+    done(&["migrate", &data_dir, &to("3.7")]);
+}
+
+#[test]
+fn a_log_that_a_version_cannot_read_holds_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("old");
+    make(&old, &dir.path().join("file"));
+    let test = Some(DowngradeVersionTestRequest { ver: "3.7.0".to_owned() });
+    let request = InternalRaftRequest { downgrade_version_test: test, ..Default::default() };
+    let (files, wal) = (Arc::new(OsFileSystem), old.join("member/wal"));
+    let (mut wal, found) = Wal::open(files, &wal, (0, 0), Default::default()).unwrap();
+    let (index, term) = (wal.last_index() + 1, found.hard_state.term);
+    let data = request.encode_to_vec().into();
+    wal.save(&[Entry { index, term, kind: EntryKind::Normal, data }], None).unwrap();
+    wal.close().unwrap();
+    let data_dir = format!("--data-dir={}", old.display());
+    let migrate = ["migrate", &data_dir];
+    // It is no newer program that goes on with it.
+    done(&[&migrate[..], &["--target-version=3.7"]].concat());
+    for version in ["3.6", "3.5"] {
+        let to = format!("--target-version={version}");
+        let told = refused(&[&migrate[..], &[&to]].concat(), 1);
+        let words = format!("entries that need 3.7, and {version} cannot read them; nothing");
+        assert!(told.contains(&words) && told.lines().count() == 1, "{told}");
+        assert_eq!(version_of(&old), "3.7.0");
+    }
+    done(&[&migrate[..], &["--target-version=3.6", "--force"]].concat());
+    assert_eq!(version_of(&old), "3.6.0");
+}
+
+fn copy_all(from: &dyn Engine, to: &dyn Engine) {
+    let (from, mut txn) = (from.snapshot().unwrap(), to.begin_write().unwrap());
+    for bucket in Bucket::ALL {
+        let put = &mut |key: &[u8], value: &[u8]| {
+            txn.put(bucket, key, value).unwrap();
+            std::ops::ControlFlow::Continue(())
+        };
+        from.scan(bucket, KeyRange::ALL, put).unwrap();
+    }
+    txn.commit().unwrap();
+}
+
+#[test]
+fn a_store_of_the_former_layout_is_migrated_and_one_of_sled_is_not() {
+    for kind in [EngineKind::Bolt, EngineKind::Sled] {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("old");
+        make(&old, &dir.path().join("file"));
+        let (snap, moved) = (old.join("member/snap"), dir.path().join("moved"));
+        fs::rename(&snap, &moved).unwrap();
+        fs::create_dir(&snap).unwrap();
+        let files = Arc::new(OsFileSystem);
+        let made = DiskStoreDir::new(files, &snap, kind, Options::default()).unwrap();
+        let store = SingleFileStore::open(&moved.join("db"), Options::default()).unwrap();
+        copy_all(&**store.engine(), &*made.open().unwrap());
+        drop((made, store));
+        let data_dir = format!("--data-dir={}", old.display());
+        let migrate = ["migrate", &data_dir, "--target-version=3.7"];
+        if kind == EngineKind::Sled {
+            let told = refused(&migrate, 1);
+            assert!(told.contains("sled") && told.lines().count() == 1, "{told}");
+            continue;
+        }
+        let told = done(&migrate);
+        assert_eq!(told, format!("{}: storage version 3.5, now 3.7\n", old.display()));
+        assert_eq!(version_of(&old), "3.7.0");
+        assert!(!snap.join("current").exists());
+    }
+}
+
+/// They have an effect, or the help says why they have none.
+#[test]
+fn the_flags_of_etcdutl_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, file, new) =
+        (dir.path().join("old"), dir.path().join("file"), dir.path().join("new"));
+    make(&old, &file);
+    let (old, file, new) = (old.to_str().unwrap(), file.to_str().unwrap(), new.to_str().unwrap());
+    let restore = [
+        &["snapshot", "restore", file, "--data-dir", new, "--name=m", "--wal-dir="][..],
+        &["--initial-cluster=m=http://localhost:2380", "--initial-cluster-token=t"],
+        &["--initial-advertise-peer-urls=http://localhost:2380", "--skip-hash-check"],
+        &["--initial-memory-map-size=10737418240", "--bump-revision=1", "--mark-compacted"],
+    ];
+    let tools = [
+        (&["snapshot", "status", file][..], &["simple", "json", "table", "fields"][..]),
+        (&["hashkv", file, "--rev=3"], &["simple", "json", "table", "fields"]),
+        (&["defrag", "--data-dir", old], &["simple", "json", "table", "fields", "protobuf"]),
+        (
+            &["migrate", "--data-dir", old, "--target-version=3.7", "--force"],
+            &["simple", "json", "table", "fields", "protobuf"],
+        ),
+        (&restore.concat(), &["simple", "json", "table", "fields", "protobuf"]),
+    ];
+    for (tool, formats) in tools {
+        for format in formats {
+            // A restore makes a new directory.
+            let _ = fs::remove_dir_all(new);
+            done(&[tool, &["-w", format, "--timeout=1s"]].concat());
+        }
+        let told = refused(&[tool, &["--write-out=xml"]].concat(), 2);
+        let words = format!("for flag -write-out: it must be one of {}\n", formats.join(", "));
+        assert!(told.ends_with(&words), "{told}");
+    }
+    let wrong = [&restore.concat()[..], &["--initial-memory-map-size=all"]].concat();
+    assert!(refused(&wrong, 2).ends_with("it must be a whole number, 0 or more\n"));
+    let help = done(&["snapshot", "restore", "--help"]);
+    assert!(help.contains("NOT HONOURED: pages are read, and not mapped."), "{help}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! * [`revision`], [`key_index`], [`tree_index`]: one change, one key, all keys;
 //! * [`interface`]: the store of any era. [`clearlane`] and [`etcd`] implement it, [`open()`] opens
 //!   it;
-//! * [`restore`]: from the records back to the index;
+//! * [`restore`]: from the records back to the index; [`unopened`]: a store that is only read;
 //! * [`hash`], [`backend_hash()`]: whether two members, or a backend and its copy, hold the same;
 //! * [`watch`]: which watchers are notified of a change; [`auto_compaction`]: when to compact.
 //!
@@ -24,6 +24,7 @@ pub mod watch;
 pub mod clearlane;
 pub mod etcd;
 pub mod open;
+pub mod unopened;
 pub mod auto_compaction;
 mod changes;
 mod compaction;
@@ -58,4 +59,5 @@ pub use tree_index::{
     ChangeVisitor, DeletedRange, IndexCompaction, IndexSnapshot, KeySelection, KeyVisitor,
     SortedRun, SortedRunBuilder, TreeIndex, VersionVisitor,
 };
+pub use unopened::UnopenedStore;
 pub use watch::WatchableKv;

@@ -14,8 +14,12 @@ use support::StoreRunner;
 fn the_hashes_are_those_of_etcd() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/hashkv/observed");
     assert!(std::env::var_os("UPDATE_GOLDENFILES").is_none(), "these answers are etcd's");
-    for era in Era::DISTINCT_STORES {
-        let outcome = goldenscript::run(&mut StoreRunner::new(era), &script);
-        outcome.unwrap_or_else(|error| panic!("{era:?}: {error}"));
+    for hashes_unopened in [false, true] {
+        for era in Era::DISTINCT_STORES {
+            let mut runner = StoreRunner::new(era);
+            runner.hashes_unopened = hashes_unopened;
+            let outcome = goldenscript::run(&mut runner, &script);
+            outcome.unwrap_or_else(|error| panic!("{era:?}, {hashes_unopened}: {error}"));
+        }
     }
 }

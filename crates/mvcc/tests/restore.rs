@@ -310,6 +310,24 @@ fn a_lone_tombstone_is_no_key_and_detaches() {
     assert_eq!(restored.leases, [attached]);
 }
 
+#[test]
+fn an_empty_record_is_a_version_of_the_empty_key() {
+    let mut world = World::new();
+    world.write(&[(0, Some(5)), (1, Some(0))]);
+    for bumped in [100, 200] {
+        world.records.insert(Revision::new(bumped, 0).put_key().to_vec(), Vec::new());
+    }
+    for run_records in RUN_LENGTHS {
+        let restored = restore(&*world.snapshot(), PersistentIndex::default(), run_records);
+        let RestoredIndex { index, revision, leases, .. } = restored.unwrap();
+        assert_eq!((revision, leases.len()), (200, 1));
+        let index = index.snapshot();
+        let version = |at| index.get(b"", at).map(|found| (found.modified.main, found.version));
+        assert_eq!([99, 100, 200].map(version), [None, Some((100, 1)), Some((200, 2))]);
+        assert_eq!(index.count(KeyRange::starting_at(&[0]), 200), 2);
+    }
+}
+
 /// A store of twenty transactions with three changes each.
 fn undamaged() -> World {
     let mut world = World::new();

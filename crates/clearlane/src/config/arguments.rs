@@ -52,6 +52,10 @@ impl FlagReader {
         value::count(self.text(name)).expect("checked when it came")
     }
 
+    pub(crate) fn number(&self, name: &str) -> i64 {
+        value::number(self.text(name)).expect("checked when it came")
+    }
+
     pub(crate) fn path(&self, name: &str) -> Option<PathBuf> {
         Some(self.text(name)).filter(|path| !path.is_empty()).map(PathBuf::from)
     }

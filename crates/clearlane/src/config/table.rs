@@ -58,7 +58,7 @@ impl Flag {
         Flag { short, ..self }
     }
 
-    const fn ignored(self, help: Str, why: Str) -> Flag {
+    pub(crate) const fn ignored(self, help: Str, why: Str) -> Flag {
         Flag { help, ignored: Some(why), ..self }
     }
 }

@@ -148,7 +148,7 @@ pub(super) fn duration(text: &str) -> Option<i64> {
 }
 
 /// Not below zero.
-pub(super) fn time(text: &str) -> Option<Duration> {
+pub(crate) fn time(text: &str) -> Option<Duration> {
     u64::try_from(duration(text)?).ok().map(Duration::from_nanos)
 }
 

@@ -9,11 +9,10 @@
 //! | `meta`, `storageVersion` | above 3.7 |
 //! | `meta`, `consistent_index` | above 0, and there is no log |
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clearlane_engine::bolt_file::BoltFile;
-use clearlane_engine::{Bucket, Error as EngineError};
+use clearlane_engine::{Bucket, Error as EngineError, Read as _};
 
 use super::error::{Error, Result};
 
@@ -36,7 +35,10 @@ pub(crate) fn check(file: &Path, has_log: bool) -> Result<()> {
         return Ok(());
     }
     let store = BoltFile::open(file).map_err(engine_error)?;
-    let get = |bucket, key: &[u8]| get(&store, bucket, key);
+    let get = |bucket, key: &[u8]| {
+        let found = store.get(bucket, key).map_err(engine_error)?;
+        Ok(found.map(|value| value.to_vec()))
+    };
     check_versions(file, &get)?;
     let index = get(Bucket::Meta, b"consistent_index")?;
     if !has_log && index.is_some_and(|index| index.iter().any(|byte| *byte != 0)) {
@@ -77,23 +79,6 @@ fn parse(path: &Path, key: &'static str, text: &[u8]) -> Result<Version> {
     match (parts.next(), parts.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
         _ => Err(Error::BadVersion { path: path.to_owned(), key, text }),
-    }
-}
-
-/// `None` if there is no such record, or no such bucket.
-fn get(store: &BoltFile, bucket: Bucket, key: &[u8]) -> Result<Option<Vec<u8>>> {
-    let mut value = None;
-    let scanned = store.scan(&[bucket.name().as_bytes()], &mut |record| {
-        if record.key == key {
-            value = Some(record.value.to_vec());
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    });
-    match scanned {
-        Ok(()) => Ok(value),
-        Err(EngineError::NoBucket { .. }) => Ok(None),
-        Err(error) => Err(engine_error(error)),
     }
 }
 

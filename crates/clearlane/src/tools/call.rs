@@ -17,7 +17,7 @@ use clearlane_proto::etcdserverpb::auth_client::AuthClient;
 use tonic::Request;
 use tonic::transport::Channel;
 
-use super::BoxError;
+use super::{BoxError, output};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Switch, Text};
@@ -31,6 +31,7 @@ pub(super) const FLAGS: &[Flag] = &[
         .help("Do not verify the certificate of the member."),
     flag("user", Text, "").help("User and password: NAME:PASSWORD, or NAME with --password."),
     flag("password", Text, "").help("Password of --user."),
+    output::NO_FORMAT,
 ];
 
 const TLS_FLAGS: [&str; 4] = ["cacert", "cert", "key", "insecure-skip-tls-verify"];

@@ -8,7 +8,8 @@ use clearlane_engine::{EngineKind, Options};
 use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_wal::files::OsFileSystem;
 
-use super::{Action, BoxError, Tool};
+use super::lock_wait::{self, Access, wait_until_unlocked};
+use super::{Action, BoxError, Tool, output};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{OneOf, Text};
@@ -22,6 +23,8 @@ pub(super) const TOOL: Tool = Tool {
     flags: &[
         flag("data-dir", Text, "").help("Data directory of the member."),
         flag("engine", OneOf(&["bolt", "sled"]), "bolt").help("Storage engine of the store."),
+        output::NO_FORMAT,
+        lock_wait::TIMEOUT,
     ],
     action: Action::Text(defrag),
 };
@@ -36,6 +39,7 @@ fn defrag(flags: &FlagReader) -> Result<String, BoxError> {
     if !file.exists() && !former.exists() {
         return Err(format!("{} has no store", data_dir.display()).into());
     }
+    wait_until_unlocked(flags, &file, Access::Write)?;
     if kind == EngineKind::Bolt {
         // What a later version has in it may be lost. The log is not looked at.
         store_version::check(&file, true)?;

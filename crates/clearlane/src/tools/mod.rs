@@ -6,18 +6,22 @@
 //! | [`snapshot status`](status) | shows what is in such a file |
 //! | [`snapshot restore`](restore) | makes a new member's data of it |
 //! | [`defrag`] | rewrites the store of a member that does not run, without what was deleted |
+//! | [`hashkv`](hash_kv) | prints the hash of a store's keys |
+//! | [`migrate`] | sets the storage version of a member that does not run |
 //! | [`wal dump`](wal_dump) | prints a log |
 //! | [`bolt ...`](bolt) | looks into a file of the engine `bolt`, of bbolt or of etcd |
-//! | `version` | prints the version |
-//! | [`completions`, `man`](manual) | print what shells and `man` read |
+//! | `version`, [`completions`, `man`](manual) | print the version; what shells and `man` read |
 //!
-//! The one that calls a member has the flags of etcdctl: see [`call`]. Flags may also follow the
-//! words that are none, as in etcd's tools.
+//! `save` has the flags of etcdctl ([`call`]). Flags may follow words, as in etcd's tools.
 
 mod bolt;
 mod call;
 mod defrag;
+mod hash_kv;
+mod lock_wait;
 mod manual;
+mod migrate;
+mod output;
 mod restore;
 mod save;
 mod status;
@@ -68,11 +72,13 @@ const VERSION: Tool = Tool {
     action: Action::Text(|_| Ok(version_text())),
 };
 
-const TOOLS: [&Tool; 14] = [
+const TOOLS: [&Tool; 16] = [
     &save::TOOL,
     &status::TOOL,
     &restore::TOOL,
     &defrag::TOOL,
+    &hash_kv::TOOL,
+    &migrate::TOOL,
     &wal_dump::TOOL,
     &bolt::pages::TOOL,
     &bolt::page::TOOL,

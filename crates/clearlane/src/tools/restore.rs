@@ -25,8 +25,9 @@ use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
+use super::lock_wait::{self, Access, wait_until_unlocked};
 use super::status::{in_file, revision};
-use super::{Action, BoxError, Tool};
+use super::{Action, BoxError, Tool, output};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
 use crate::config::value::ValueKind::{Count, OneOf, Switch, Text};
@@ -57,7 +58,13 @@ pub(super) const TOOL: Tool = Tool {
             .help("Number of revisions that the current revision is increased by."),
         flag("mark-compacted", Switch, "false")
             .help("Mark all revisions before the bumped one as compacted; needs --bump-revision."),
+        flag("initial-memory-map-size", Count, "0").ignored(
+            "Bytes of the store's file that are mapped into memory.",
+            "pages are read, and not mapped",
+        ),
         flag("engine", OneOf(&["bolt", "sled"]), "bolt").help("Storage engine of the store."),
+        output::NO_FORMAT,
+        lock_wait::TIMEOUT,
     ],
     action: Action::Text(restore),
 };
@@ -109,6 +116,7 @@ fn fill(
     (bump, marks): (i64, bool),
 ) -> Result<i64, BoxError> {
     let (path, checks_sum) = (Path::new(flags.text("FILE")), !flags.switch("skip-hash-check"));
+    wait_until_unlocked(flags, path, Access::Read)?;
     let is_bolt = snapshot_file::open(path).and_then(|mut file| snapshot_file::is_bolt(&mut file));
     let is_bolt = in_file(path, is_bolt.map_err(BoxError::from))?;
     // What is not etcd's is refused before there is a directory.

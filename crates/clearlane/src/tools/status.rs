@@ -17,24 +17,24 @@ use clearlane_proto::mvccpb::KeyValue;
 use clearlane_server::snapshot_file;
 use prost::Message as _;
 
-use super::{Action, BoxError, Tool};
+use super::lock_wait::{self, Access, wait_until_unlocked};
+use super::{Action, BoxError, Tool, output};
 use crate::config::arguments::FlagReader;
 use crate::config::table::flag;
-use crate::config::value::ValueKind::{OneOf, Text};
+use crate::config::value::ValueKind::Text;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "status"],
     about: "Check a saved snapshot, and print its hash, revision, keys, size and storage version",
     positional: &[flag("FILE", Text, "").help("Saved snapshot, or a copy of a store's file.")],
     words: None,
-    flags: &[flag("write-out", OneOf(&["simple", "json", "table", "fields"]), "simple")
-        .short("w")
-        .help("Format of the output.")],
+    flags: &[output::FORMAT, lock_wait::TIMEOUT],
     action: Action::Text(status),
 };
 
 fn status(flags: &FlagReader) -> Result<String, BoxError> {
     let path = Path::new(flags.text("FILE"));
+    wait_until_unlocked(flags, path, Access::Read)?;
     let status = in_file(path, describe(path))?;
     Ok(match flags.text("write-out") {
         "json" => status.to_json(),
@@ -180,22 +180,8 @@ impl Status {
     }
 
     fn to_table(&self) -> String {
-        let (heads, texts) =
-            (["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], self.texts());
-        let widths: Vec<usize> =
-            heads.iter().zip(&texts).map(|(head, text)| head.len().max(text.len())).collect();
-        let rule = |left: &str, middle: &str, right: &str| {
-            let lines: Vec<String> = widths.iter().map(|width| "─".repeat(width + 2)).collect();
-            format!("{left}{}{right}\n", lines.join(middle))
-        };
-        let row = |cells: Vec<String>| format!("│ {} │\n", cells.join(" │ "));
-        let centred = |(head, width): (&&str, &usize)| format!("{head:^width$}");
-        let right = |(text, width): (&String, &usize)| format!("{text:>width$}");
-        let head = row(heads.iter().zip(&widths).map(centred).collect());
-        let body = row(texts.iter().zip(&widths).map(right).collect());
-        let (top, between, bottom) =
-            (rule("┌", "┬", "┐"), rule("├", "┼", "┤"), rule("└", "┴", "┘"));
-        format!("{top}{head}{between}{body}{bottom}")
+        let heads = ["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"];
+        output::table(heads, &self.texts())
     }
 
     fn to_fields(&self) -> String {

@@ -5,6 +5,7 @@
 //! * [`BoltFile::survey`]: every page and bucket, and everything that is wrong.
 //! * [`BoltFile::scan`]: the records of a bucket in order.
 //! * [`BoltFile::compact`]: a copy without what is free.
+//! * As a [`Snapshot`](crate::Snapshot): the records of etcd's buckets.
 //!
 //! The lock of the file is shared with others that only read; a file that is being written is
 //! [`Error::Locked`]. Nothing is written, and nothing is mended.
@@ -12,6 +13,7 @@
 mod page_view;
 mod survey;
 mod scan;
+mod snapshot;
 mod compact;
 #[cfg(test)]
 mod tests;

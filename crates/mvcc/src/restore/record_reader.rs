@@ -44,6 +44,8 @@ pub(super) struct RecordReader {
     last_revision: Option<Revision>,
     /// Kept from record to record, for its memory.
     header: RecordHeader,
+    /// Of the empty key since its last tombstone: create revision, and version.
+    bump: Option<(i64, i64)>,
 }
 
 impl RecordReader {
@@ -57,6 +59,9 @@ impl RecordReader {
         self.header.clear();
         let decoded = self.header.merge(value);
         decoded.map_err(|error| damaged_record(revision, &error.to_string()))?;
+        if mark == RecordKind::Put && value.is_empty() {
+            self.count_bump(revision);
+        }
         match mark {
             RecordKind::Put => self.put(revision, value.len())?,
             RecordKind::Tombstone => self.tombstone(revision),
@@ -80,6 +85,14 @@ impl RecordReader {
         Ok(())
     }
 
+    /// `etcdutl snapshot restore --bump-revision` puts an empty record, of a key that no client can
+    /// name. It counts as a version of that key.
+    fn count_bump(&mut self, revision: Revision) {
+        let (created, version) = self.bump.unwrap_or((revision.main, 0));
+        (self.header.create_revision, self.header.version) = (created, version + 1);
+        self.bump = Some((created, version + 1));
+    }
+
     fn put(&mut self, modified: Revision, record_len: usize) -> Result<()> {
         let RecordHeader { create_revision: created, version, lease, .. } = self.header;
         if !(1..=modified.main).contains(&created) || !(1..=REVISION_MAX).contains(&version) {
@@ -98,6 +111,9 @@ impl RecordReader {
 
     fn tombstone(&mut self, revision: Revision) {
         self.builder.tombstone(&self.header.key, revision);
+        if self.header.key.is_empty() {
+            self.bump = None;
+        }
         self.leases.remove(&self.header.key[..]);
     }
 

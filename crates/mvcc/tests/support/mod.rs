@@ -14,7 +14,7 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{
     CompactionJob, HashKv, KeyLeases, RangeOptions, RangeRecords, ReadTxn, RecoveryInfo,
-    SnapshotStore, StoreConfig, StoreReadTxn, WatchableKv, WriteTxn,
+    SnapshotStore, StoreConfig, StoreReadTxn, UnopenedStore, WatchableKv, WriteTxn,
 };
 use goldenscript::{Argument, Command, Context, Runner};
 
@@ -48,6 +48,8 @@ pub(crate) struct StoreRunner {
     job: Option<CompactionJob>,
     open_reads: BTreeMap<String, StoreReadTxn<u64>>,
     applied: u64,
+    /// A hash is compared with that of the store as it is on disk.
+    pub(crate) hashes_unopened: bool,
 }
 
 /// The words of a command, and its `key=value` options apart.
@@ -135,6 +137,7 @@ impl StoreRunner {
             job: None,
             open_reads: BTreeMap::new(),
             applied: 0,
+            hashes_unopened: false,
         };
         runner.reopen();
         runner
@@ -190,11 +193,18 @@ impl StoreRunner {
 
     fn hash(&self, revision: i64) -> Outcome {
         let mut job = self.store.hash(revision)?;
-        let HashKv { hash, compact_revision, hash_revision } = loop {
+        let hash = loop {
             if let Some(hash) = job.step(BUDGET)? {
                 break hash;
             }
         };
+        // What compactions have left behind is not on disk.
+        if self.hashes_unopened && !self.store.compaction_hashes().contains(&hash) {
+            self.store.commit()?;
+            let snapshot = self.engine.snapshot()?;
+            assert_eq!(UnopenedStore::read(&*snapshot)?.hash(revision)?, hash);
+        }
+        let HashKv { hash, compact_revision, hash_revision } = hash;
         Ok(format!("hash={hash} compact_revision={compact_revision} hash_revision={hash_revision}"))
     }
 

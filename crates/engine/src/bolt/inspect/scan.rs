@@ -37,7 +37,7 @@ impl BoltFile {
         }
     }
 
-    fn find_bucket(&self, path: &[&[u8]]) -> Result<BucketRoot> {
+    pub(super) fn find_bucket(&self, path: &[&[u8]]) -> Result<BucketRoot> {
         let mut root = BucketRoot::Stored(self.newest()?.meta.root);
         for (index, name) in path.iter().enumerate() {
             let page = match root {

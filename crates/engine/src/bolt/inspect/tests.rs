@@ -18,7 +18,7 @@ use crate::bolt::simulated_file::create_with;
 use crate::durable::DurableStore;
 use crate::suite_support::{apply_all, changes_of, model_after, open_small};
 use crate::writer_lock::WriterLock;
-use crate::{Bucket, EngineKind, Error};
+use crate::{Bucket, EngineKind, Error, KeyRange, Read};
 
 const SEED: u64 = 3;
 const COMMITS: u64 = 60;
@@ -171,6 +171,41 @@ fn a_file_of_ours_is_whole_and_every_page_has_its_place() {
             assert_eq!(keys(&file, &[bucket.name().as_bytes()]).unwrap(), expected);
         }
     }
+}
+
+#[test]
+fn as_a_snapshot_a_file_shows_what_was_committed() {
+    let file = look(our_image(4096));
+    let model = model_after(SEED, COMMITS);
+    for bucket in Bucket::ALL {
+        let of_bucket = model.records.iter().filter(|((of, _), _)| *of == bucket);
+        let expected: Vec<(Vec<u8>, Vec<u8>)> =
+            of_bucket.map(|((_, key), value)| (key.clone(), value.clone())).collect();
+        let scanned = |range: KeyRange<'_>| {
+            let mut found = Vec::new();
+            let visit = &mut |key: &[u8], value: &[u8]| {
+                found.push((key.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            };
+            Read::scan(&file, bucket, range, visit).unwrap();
+            found
+        };
+        assert_eq!(scanned(KeyRange::ALL), expected);
+        assert_eq!(file.get(bucket, b"a key that is not there").unwrap(), None);
+        let last = file.last_key(bucket).unwrap();
+        assert_eq!(last.as_deref(), expected.last().map(|(key, _)| &key[..]));
+        for (index, (key, value)) in expected.iter().enumerate() {
+            assert_eq!(file.get(bucket, key).unwrap().as_deref(), Some(&value[..]));
+            if index % 50 == 0 {
+                assert_eq!(scanned(KeyRange::starting_at(key)), expected[index..]);
+                assert_eq!(scanned(KeyRange::new(&expected[0].0, key)), expected[..index]);
+            }
+        }
+    }
+    // Such as a file that bbolt has made for another program.
+    let other = look(nested_image());
+    assert_eq!(other.get(Bucket::Key, b"a").unwrap(), None);
+    assert_eq!(other.last_key(Bucket::Key).unwrap(), None);
 }
 
 #[test]

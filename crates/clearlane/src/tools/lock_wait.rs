@@ -1,0 +1,55 @@
+//! `--timeout`: waiting until another program has closed a store's file.
+
+use std::fs::{self, File, TryLockError};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::BoxError;
+use crate::config::arguments::FlagReader;
+use crate::config::table::{Flag, flag};
+use crate::config::value::{self, ValueKind};
+
+pub(super) const TIMEOUT: Flag = flag("timeout", ValueKind::Duration, "0s").help(
+    "Time to wait until another program has closed the file (0: it is refused at once; in \
+     etcdutl: no end).",
+);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+}
+
+/// The lock is not kept: a file that is locked when it is opened is refused then, and so is one
+/// that cannot be read.
+pub(super) fn wait_until_unlocked(
+    flags: &FlagReader,
+    file: &Path,
+    access: Access,
+) -> Result<(), BoxError> {
+    let text = flags.text("timeout");
+    let limit = value::time(text).ok_or_else(|| {
+        format!("invalid value \"{text}\" for flag -timeout: it must not be below 0")
+    })?;
+    let begin = Instant::now();
+    while is_locked(file, access) && begin.elapsed() < limit {
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+fn is_locked(path: &Path, access: Access) -> bool {
+    // Opening a named pipe would wait.
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    let Ok(file) = File::open(path) else { return false };
+    let tried = match access {
+        Access::Read => file.try_lock_shared(),
+        Access::Write => file.try_lock(),
+    };
+    matches!(tried, Err(TryLockError::WouldBlock))
+}

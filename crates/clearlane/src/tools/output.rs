@@ -1,0 +1,32 @@
+//! The formats of the output, as in etcdutl.
+
+use crate::config::table::{Flag, flag};
+use crate::config::value::ValueKind::OneOf;
+
+pub(super) const FORMAT: Flag =
+    flag("write-out", OneOf(&["simple", "json", "table", "fields"]), "simple")
+        .short("w")
+        .help("Format of the output.");
+
+/// Of a tool that prints one line. etcdutl has the flag at each of its commands.
+pub(super) const NO_FORMAT: Flag =
+    flag("write-out", OneOf(&["simple", "json", "table", "fields", "protobuf"]), "simple")
+        .short("w")
+        .ignored("Format of the output.", "one line is printed, whatever the format");
+
+/// A head and one row.
+pub(super) fn table<const N: usize>(heads: [&str; N], texts: &[String; N]) -> String {
+    let widths: Vec<usize> =
+        heads.iter().zip(texts).map(|(head, text)| head.len().max(text.len())).collect();
+    let rule = |left: &str, middle: &str, right: &str| {
+        let lines: Vec<String> = widths.iter().map(|width| "─".repeat(width + 2)).collect();
+        format!("{left}{}{right}\n", lines.join(middle))
+    };
+    let row = |cells: Vec<String>| format!("│ {} │\n", cells.join(" │ "));
+    let centred = |(head, width): (&&str, &usize)| format!("{head:^width$}");
+    let right = |(text, width): (&String, &usize)| format!("{text:>width$}");
+    let head = row(heads.iter().zip(&widths).map(centred).collect());
+    let body = row(texts.iter().zip(&widths).map(right).collect());
+    let (top, between, bottom) = (rule("┌", "┬", "┐"), rule("├", "┼", "┤"), rule("└", "┴", "┘"));
+    format!("{top}{head}{between}{body}{bottom}")
+}
