@@ -310,6 +310,27 @@ fn a_lone_tombstone_is_no_key_and_detaches() {
     assert_eq!(restored.leases, [attached]);
 }
 
+#[test]
+fn an_empty_record_takes_the_store_to_its_revision() {
+    for run_records in RUN_LENGTHS {
+        let mut world = undamaged();
+        for main in [500, 2_000] {
+            world.records.insert(Revision::new(main, 0).put_key().to_vec(), Vec::new());
+        }
+        let mut restored = restore(&*world.snapshot(), locked(), run_records).unwrap();
+        assert_eq!(restored.revision, 2_000);
+        // It is a key, which a compaction and a hash keep, but not one that a client can name.
+        let view = restored.index.snapshot();
+        assert_eq!(view.get(b"", 2_000).unwrap().modified, Revision::new(2_000, 0));
+        let clients = KeyRange::starting_at(b"\0");
+        assert_eq!(view.count(clients, 2_000), view.count(KeyRange::ALL, 21));
+        assert!(compact(&mut restored.index, 2_000).contains(&Revision::new(2_000, 0)));
+    }
+    let mut world = undamaged();
+    world.records.insert(Revision::new(21, 1).put_key().to_vec(), Vec::new());
+    assert!(restore_error(&world).contains("cannot be"));
+}
+
 /// A store of twenty transactions with three changes each.
 fn undamaged() -> World {
     let mut world = World::new();
