@@ -326,6 +326,9 @@ fn an_empty_record_is_a_version_of_the_empty_key() {
         assert_eq!([99, 100, 200].map(version), [None, Some((100, 1)), Some((200, 2))]);
         assert_eq!(index.count(KeyRange::starting_at(&[0]), 200), 2);
     }
+    let mut world = undamaged();
+    world.records.insert(Revision::new(21, 1).put_key().to_vec(), Vec::new());
+    assert!(restore_error(&world).contains("cannot be"));
 }
 
 /// A store of twenty transactions with three changes each.

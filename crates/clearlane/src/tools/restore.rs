@@ -196,10 +196,9 @@ fn reset_cluster_and_revision(
     }
     if bump > 0 {
         now = now.checked_add(bump).ok_or("there is no revision so far on")?;
-        // A store is at the revision of its last record. The end of a key that no client can name
-        // is seen by no client, and goes with the next compaction. (etcd puts such a key, which
-        // stays.)
-        txn.put(Bucket::Key, &Revision::new(now, 0).tombstone_key(), b"")?;
+        // A store is at the revision of its last record. etcd's record, for the hash of a member
+        // that etcdutl has restored: a put of the key that no client can name.
+        txn.put(Bucket::Key, &Revision::new(now, 0).put_key(), b"")?;
         if marks {
             txn.put(Bucket::Meta, SCHEDULED, &Revision::new(now, 0).put_key())?;
         }

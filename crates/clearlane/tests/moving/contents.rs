@@ -11,7 +11,7 @@ use clearlane_proto::etcdserverpb::{
     AlarmRequest, AlarmType, AuthDisableRequest, AuthEnableRequest, AuthRoleAddRequest,
     AuthUserAddRequest, AuthUserGrantRoleRequest, AuthUserListRequest, AuthenticateRequest,
     CompactionRequest, DeleteRangeRequest, HashKvRequest, LeaseGrantRequest, LeaseLeasesRequest,
-    LeaseRevokeRequest, PutRequest, RangeRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, SnapshotRequest,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -85,6 +85,17 @@ impl Contents {
         let hash = maintenance.hash_kv(with_token(self, channel, hash).await).await.unwrap();
         let hash = hash.into_inner();
         assert_eq!((hash.hash, hash.compact_revision), self.hash);
+    }
+
+    /// What `etcdctl snapshot save` would write to a file.
+    pub(crate) async fn snapshot(&self, channel: &Channel) -> Vec<u8> {
+        let request = with_token(self, channel, SnapshotRequest {}).await;
+        let mut parts = MaintenanceClient::new(channel.clone()).snapshot(request).await.unwrap();
+        let mut file = Vec::new();
+        while let Some(part) = parts.get_mut().message().await.unwrap() {
+            file.extend_from_slice(&part.blob);
+        }
+        file
     }
 
     /// Changes of all kinds; what is in `round` is done before the others.

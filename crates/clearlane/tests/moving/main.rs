@@ -65,6 +65,118 @@ async fn three_members_are_handed_over_five_times_in_both_directions() {
     hand_over(3, 10, Program::Clearlane).await;
 }
 
+/// etcd 3.6 for so many rounds of changes, then Clearlane, then etcd 3.7.
+async fn take_over_from_former(members: usize, rounds: u32, ends: Signal) {
+    let mut rng = seeded();
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = Members::new(dir.path(), members);
+    let mut contents = Contents::default();
+    let channels = members.start(Program::FormerEtcd).await;
+    for round in 0..rounds {
+        let channel = &channels[rng.random_range(0..channels.len())];
+        contents.change(channel, round, &mut rng).await;
+    }
+    // Members of a new cluster agree on its version some seconds later.
+    let begin = Instant::now();
+    while !members.get(0, "/version").contains("\"etcdcluster\":\"3.6.0\"") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", members.get(0, "/version"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    members.stop(ends);
+    let files = all_of(&members.data_dir(0));
+    assert!(files.iter().any(|(path, ..)| path.extension().is_some_and(|end| end == "snap")));
+
+    for (round, program) in [(rounds, Program::Clearlane), (rounds + 1, Program::Etcd)] {
+        let channels = members.start(program).await;
+        for channel in &channels {
+            contents.check(channel).await;
+        }
+        contents.change(&channels[0], round, &mut rng).await;
+        contents.check(&channels[channels.len() - 1]).await;
+        members.stop(ends);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs etcd 3.6: run .ci/etcd-dump-logs"]
+async fn one_member_of_etcd_3_6_is_taken_over() {
+    for ends in [Signal::SIGTERM, Signal::SIGKILL] {
+        take_over_from_former(1, 9, ends).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs etcd 3.6: run .ci/etcd-dump-logs"]
+async fn three_members_of_etcd_3_6_are_taken_over() {
+    for ends in [Signal::SIGTERM, Signal::SIGKILL] {
+        take_over_from_former(3, 4, ends).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs etcd 3.6: run .ci/etcd-dump-logs"]
+async fn a_snapshot_of_etcd_3_6_is_restored() {
+    let mut rng = seeded();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, mut contents) = (dir.path().join("saved"), Contents::default());
+    let mut former = Members::new(dir.path(), 1);
+    let channels = former.start(Program::FormerEtcd).await;
+    for round in 0..2 {
+        contents.change(&channels[0], round, &mut rng).await;
+    }
+    std::fs::write(&file, contents.snapshot(&channels[0]).await).unwrap();
+    drop(former);
+    let restored = dir.path().join("restored");
+    std::fs::create_dir(&restored).unwrap();
+    let mut members = Members::new(&restored, 3);
+    members.restore(&file);
+    for channel in members.start(Program::Clearlane).await {
+        contents.check(&channel).await;
+    }
+}
+
+/// A member that has missed what its leader's log does not have any more gets a snapshot from it,
+/// and then the other program takes over.
+async fn hand_over_after_snapshot(first: Program) {
+    let mut rng = seeded();
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = Members::new(dir.path(), 3);
+    members.more_flags = vec!["--snapshot-catchup-entries=20"];
+    let (mut contents, mut program) = (Contents::default(), first);
+    for turn in 0..4 {
+        let mut channels = members.start(program).await;
+        if turn > 0 {
+            for channel in &channels {
+                contents.check(channel).await;
+            }
+        }
+        let absent = turn as usize % 3;
+        members.kill(absent);
+        let present = (absent + 1) % 3;
+        // It may have been the leader.
+        let channel = members.ready(present).await;
+        contents.change(&channel, turn, &mut rng).await;
+        channels[absent] = members.start_again(program, absent).await;
+        contents.check(&channels[absent]).await;
+        let received = match program {
+            Program::Clearlane => "received a copy",
+            Program::Etcd | Program::FormerEtcd => "applied snapshot",
+        };
+        assert!(members.said(absent).contains(received), "{program:?} was sent no snapshot");
+        members.stop(if turn < 2 { Signal::SIGKILL } else { Signal::SIGTERM });
+        program = program.other();
+    }
+    for channel in members.start(program).await {
+        contents.check(&channel).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+async fn members_that_were_sent_a_snapshot_are_handed_over() {
+    hand_over_after_snapshot(Program::Clearlane).await;
+}
+
 #[tokio::test]
 #[ignore = "needs etcd: run .ci/etcd-dump-logs"]
 async fn a_directory_that_etcd_has_open_is_refused_at_once() {

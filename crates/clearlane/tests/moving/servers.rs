@@ -17,6 +17,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
+    /// 3.6.
+    FormerEtcd,
     Etcd,
     Clearlane,
 }
@@ -25,9 +27,13 @@ impl Program {
     pub(crate) fn other(self) -> Program {
         match self {
             Program::Etcd => Program::Clearlane,
-            Program::Clearlane => Program::Etcd,
+            Program::FormerEtcd | Program::Clearlane => Program::Etcd,
         }
     }
+}
+
+fn etcd(variable: &str) -> Command {
+    Command::new(std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} names etcd")))
 }
 
 /// Directories and addresses of a cluster's members, and the processes while there are some.
@@ -37,6 +43,7 @@ pub(crate) struct Members {
     peer_urls: Vec<String>,
     running: Vec<Child>,
     starts: usize,
+    pub(crate) more_flags: Vec<&'static str>,
 }
 
 impl Members {
@@ -47,7 +54,9 @@ impl Members {
         let urls = ports.iter().map(|port| format!("http://{}", port.local_addr().unwrap()));
         let urls: Vec<String> = urls.collect();
         let (client_urls, peer_urls) = (urls[..count].to_vec(), urls[count..].to_vec());
-        Members { dir: dir.to_owned(), client_urls, peer_urls, running: Vec::new(), starts: 0 }
+        let dir = dir.to_owned();
+        let (running, more_flags) = (Vec::new(), Vec::new());
+        Members { dir, client_urls, peer_urls, running, starts: 0, more_flags }
     }
 
     pub(crate) fn data_dir(&self, index: usize) -> PathBuf {
@@ -55,10 +64,10 @@ impl Members {
     }
 
     pub(crate) fn command(&self, program: Program, index: usize) -> Command {
-        let cluster = self.peer_urls.iter().enumerate().map(|(at, url)| format!("m{at}={url}"));
         let (client, peer) = (&self.client_urls[index], &self.peer_urls[index]);
         let mut command = match program {
-            Program::Etcd => Command::new(std::env::var_os("CLEARLANE_ETCD").unwrap()),
+            Program::FormerEtcd => etcd("CLEARLANE_FORMER_ETCD"),
+            Program::Etcd => etcd("CLEARLANE_ETCD"),
             Program::Clearlane => Command::new(env!("CARGO_BIN_EXE_clearlane")),
         };
         command
@@ -66,9 +75,10 @@ impl Members {
             .arg(format!("--data-dir={}", self.data_dir(index).display()))
             .args(["--listen-client-urls", client, "--advertise-client-urls", client])
             .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
-            .args(["--initial-cluster", &cluster.collect::<Vec<_>>().join(",")])
+            .args(["--initial-cluster", &self.initial_cluster()])
             // So that snapshots come, and segments are released.
             .args(["--snapshot-count=60", "--bcrypt-cost=4"])
+            .args(&self.more_flags)
             .stdin(Stdio::null());
         command
     }
@@ -78,8 +88,7 @@ impl Members {
         assert!(self.running.is_empty(), "they run already");
         self.starts += 1;
         for index in 0..self.client_urls.len() {
-            let log = File::create(self.log(index)).unwrap();
-            let child = self.command(program, index).stderr(log).spawn().unwrap();
+            let child = self.spawn(program, index);
             self.running.push(child);
         }
         let mut channels = Vec::new();
@@ -89,17 +98,66 @@ impl Members {
         channels
     }
 
-    async fn ready(&mut self, index: usize) -> Channel {
+    /// Kills one, and returns when it has ended.
+    pub(crate) fn kill(&mut self, index: usize) {
+        self.running[index].kill().unwrap();
+        self.running[index].wait().unwrap();
+    }
+
+    /// Starts one that was killed, and returns when it follows a leader.
+    pub(crate) async fn start_again(&mut self, program: Program, index: usize) -> Channel {
+        self.starts += 1;
+        self.running[index] = self.spawn(program, index);
+        self.ready(index).await
+    }
+
+    fn spawn(&self, program: Program, index: usize) -> Child {
+        let log = File::create(self.log(index)).unwrap();
+        self.command(program, index).stderr(log).spawn().unwrap()
+    }
+
+    /// Makes their directories of a saved snapshot.
+    pub(crate) fn restore(&self, file: &Path) {
+        for (index, peer) in self.peer_urls.iter().enumerate() {
+            let made = Command::new(env!("CARGO_BIN_EXE_clearlane"))
+                .args(["snapshot", "restore"])
+                .arg(file)
+                .arg(format!("--name=m{index}"))
+                .arg(format!("--data-dir={}", self.data_dir(index).display()))
+                .args(["--initial-advertise-peer-urls", peer])
+                .args(["--initial-cluster", &self.initial_cluster()])
+                .output()
+                .unwrap();
+            assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        }
+    }
+
+    fn initial_cluster(&self) -> String {
+        let named = self.peer_urls.iter().enumerate().map(|(at, url)| format!("m{at}={url}"));
+        named.collect::<Vec<_>>().join(",")
+    }
+
+    /// The body of an answer without authentication.
+    pub(crate) fn get(&self, index: usize, path: &str) -> String {
+        get(self.client_urls[index].trim_start_matches("http://"), path).unwrap()
+    }
+
+    pub(crate) async fn ready(&mut self, index: usize) -> Channel {
         let endpoint = Endpoint::from_shared(self.client_urls[index].clone()).unwrap();
         let begin = Instant::now();
         // It needs no token, while authentication is on.
         while !is_healthy(endpoint.uri().authority().unwrap().as_str()) {
             let ended = self.running[index].try_wait().unwrap();
-            let log = || std::fs::read_to_string(self.log(index)).unwrap();
-            assert!(ended.is_none() && begin.elapsed() < TIMEOUT, "{ended:?}: {}", log());
+            let in_time = ended.is_none() && begin.elapsed() < TIMEOUT;
+            assert!(in_time, "{ended:?}: {}", self.said(index));
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         endpoint.connect_lazy()
+    }
+
+    /// The log of its last start.
+    pub(crate) fn said(&self, index: usize) -> String {
+        std::fs::read_to_string(self.log(index)).unwrap()
     }
 
     fn log(&self, index: usize) -> PathBuf {
@@ -109,7 +167,8 @@ impl Members {
     /// Returns when they have ended.
     pub(crate) fn stop(&mut self, signal: Signal) {
         for child in &self.running {
-            kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+            // Of one that has ended there is nothing left that can be told.
+            let _ = kill(Pid::from_raw(child.id() as i32), signal);
         }
         for child in &mut self.running {
             child.wait().unwrap();
@@ -126,16 +185,15 @@ impl Drop for Members {
 
 /// Whether it answers, and follows a leader; the test sets an alarm itself.
 fn is_healthy(address: &str) -> bool {
-    let ask = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        write!(
-            stream,
-            "GET /health?exclude=NOSPACE HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    ask().is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+    let answer = get(address, "/health?exclude=NOSPACE");
+    answer.is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+}
+
+fn get(address: &str, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }

@@ -59,7 +59,7 @@ impl RecordReader {
         self.header.clear();
         let decoded = self.header.merge(value);
         decoded.map_err(|error| damaged_record(revision, &error.to_string()))?;
-        if mark == RecordKind::Put && value.is_empty() {
+        if mark == RecordKind::Put && value.is_empty() && revision.sub == 0 {
             self.count_bump(revision);
         }
         match mark {
@@ -85,8 +85,8 @@ impl RecordReader {
         Ok(())
     }
 
-    /// `etcdutl snapshot restore --bump-revision` puts an empty record, of a key that no client can
-    /// name. It counts as a version of that key.
+    /// `snapshot restore --bump-revision`, etcd's and ours, puts an empty record, of a key that no
+    /// client can name. It counts as a version of that key.
     fn count_bump(&mut self, revision: Revision) {
         let (created, version) = self.bump.unwrap_or((revision.main, 0));
         (self.header.create_revision, self.header.version) = (created, version + 1);

@@ -214,10 +214,16 @@ impl CommitThread {
         let is_done = self.store.compact_step(job, batch)?;
         shared.metrics.compaction_steps.record(step.elapsed());
         if is_done {
-            let removed = job.removed();
+            let (took, removed) = (begun.elapsed(), job.removed());
             self.jobs.pop_front();
             self.job_start = None;
-            shared.metrics.record_compaction(begun.elapsed(), removed);
+            shared.metrics.record_compaction(took, removed);
+            tracing::info!(
+                "compact-revision" = at,
+                ?took,
+                "number-of-keys-compacted" = removed,
+                "finished scheduled compaction"
+            );
             // The waiting request looks at the sizes next.
             self.store.commit()?;
             self.report_commit(shared)?;
