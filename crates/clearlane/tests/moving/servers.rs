@@ -166,9 +166,11 @@ impl Members {
 
     /// Returns when they have ended.
     pub(crate) fn stop(&mut self, signal: Signal) {
-        for child in &self.running {
-            // Of one that has ended there is nothing left that can be told.
-            let _ = kill(Pid::from_raw(child.id() as i32), signal);
+        for child in &mut self.running {
+            // The number of one that has ended may be that of another process by now.
+            if child.try_wait().unwrap().is_none() {
+                kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+            }
         }
         for child in &mut self.running {
             child.wait().unwrap();
