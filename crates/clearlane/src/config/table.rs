@@ -437,7 +437,7 @@ const REST: &[Flag] = &[
     ),
     flag(
         "v2-deprecation",
-        OneOf(&["not-yet", "write-only", "write-only-drop-data", "gone"]),
+        OneOf(&["write-only", "write-only-skip-check", "write-only-drop-data", "gone"]),
         "write-only",
     )
     .ignored("Phase of the removal of etcd's v2 API.", "there is no v2 API"),
