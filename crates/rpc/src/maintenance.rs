@@ -123,6 +123,11 @@ impl MaintenanceService {
             }
             DowngradeAction::Enable => {
                 let ver = self.validate(&request.version).await?;
+                tracing::warn!(
+                    "target-version" = ver,
+                    "the downgrade is only announced: no store is rewritten for it, and the older \
+                     etcd does not start on this data; start etcd 3.7 on it, which rewrites it"
+                );
                 Some(DowngradeInfoSetRequest { enabled: true, ver })
             }
             // If there is nothing to cancel, there is nothing to put into the log.
