@@ -105,8 +105,8 @@ impl DiskFile {
 }
 
 /// A file that has lost its name, to the one that took its place, is made unusable before the lock
-/// on it ends: `etcdutl defrag`, started on a store that is open, waits for that lock, and would put
-/// what it makes of the old file in place of the new one.
+/// on it ends: `etcdutl defrag`, started on a store that is open, waits for that lock, and would
+/// put what it makes of the old file in place of the new one.
 impl Drop for DiskFile {
     fn drop(&mut self) {
         let is_nameless = || self.file.metadata().is_ok_and(|found| found.nlink() == 0);
