@@ -11,13 +11,13 @@ mod program;
 mod support;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clearlane_net::free_ports;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -60,8 +60,8 @@ fn text(path: &Path) -> &str {
 
 /// Addresses that were free a moment ago.
 fn free_urls<const N: usize>() -> [String; N] {
-    let ports = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    ports.map(|port| format!("http://{}", port.local_addr().unwrap()))
+    let ports: [u16; N] = free_ports(N).unwrap().try_into().unwrap();
+    ports.map(|port| format!("http://127.0.0.1:{port}"))
 }
 
 struct Etcd {

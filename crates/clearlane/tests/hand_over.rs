@@ -11,13 +11,13 @@
 mod program;
 mod support;
 
-use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clearlane_net::free_ports;
 use clearlane_proto::etcdserverpb::StatusRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
@@ -43,11 +43,10 @@ fn start(dir: &Path, name: &str, peer: &str, cluster: &str) -> RunningProgram {
 }
 
 fn cluster(dir: &Path) -> Vec<RunningProgram> {
-    let ports = NAMES.map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    let urls = ports.each_ref().map(|port| format!("http://{}", port.local_addr().unwrap()));
+    let ports = free_ports(NAMES.len()).unwrap();
+    let urls: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
     let all: Vec<String> =
         NAMES.iter().zip(&urls).map(|(name, url)| format!("{name}={url}")).collect();
-    drop(ports);
     let members = NAMES.iter().zip(&urls);
     members.map(|(name, url)| start(dir, name, url, &all.join(","))).collect()
 }

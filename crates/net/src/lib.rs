@@ -11,12 +11,14 @@
 //! | [`movable_socket`] | a socket that goes from one runtime to another |
 //! | [`log_limiter`] | lines of the log that a client can cause |
 //! | [`ping_limiter`] | closes connections of clients that ping too often, or mean no good |
+//! | [`free_ports`](free_ports()) | ports for servers that tools and tests start |
 //! | [`sched`] | which threads get a core first |
 
 pub mod bulk_turn;
 pub mod coalescing_writer;
 pub mod connection_limit;
 mod frame_scanner;
+mod free_ports;
 pub mod handshake_thread;
 mod head_timer;
 pub mod listener;
@@ -25,6 +27,8 @@ pub mod movable_socket;
 pub mod ping_limiter;
 pub mod sched;
 pub mod tls;
+
+pub use free_ports::free_ports;
 
 /// What a client may send before the tasks of its streams have read it: on a connection, and on one
 /// of its streams.

@@ -15,11 +15,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use clearlane_net::free_ports;
 use clearlane_proto::authpb::Permission;
 use clearlane_proto::authpb::permission::Type;
 use clearlane_proto::etcdserverpb::{
@@ -83,8 +83,9 @@ impl Program {
             Program::Etcd(program) => {
                 let mut etcd = Command::new(program);
                 // Its gateway calls the port that is in the flag.
-                let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-                etcd.args(ours.get_args()).arg(format!("--listen-client-urls=http://{free}"));
+                let free = free_ports(1).unwrap()[0];
+                let urls = format!("--listen-client-urls=http://127.0.0.1:{free}");
+                etcd.args(ours.get_args()).arg(urls);
                 etcd
             }
         }

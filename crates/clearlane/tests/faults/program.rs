@@ -1,11 +1,11 @@
 //! One member as a process of its own, with ports that stay the same over restarts.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clearlane_net::free_ports;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{HashKvRequest, StatusRequest, StatusResponse};
@@ -31,8 +31,7 @@ pub(crate) struct Program {
 }
 
 pub(crate) fn ports(count: usize) -> Vec<u16> {
-    let bound: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    bound.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    free_ports(count).unwrap()
 }
 
 /// None of them runs.

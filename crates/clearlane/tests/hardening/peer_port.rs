@@ -1,7 +1,8 @@
 //! The port for members: what does not speak like a member ends, and costs no leadership.
 
 use std::io::Write;
-use std::net::TcpListener;
+
+use clearlane_net::free_ports;
 
 use crate::authority::Authority;
 use crate::frames::{PREFACE, frame, headers_of_put};
@@ -11,9 +12,8 @@ use crate::program::{RunningProgram, member};
 /// How a TLS client begins.
 const HELLO: [u8; 9] = [0x16, 3, 1, 2, 4, 1, 0, 2, 0];
 
-/// A port that is free, most likely.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    free_ports(1).unwrap()[0]
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clearlane_net::free_ports;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tonic::transport::{Channel, Endpoint};
@@ -48,11 +49,8 @@ pub(crate) struct Members {
 
 impl Members {
     pub(crate) fn new(dir: &Path, count: usize) -> Members {
-        // All at once, so that no address is given twice.
-        let ports = (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-        let ports: Vec<TcpListener> = ports.collect();
-        let urls = ports.iter().map(|port| format!("http://{}", port.local_addr().unwrap()));
-        let urls: Vec<String> = urls.collect();
+        let ports = free_ports(2 * count).unwrap().into_iter();
+        let urls: Vec<String> = ports.map(|port| format!("http://127.0.0.1:{port}")).collect();
         let (client_urls, peer_urls) = (urls[..count].to_vec(), urls[count..].to_vec());
         let dir = dir.to_owned();
         let (running, more_flags) = (Vec::new(), Vec::new());

@@ -1,9 +1,11 @@
 //! etcd itself, as a process: the replay must find no difference there before it checks another
 //! server.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+
+use clearlane_net::free_ports;
 
 use crate::served::MemberSpec;
 
@@ -14,7 +16,7 @@ pub(crate) struct Etcd {
 
 /// No process listens there now.
 pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    SocketAddr::from(([127, 0, 0, 1], free_ports(1).unwrap()[0]))
 }
 
 impl Etcd {

@@ -7,11 +7,11 @@
 //! CLEARLANE_ETCD=.../etcd cargo test -p clearlane --test tls -- --ignored
 //! ```
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
+use clearlane_net::free_ports;
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{CertificateFiles, Dialer};
 use clearlane_proto::authpb::permission::Type;
@@ -177,7 +177,7 @@ impl Lab {
 
 /// etcd's gateway calls the port that is in the flag.
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", free_ports(1).unwrap()[0])
 }
 
 fn client_config(ca: &Authority, pair: &CertificateFiles) -> ClientConfig {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clearlane_net::free_ports;
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
-use super::ports::free_ports;
 use super::program::ServerProgram;
 use crate::{Error, Result, connection};
 
@@ -40,7 +40,8 @@ pub(super) struct Member {
 impl Member {
     /// As many, with numbers from `first` on.
     pub(super) fn several(first: usize, count: usize, dir: &Path) -> Result<Vec<Member>> {
-        let ports = free_ports(2 * count)?;
+        let none = |error| Error::Local(format!("no free port of 127.0.0.1: {error}"));
+        let ports = free_ports(2 * count).map_err(none)?;
         let numbered = (first..).zip(ports.chunks_exact(2));
         Ok(numbered.map(|(number, ports)| Member::new(number, [ports[0], ports[1]], dir)).collect())
     }

@@ -12,7 +12,6 @@
 mod cluster;
 mod delay_proxy;
 mod member;
-mod ports;
 mod program;
 
 pub use self::cluster::{Cluster, ClusterOptions, ClusterUsage};

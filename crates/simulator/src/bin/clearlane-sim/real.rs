@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -21,6 +21,7 @@ use clearlane_loadgen::report::Report;
 use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::target::OpenTarget;
 use clearlane_loadgen::workload::Workload;
+use clearlane_net::free_ports;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::timeline::{Timeline, TimelineError};
 use rustix::process::{Pid, Signal, kill_process};
@@ -60,7 +61,7 @@ impl Program {
         };
         if !path.is_file() {
             return Err(format!(
-                "{}: there is no such program; `cargo build --release -p clearlane` makes it, and \
+                "{}: there is no such program; `cargo build --release` makes it, and \
                  --server says where it is",
                 path.display()
             ));
@@ -122,7 +123,8 @@ impl Server {
     pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
         let here = |error: io::Error| format!("{}: {error}", program.directory.display());
         let directory = TempDir::new_in(&program.directory).map_err(here)?;
-        let (client, peer) = free_ports()?;
+        let ports = free_ports(2).map_err(|error| format!("no port is free: {error}"))?;
+        let (client, peer) = (ports[0], ports[1]);
         let url = |port| format!("http://127.0.0.1:{port}");
         let program = program.clone();
         let command =
@@ -233,14 +235,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_ports() -> Result<(u16, u16), String> {
-    let none = |error: io::Error| format!("no port is free: {error}");
-    let bind = || TcpListener::bind("127.0.0.1:0").map_err(none);
-    let both = (bind()?, bind()?);
-    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
-    Ok((port(&both.0).map_err(none)?, port(&both.1).map_err(none)?))
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, String> {

@@ -1,4 +1,5 @@
-//! Free ports of 127.0.0.1.
+//! Free ports of 127.0.0.1, for tools and tests that start servers whose ports others must know
+//! before.
 //!
 //! A server listens at its ports a while after they were found, and again after it was killed. So
 //! they are below those that the system gives to connections, where that is possible: a connection
@@ -10,8 +11,6 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use crate::{Error, Result};
 
 const RANGE_OF_CONNECTIONS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 /// Below are well-known ones.
@@ -26,15 +25,12 @@ const PORTS_OF_A_PROCESS: u32 = 64;
 static TRIED: AtomicU32 = AtomicU32::new(0);
 
 /// That nothing listens at now. All are different, because they are taken before they are freed.
-pub(super) fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let none = |error| Error::Local(format!("no free port of 127.0.0.1: {error}"));
+pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     let listeners = match below_connections() {
-        Some(range) => listeners_in(&range, count),
-        None => (0..count).map(|_| listen_at(0)).collect::<io::Result<_>>(),
+        Some(range) => listeners_in(&range, count)?,
+        None => (0..count).map(|_| listen_at(0)).collect::<io::Result<_>>()?,
     };
-    let listeners = listeners.map_err(none)?;
-    let ports = listeners.iter().map(|listener| Ok(listener.local_addr().map_err(none)?.port()));
-    ports.collect()
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
 fn listen_at(port: u16) -> io::Result<TcpListener> {
