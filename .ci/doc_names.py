@@ -85,12 +85,6 @@ def packages():
     return {package["name"]: package for package in metadata()["packages"]}
 
 
-def default_packages():
-    """The names of those that cargo takes at the top if none is named."""
-    ids = metadata()["workspace_default_members"]
-    return {package["name"] for package in metadata()["packages"] if package["id"] in ids}
-
-
 def cargo_problems(words):
     """Wrong packages and targets of `cargo bench`, `build`, `run` and `test`, and filters that match nothing."""
     end = words.index("--") if "--" in words else len(words)

@@ -1,7 +1,7 @@
 //! What does a request pay for authentication?
 //!
 //! ```text
-//! cargo bench -p clearlane-benches --bench auth
+//! cargo bench --bench auth
 //! ```
 //!
 //! Timed: the permission check of one key for a user whose roles have so many rules (`permission`;

@@ -1,7 +1,7 @@
 //! What does it cost that a lock keeps figures?
 //!
 //! ```text
-//! cargo bench -p clearlane-benches --bench locks
+//! cargo bench --bench locks
 //! ```
 //!
 //! Timed: one lock and unlock around an addition, by one thread (`alone`), and the same while a

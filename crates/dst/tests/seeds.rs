@@ -1,7 +1,7 @@
 //! Seeds that must pass, one seed that is new, and seeds that find the planted bugs.
 //!
 //! ```text
-//!   cargo test --release -p clearlane-dst --test seeds       200 seeds, every planted bug
+//!   cargo test --release --test seeds       200 seeds, every planted bug
 //!   CLEARLANE_SEEDS=2000 cargo test --release ...            this number of seeds
 //!   CLEARLANE_SEED=17 cargo test --release ... fixed -- --nocapture      one seed and its trace
 //!   CLEARLANE_SEEDS=2000 UPDATE_GOLDENFILES=1 cargo test --release ... fixed    records hashes
@@ -65,7 +65,7 @@ fn describe(report: &Report) -> String {
     let violation = report.violation.as_ref().map(ToString::to_string).unwrap_or_default();
     format!(
         "seed {seed} with {members} members: {violation}\n  again, with its trace: cargo run \
-         --release -p clearlane-dst --bin dst -- --seed {seed} --members {members} --trace"
+         --release --bin dst -- --seed {seed} --members {members} --trace"
     )
 }
 

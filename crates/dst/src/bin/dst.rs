@@ -1,9 +1,9 @@
 //! Runs seeds of the deterministic cluster, from the command line.
 //!
 //! ```text
-//!   cargo run --release -p clearlane-dst --bin dst -- --seeds 0..2000
-//!   cargo run --release -p clearlane-dst --bin dst -- --seed 17 --members 5 --trace
-//!   cargo run --release -p clearlane-dst --bin dst -- --seeds 0..100 --bug lost-vote
+//!   cargo run --release --bin dst -- --seeds 0..2000
+//!   cargo run --release --bin dst -- --seed 17 --members 5 --trace
+//!   cargo run --release --bin dst -- --seeds 0..100 --bug lost-vote
 //! ```
 //!
 //! Seeds are independent, so they run on as many threads as there are processors; each is alone in
