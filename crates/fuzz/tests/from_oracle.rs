@@ -3,7 +3,7 @@
 //! They go to `target/fuzz-corpus`, where `crates/fuzz/run` begins with them:
 //!
 //! ```text
-//!   cargo test -p clearlane-fuzz --test seeds -- --ignored
+//!   cargo test -p clearlane-fuzz --test from_oracle -- --ignored
 //!   crates/fuzz/run --minimise
 //! ```
 
