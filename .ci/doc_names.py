@@ -14,8 +14,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RELEASE = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute() / "release"
-# Each with its package.
-OUR_PROGRAMS = {"clearlane": "clearlane", "clearlane-sim": "clearlane-simulator", "clearlane-load": "clearlane-loadgen"}
+OUR_PROGRAMS = {"clearlane", "clearlane-sim", "clearlane-load"}
 BEFORE_A_COMMAND = {"do", "then", "else", "until", "while", "if", "exec", "time", "!"}
 
 
@@ -102,6 +101,8 @@ def cargo_problems(words):
         yield f"there is no package {package}"
         return
     candidates = [packages()[package]] if package else packages().values()
+    if not package and "--workspace" not in words:
+        candidates = [each for each in candidates if each["id"] in metadata()["workspace_default_members"]]
     for kind in ("bench", "test", "example", "bin"):
         names = {target["name"] for each in candidates for target in each["targets"] if kind in target["kind"]}
         wanted = options.get("--" + kind, "*")

@@ -200,7 +200,7 @@ class Container(Recipe):
             if line.startswith("!"):
                 (source / line[1:]).symlink_to(ROOT / line[1:])
         built = " ".join(value for name, value in self.first_stage if name == "RUN")
-        self.assertIn("cargo build --locked --release --bin clearlane", built)
+        self.assertIn("cargo build --locked --release --package clearlane --bin clearlane", built)
         self.reader.run(["cargo", "tree", "--locked", "--offline", "--package", "clearlane",
                          "--edges", "normal,build", "--manifest-path", str(source / "Cargo.toml")])
 

@@ -11,7 +11,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
 use std::sync::Arc;
 
 use clearlane_proto::Message;
@@ -213,10 +213,12 @@ impl Drop for Server {
     }
 }
 
-/// Ports that were free a moment ago.
+/// Ports that were free a moment ago, below those that the system gives to connections.
 fn free_ports() -> [u16; 2] {
-    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    sockets.map(|socket| socket.local_addr().unwrap().port())
+    let first = 10_000 + process::id() % 2000 * 10;
+    let all = (first..).filter_map(|port| u16::try_from(port).ok());
+    let mut free = all.filter(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+    [free.next().unwrap(), free.next().unwrap()]
 }
 
 impl Server {
