@@ -9,10 +9,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
+use std::iter;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestHeader};
@@ -213,11 +215,14 @@ impl Drop for Server {
     }
 }
 
-/// Ports that were free a moment ago, below those that the system gives to connections.
+/// Ports that were free a moment ago, below those that the system gives to connections. No port is
+/// tried twice.
 fn free_ports() -> [u16; 2] {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
     let first = 10_000 + process::id() % 2000 * 10;
-    let all = (first..).filter_map(|port| u16::try_from(port).ok());
-    let mut free = all.filter(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+    let tried = iter::repeat_with(|| first + TRIED.fetch_add(1, Ordering::Relaxed));
+    let tried = tried.map(|port| u16::try_from(port).unwrap());
+    let mut free = tried.filter(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
     [free.next().unwrap(), free.next().unwrap()]
 }
 
