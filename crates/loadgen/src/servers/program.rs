@@ -29,7 +29,7 @@ impl ServerProgram {
                 "--era {era}: there is no such era; there are {known}"
             )));
         }
-        let remedy = "`cargo build --release` builds it";
+        let remedy = "`cargo build --release --bin clearlane` builds it";
         check_program("--clearlane", binary, remedy)?;
         let (name, binary) = (era.to_owned(), binary.to_owned());
         Ok(ServerProgram { era: Some(name.clone()), name, binary })

@@ -61,8 +61,8 @@ impl Program {
         };
         if !path.is_file() {
             return Err(format!(
-                "{}: there is no such program; `cargo build --release` makes it, and \
-                 --server says where it is",
+                "{}: there is no such program; `cargo build --release --bin clearlane` makes it, \
+                 and --server says where it is",
                 path.display()
             ));
         }
