@@ -16,7 +16,7 @@ use tonic::{Code, Request, Status};
 use crate::bytes_codec::BytesCodec;
 
 /// After this a call counts as one that waits. The slowest that answers takes a few milliseconds.
-const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const PACKAGES: [(&str, &str); 9] = [
     ("KV", "etcdserverpb"),

@@ -184,9 +184,7 @@ fn behind_a_compaction_a_spoilt_leader_is_found_too() {
             (has.applied() >= all.committed()).then_some(())
         };
         eventually("that it follows", follows).await;
-        lab.node(&before).transfer_leader(id);
-        let leads = || (lab.node(&follower).status().leader() == id).then_some(());
-        eventually("that the spoilt one leads", leads).await;
+        lab.hand_over(&before, id).await;
         for number in 0..3 {
             lab.put(&follower, "more", &number.to_string()).await;
         }

@@ -22,7 +22,7 @@ async fn is_late(client: &mut Client, path: &str, message: &impl Message) {
     assert_eq!(call(client, path, message).await, DEADLINE_EXCEEDED, "{path}");
     let took = begun.elapsed();
     // Well before the time-out of a request, which is seven seconds.
-    assert!(PATIENCE <= took && took < 15 * PATIENCE, "{path}: {took:?}");
+    assert!(PATIENCE <= took && took < 20 * PATIENCE, "{path}: {took:?}");
 }
 
 #[test]

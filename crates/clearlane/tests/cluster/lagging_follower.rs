@@ -72,8 +72,8 @@ fn it_installs_a_snapshot_while_a_compaction_is_under_way() {
         lab.start(name);
     }
     block_on(async {
-        let away = lab.followers().await.remove(0);
         for _ in 0..5 {
+            let away = lab.followers().await.remove(0);
             let leader = lab.leader().await;
             fill(&lab, &leader, 5_000).await;
             let revision = fill(&lab, &leader, 5_000).await;

@@ -75,9 +75,7 @@ fn leadership_is_handed_over() {
         // It must have caught up, or the old leader goes on.
         lab.agree().await;
         let to = lab.id(&followers[0]);
-        lab.node(&leader).transfer_leader(to);
-        eventually("the new leader", || (lab.node(&leader).status().leader() == to).then_some(()))
-            .await;
+        lab.hand_over(&leader, to).await;
         lab.put(&leader, "a", "2").await;
         assert_eq!(lab.get(&followers[1], "a").await.unwrap().as_deref(), Some("2"));
         lab.agree().await;

@@ -48,7 +48,17 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         }
         lab.join("d");
         lab.agree().await;
-        let promoted = cluster.member_promote(promote).await.unwrap().into_inner();
+        // The leader may have yet to hear that the learner has it all.
+        let promoted = eventually_async("that it is in sync", async || {
+            match cluster.member_promote(promote).await {
+                Ok(promoted) => Some(promoted.into_inner()),
+                Err(early) => {
+                    assert_eq!(early.message(), words);
+                    None
+                }
+            }
+        })
+        .await;
         assert!(promoted.members.iter().all(|member| !member.is_learner));
         lab.put("d", "k", "2").await;
         assert_eq!(lab.get("d", "k").await.unwrap().as_deref(), Some("2"));

@@ -250,6 +250,15 @@ impl TestCluster {
         Ok(found.kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
     }
 
+    /// Asks again and again: raft gives a transfer up after an election time-out.
+    pub(crate) async fn hand_over(&self, from: &str, to: u64) {
+        eventually("the new leader", || {
+            self.node(from).transfer_leader(to);
+            (self.node(from).status().leader() == to).then_some(())
+        })
+        .await;
+    }
+
     /// Waits until all have applied the same and have the same hash.
     pub(crate) async fn agree(&self) {
         let same = || {

@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 
 use crate::env_number;
 use crate::links::{FAULT_DURATION, PeerProxies};
-use crate::program::{Program, TIMEOUT, connect, kv, members, short_pause};
+use crate::program::{Program, TIMEOUT, connect, kv, members, patient_channel, short_pause};
 use crate::sleeper::Sleeper;
 use crate::support::put;
 use crate::three::agree;
@@ -160,10 +160,10 @@ async fn inject_fault(fault: Fault, at: usize, members: &mut [Program], links: &
 }
 
 async fn check_leases_live(port: u16) {
+    let mut client = LeaseClient::new(patient_channel(port).await);
     for id in 1..=LEASES {
-        let channel = connect(port).await.unwrap();
         let asked = LeaseTimeToLiveRequest { id, keys: true };
-        let lease = LeaseClient::new(channel).lease_time_to_live(asked).await.unwrap().into_inner();
+        let lease = client.lease_time_to_live(asked).await.unwrap().into_inner();
         assert!(lease.ttl > 0 && lease.keys == [format!("l{id}").into_bytes()], "{lease:?}");
     }
 }

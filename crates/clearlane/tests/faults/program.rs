@@ -185,10 +185,14 @@ pub(crate) async fn kv(port: u16) -> Result<KvClient<Channel>, tonic::transport:
 }
 
 /// With a long time-out.
-pub(crate) async fn kv_with_timeout(port: u16) -> KvClient<Channel> {
+pub(crate) async fn patient_channel(port: u16) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
-    let client = KvClient::new(endpoint.timeout(TIMEOUT).connect().await.unwrap());
-    client.max_decoding_message_size(usize::MAX)
+    endpoint.timeout(TIMEOUT).connect().await.unwrap()
+}
+
+/// With a long time-out.
+pub(crate) async fn kv_with_timeout(port: u16) -> KvClient<Channel> {
+    KvClient::new(patient_channel(port).await).max_decoding_message_size(usize::MAX)
 }
 
 pub(crate) async fn short_pause() {

@@ -191,7 +191,7 @@ async fn a_directory_that_etcd_has_open_is_refused_at_once() {
     // At its own addresses: only the directory is in use.
     let mut other = Members::new(dir.path(), 1).command(Program::Clearlane, 0);
     let refused = other.stderr(Stdio::piped()).output().unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     assert_eq!(refused.status.code(), Some(1));
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(told.lines().last().unwrap().ends_with("db: already open elsewhere"), "{told}");

@@ -51,7 +51,7 @@ impl BusyReadPool {
                 let _ = holds.recv();
             }));
             // The first job that has no place.
-            if told.recv_timeout(Duration::from_millis(200)).is_err() {
+            if told.recv_timeout(Duration::from_millis(500)).is_err() {
                 return;
             }
         }
