@@ -105,11 +105,12 @@ fn the_longest_hold_knows_its_holder() {
     let lock = RwLock::new(&registry, "readTx", ());
     let hold = |actor: &str, at_least_ns: u64| {
         let _as = TaskLabel::named(actor).enter();
-        let started_ns = now_ns();
+        let before_ns = now_ns();
         let guard = lock.read();
-        until("the time has passed", || now_ns() >= started_ns + at_least_ns);
+        let inside_ns = now_ns();
+        until("the time has passed", || now_ns() >= inside_ns + at_least_ns);
         drop(guard);
-        now_ns() - started_ns
+        now_ns() - before_ns
     };
     let cheap_ns = hold("cheap_read", 0);
     hold("expensive_read", 2 * cheap_ns + 1_000_000);
@@ -128,9 +129,9 @@ fn a_hold_that_still_lasts_is_reported() {
     let registry = Registry::new();
     let lock = Mutex::new(&registry, "batchTx", ());
     let _as = TaskLabel::named("commit").enter();
-    let started_ns = now_ns();
     let guard = lock.lock();
-    until("a millisecond has passed", || now_ns() > started_ns + 1_000_000);
+    let inside_ns = now_ns();
+    until("a millisecond has passed", || now_ns() > inside_ns + 1_000_000);
 
     let report = report_of(&registry, "batchTx");
     assert_eq!((report.write.acquisitions, report.write.holds.count), (1, 0));

@@ -104,10 +104,10 @@ async fn the_open_loop_shows_the_second_and_the_closed_one_does_not() {
     let mut stall = proxy.clone().stall_in_the_middle();
     let open = run(&workload, &RunOptions::new(target.clone(), 1), &mut stall).await.unwrap();
     let p999 = open.classes[0].metrics.latency_ms(0.999).unwrap();
-    assert!((950.0..1200.0).contains(&p999), "{}", open.table());
+    assert!(p999 > 950.0, "{}", open.table());
     // A quarter of the requests was due in that second, and half of these waited half of it.
     let p90 = open.classes[0].metrics.latency_ms(0.9).unwrap();
-    assert!((400.0..800.0).contains(&p90), "{}", open.table());
+    assert!(p90 > 400.0, "{}", open.table());
 
     let line = "clearlane-load put --total 1000000 --rate 200 --seconds 4";
     let Ok(Subcommand::ClosedLoop(asked)) = Subcommand::try_parse_from(line.split(' ')) else {
@@ -116,7 +116,9 @@ async fn the_open_loop_shows_the_second_and_the_closed_one_does_not() {
     let mut stall = proxy.stall_in_the_middle();
     let closed = closed_loop::run(&asked, target, Stop::default(), &mut stall).await.unwrap();
     let metrics = &closed.classes[0].metrics;
-    assert!(metrics.latency_ms(0.99).unwrap() < 400.0, "{}", closed.table());
+    // It waits once, and no request is due meanwhile.
+    let p99 = metrics.latency_ms(0.99).unwrap();
+    assert!(p99 < p90, "{}{}", open.table(), closed.table());
     assert!(metrics.latency_ms(1.0).unwrap() > 900.0, "{}", closed.table());
     let intervals = open.classes[0].metrics.intervals();
     let worst = intervals.iter().filter_map(|of| of.max_ms).fold(0.0, f64::max);

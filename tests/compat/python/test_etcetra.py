@@ -47,11 +47,11 @@ class EtcetraTest(ServedTest, unittest.IsolatedAsyncioTestCase):
 
     async def test_leases(self):
         async with self.client.connect() as etcd:
-            lease = await etcd.grant_lease(2)
+            lease = await etcd.grant_lease(6)
             await etcd.put(self.key, "1", lease=lease)
-            keeping = etcd.create_lease_keepalive_task(lease, 0.5)
+            keeping = etcd.create_lease_keepalive_task(lease, 1)
             # Longer than it would live by itself.
-            await asyncio.sleep(4)
+            await asyncio.sleep(8)
             self.assertEqual(await etcd.get(self.key), "1")
             keeping.cancel()
             await etcd.revoke_lease(lease)

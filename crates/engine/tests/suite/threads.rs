@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Snapshot};
 
@@ -14,6 +15,7 @@ use crate::support::{Store, records};
 
 const KEYS: u32 = 300;
 const COMMITS: u64 = 60;
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn write_all(store: &Store, number: u64) {
     store.commit(|txn| {
@@ -79,6 +81,11 @@ fn race(kind: EngineKind) {
                 15 => defragment.take().unwrap().finish().unwrap(),
                 _ => {}
             }
+        }
+        // On a busy machine the readers may not have begun yet.
+        let written = Instant::now();
+        while rounds.load(Ordering::Relaxed) == 0 && written.elapsed() < TIMEOUT {
+            thread::yield_now();
         }
         stop.store(true, Ordering::Release);
     });

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clearlane_wal::Error;
 use clearlane_wal::files::{Fault, FileSystem, OsFileSystem, SimulatedDisk};
@@ -16,12 +16,20 @@ fn small() -> Options {
     Options { segment_bytes: 8192, segments_max: Some(2) }
 }
 
+/// One test with real files at a time: a process that another starts has all locks of this one for
+/// a moment.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
 #[test]
 fn a_log_lives_in_real_files() {
+    let _alone = alone();
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
     let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, small(), &[], None).unwrap();
@@ -50,6 +58,7 @@ fn a_log_lives_in_real_files() {
 
 #[test]
 fn a_torn_end_is_cut_and_kept_aside() {
+    let _alone = alone();
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
     let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, small(), &[], None).unwrap();
@@ -74,6 +83,7 @@ fn a_torn_end_is_cut_and_kept_aside() {
 #[test]
 fn another_process_is_kept_out() {
     const VARIABLE: &str = "CLEARLANE_TEST_OPEN_WAL";
+    let _alone = alone();
     if let Some(dir) = std::env::var_os(VARIABLE) {
         let refused = Wal::open(Arc::new(OsFileSystem), Path::new(&dir), (0, 0), small());
         assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");

@@ -141,18 +141,18 @@ async fn kept_alive_on_request() {
 async fn over_when_nobody_keeps_it() {
     let cluster = Cluster::one().await;
     let mut client = cluster.client().await;
-    client.lease_grant(2, with_id(7)).await.unwrap();
-    client.lease_grant(5, with_id(8)).await.unwrap();
+    client.lease_grant(7, with_id(7)).await.unwrap();
+    client.lease_grant(10, with_id(8)).await.unwrap();
     put(&mut client, "lost", 7).await;
     put(&mut client, "kept", 8).await;
     let mut watch = client.watch("lost", None).await.unwrap();
     assert!(next(&mut watch).await.created());
     let (mut keeper, mut stream) = client.lease_keep_alive(8).await.unwrap();
     // Longer than it would live by itself.
-    let enough = Instant::now() + Duration::from_secs(7);
+    let enough = Instant::now() + Duration::from_secs(12);
     while Instant::now() < enough {
         keeper.keep_alive().await.unwrap();
-        assert_eq!(stream.message().await.unwrap().unwrap().ttl(), 5);
+        assert_eq!(stream.message().await.unwrap().unwrap().ttl(), 10);
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     assert_eq!(client.get("kept", None).await.unwrap().count(), 1);
