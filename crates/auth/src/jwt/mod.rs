@@ -34,6 +34,10 @@ pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Numbers in JSON are exact below this: 2^53.
 const NUMBER_END: f64 = 9_007_199_254_740_992.0;
 
+/// Seconds since 1970 at which Go's `time.Time` overflows: 2^63 less the seconds from the year 1 to
+/// 1970, rounded down to a `f64`. etcd rejects a token that expires later as an expired one.
+const TIME_END: f64 = 9_223_371_974_719_178_752.0;
+
 /// Makes and checks tokens with one key.
 pub struct JwtProvider {
     method: Method,
@@ -161,8 +165,12 @@ struct Claims<'a> {
 impl Claims<'_> {
     /// The first second at which the token is good, and the first at which it is not.
     fn good_time(&self) -> (u64, u64) {
-        // The conversion cuts fractions off, and keeps to the limits of the type.
-        let until = if self.exp == 0.0 { u64::MAX } else { self.exp as u64 };
+        // The conversion cuts fractions off, and a negative time becomes 0.
+        let until = match self.exp {
+            exp if exp == 0.0 => u64::MAX,
+            exp if exp < TIME_END => exp as u64,
+            _ => 0,
+        };
         (self.nbf as u64, until)
     }
 
