@@ -52,8 +52,14 @@ impl fmt::Display for Era {
 impl FromStr for Era {
     type Err = Error;
 
+    /// Also accepts the versions of etcd that read as an earlier one does.
     fn from_str(name: &str) -> Result<Era> {
-        let found = Era::ALL.into_iter().find(|era| era.name() == name);
+        let alias = match name {
+            "3.3" => Some(Era::V3_2),
+            "3.6" | "3.7" => Some(Era::V3_5),
+            _ => None,
+        };
+        let found = alias.or_else(|| Era::ALL.into_iter().find(|era| era.name() == name));
         found.ok_or_else(|| Error::UnknownEra { name: name.to_owned() })
     }
 }
@@ -69,7 +75,15 @@ mod tests {
         }
         assert_eq!(
             "3.9".parse::<Era>().unwrap_err().to_string(),
-            "unknown era \"3.9\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"
+            "unknown era \"3.9\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane; \
+             3.3 reads as 3.2, and 3.6 and 3.7 read as 3.5"
         );
+    }
+
+    #[test]
+    fn versions_without_a_read_path_of_their_own_are_aliases() {
+        for (name, era) in [("3.3", Era::V3_2), ("3.6", Era::V3_5), ("3.7", Era::V3_5)] {
+            assert_eq!(name.parse::<Era>().unwrap(), era);
+        }
     }
 }

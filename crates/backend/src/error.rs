@@ -7,7 +7,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     // The operator must act.
-    #[error("unknown era \"{name}\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane")]
+    #[error(
+        "unknown era \"{name}\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane; 3.3 reads as 3.2, \
+         and 3.6 and 3.7 read as 3.5"
+    )]
     UnknownEra { name: String },
 
     // The caller has a bug; nothing was changed.

@@ -155,8 +155,8 @@ fn eras_have_the_names_of_the_flag() {
     for era in Era::ALL {
         assert_eq!(era.name().parse::<Era>().unwrap(), era);
     }
-    let words = "unknown era \"3.3\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane";
-    assert_eq!("3.3".parse::<Era>().unwrap_err().to_string(), words);
+    let words = "unknown era \"3.9\": allowed are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane; ";
+    assert!("3.9".parse::<Era>().unwrap_err().to_string().starts_with(words));
 }
 
 /// The convoy, moment by moment: the commit of 3.2 wants the lock that the expensive read has, and

@@ -245,8 +245,15 @@ const COMPACTION: &[Flag] = &[
 ];
 
 const ERAS: &[Flag] = &[
-    flag("era", OneOf(&["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"]), "clearlane")
-        .help("Version of etcd whose read path is used, or Clearlane's own."),
+    flag(
+        "era",
+        OneOf(&["3.0", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "3.7", "clearlane"]),
+        "clearlane",
+    )
+    .help(
+        "Version of etcd whose read path is used, or Clearlane's own (3.3 reads as 3.2; 3.6 and 3.7 \
+         read as 3.5).",
+    ),
     flag("read-mode", OneOf(&["", "log", "read-index", "lease", "serializable"]), "")
         .help("How reads are made linearizable (empty: as in the era; serializable: not at all)."),
     flag("engine", OneOf(&["bolt", "sled", "memory"]), "bolt").help(

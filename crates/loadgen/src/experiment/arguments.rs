@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::Experiment;
-use crate::servers::ERAS;
+use crate::servers::{ERAS, era_of_version};
 
 /// Instead of an era: no server of ours.
 pub(super) const NO_ERA: &str = "none";
@@ -124,8 +124,11 @@ impl FromStr for Selection {
 }
 
 fn era(text: &str) -> Result<String, String> {
-    if text == NO_ERA || ERAS.contains(&text) {
+    if text == NO_ERA {
         return Ok(text.to_owned());
+    }
+    if let Some(era) = era_of_version(text) {
+        return Ok(era.to_owned());
     }
     Err(format!("there is no such era; there are {}, and {NO_ERA}", ERAS.join(", ")))
 }
@@ -175,7 +178,7 @@ mod tests {
         for (line, told) in [
             ("", "<NAME|all|list>"),
             ("fly", "there is no such experiment; there are all, list, expensive-reads, "),
-            ("all --era 3.3", "there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"),
+            ("all --era 3.9", "there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"),
             ("all --scale huge", "possible values: small, full"),
             ("all --rounds 0", "0 is not in 1..=100"),
         ] {

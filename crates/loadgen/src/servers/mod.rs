@@ -16,4 +16,4 @@ mod program;
 
 pub use self::cluster::{Cluster, ClusterOptions, ClusterUsage};
 pub use self::delay_proxy::DelayProxy;
-pub use self::program::{ERAS, ETCD, ServerProgram};
+pub use self::program::{ERAS, ETCD, ServerProgram, era_of_version};

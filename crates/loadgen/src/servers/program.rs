@@ -10,6 +10,16 @@ pub const ERAS: [&str; 6] = ["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"];
 /// The name of a server that is etcd.
 pub const ETCD: &str = "etcd";
 
+/// Returns the era whose read path a version of etcd has, or `None` if there is no such era.
+pub fn era_of_version(version: &str) -> Option<&'static str> {
+    let name = match version {
+        "3.3" => "3.2",
+        "3.6" | "3.7" => "3.5",
+        name => name,
+    };
+    ERAS.into_iter().find(|era| *era == name)
+}
+
 const CLEARLANE: &str = "clearlane";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +33,12 @@ pub struct ServerProgram {
 impl ServerProgram {
     /// An error if there is no such era, or no such program.
     pub fn clearlane(binary: &Path, era: &str) -> Result<ServerProgram> {
-        if !ERAS.contains(&era) {
+        let Some(era) = era_of_version(era) else {
             let known = ERAS.join(", ");
             return Err(Error::Local(format!(
                 "--era {era}: there is no such era; there are {known}"
             )));
-        }
+        };
         let remedy = "`cargo build --release --bin clearlane` builds it";
         check_program("--clearlane", binary, remedy)?;
         let (name, binary) = (era.to_owned(), binary.to_owned());
@@ -90,14 +100,18 @@ mod tests {
     #[test]
     fn the_eras_are_those_of_the_server() {
         assert_eq!(ERAS, Era::ALL.map(Era::name));
+        for version in ["3.0", "3.3", "3.6", "3.7", "3.9"] {
+            let era = version.parse::<Era>().ok().map(Era::name);
+            assert_eq!(era_of_version(version), era, "{version}");
+        }
     }
 
     #[test]
     fn what_is_not_there_is_told_in_one_line() {
         let this = std::env::current_exe().expect("a test has a path");
-        let told = ServerProgram::clearlane(&this, "3.3").map(drop).expect_err("no such era");
+        let told = ServerProgram::clearlane(&this, "3.9").map(drop).expect_err("no such era");
         let expected =
-            "--era 3.3: there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane";
+            "--era 3.9: there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane";
         assert_eq!(told.to_string(), expected);
         let gone = Path::new("/gone/etcd");
         let told = ServerProgram::etcd(gone).map(drop).expect_err("no such program").to_string();
