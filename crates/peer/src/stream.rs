@@ -103,7 +103,8 @@ impl PeerStream {
         let (parcels, echoes) = self.open(client).await?;
         if self.kind == StreamKind::Urgent {
             self.peer.set_connected(channel);
-            tracing::info!(member = %hex(self.peer.id), %url, "connected");
+            let name = self.member_name();
+            tracing::info!(member = %hex(self.peer.id), name, %url, "connected");
             self.last_error.lock().clear();
         }
         tokio::select! {
@@ -189,6 +190,12 @@ impl PeerStream {
         }
     }
 
+    /// The peer's name, or an empty one if the peer has never started.
+    fn member_name(&self) -> String {
+        let members = self.context.threads.members();
+        members.get(self.peer.id).map(|member| member.name.clone()).unwrap_or_default()
+    }
+
     fn on_disconnect(&self, status: &Status, end: &mut UnboundedReceiver<Message>) {
         // Raft sends all messages again but a proposal: that is lost, and its request waits until
         // its time-out.
@@ -198,7 +205,8 @@ impl PeerStream {
             self.peer.set_disconnected();
             let mut last_words = self.last_error.lock();
             if *last_words != status.message() {
-                tracing::warn!(member = %hex(self.peer.id), why = status.message(), "no connection");
+                let (name, why) = (self.member_name(), status.message());
+                tracing::warn!(member = %hex(self.peer.id), name, why, "no connection");
                 status.message().clone_into(&mut last_words);
             }
         }

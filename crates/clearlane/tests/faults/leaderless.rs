@@ -78,7 +78,10 @@ async fn a_write_through_a_follower_is_done_or_times_out() {
     }
     members[leader].kill();
     let begin = Instant::now();
-    while !members[follower].log().contains("no connection") {
+    // The message names the member that is lost.
+    let lost = format!(r#""name":"m{leader}""#);
+    let is_lost_line = |line: &str| line.contains("no connection") && line.contains(&lost);
+    while !members[follower].log().lines().any(is_lost_line) {
         assert!(begin.elapsed() < TIMEOUT, "{}", members[follower].log());
         short_pause().await;
     }
