@@ -35,7 +35,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::command_line::{self, Invocation};
-use crate::config::Config;
+use crate::config::{Config, LogFormat};
 use crate::data::OpenedMember;
 use crate::listeners::{Listeners, MetricsListener};
 use crate::tools::ToolCall;
@@ -191,6 +191,7 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
         "cluster-id" = format!("{:x}", metadata.cluster_id),
         "data-dir" = %member.data_dir.display(),
         applied = threads.status().applied(),
+        era = %member.era,
         "opened the member's data"
     );
     if had_data && config.checks.is_initial {
@@ -347,8 +348,8 @@ async fn serve_clients(
         "advertise-client-urls" = config.advertise_clients.join(","),
         "now serving peer/client/metrics"
     );
-    // Elsewhere standard error is the log, which programs read.
-    if std::io::stderr().is_terminal() {
+    // A log of JSON stays one: a program may read it, on a terminal too.
+    if config.log.format == LogFormat::Console && std::io::stderr().is_terminal() {
         let text = greeting(server.listen_addresses(), &config.member.data_dir);
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
@@ -367,8 +368,7 @@ fn greeting(addresses: &[ListenAddress], data_dir: &Path) -> String {
     let data = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
     format!(
         "\nClearlane serves etcd's API at {}, and its data is in {}. Ctrl-c stops it.\n\
-         Try: etcdctl --endpoints={} put greeting hello    \
-         (--log-format=console makes the log easier to read)\n\n",
+         Try: etcdctl --endpoints={} put greeting hello\n\n",
         urls.join(" and "),
         data.display(),
         urls.first().map_or("", String::as_str),

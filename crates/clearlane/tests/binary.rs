@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::pin::pin;
+use std::process::Command;
 use std::thread;
 
 use clearlane_contention::timeline;
@@ -30,7 +31,7 @@ use serde_json::Value;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
-use crate::program::{RunningProgram, TIMEOUT, member, program};
+use crate::program::{RunningProgram, TIMEOUT, failure, member, program};
 use crate::support::{block_on, connect, get, http_get, put, put_all};
 
 fn text(bytes: &[u8]) -> &str {
@@ -613,4 +614,43 @@ fn what_opening_a_bolt_file_has_mended_is_logged() {
     let said = stop(start(dir.path(), &[engine]));
     let told = said.iter().find(|line| line.contains(words));
     assert!(told.is_some_and(|line| line.contains("was damaged and is mended")), "{said:#?}");
+}
+
+/// A member whose standard error is a terminal.
+fn start_on_terminal(data_dir: &Path, more: &[&str]) -> RunningProgram {
+    let member = member(data_dir, more);
+    let words: Vec<String> = std::iter::once(member.get_program())
+        .chain(member.get_args())
+        .map(|word| format!("'{}'", word.to_str().unwrap()))
+        .collect();
+    // `script` copies the terminal to its standard output. When it ends, the member gets SIGHUP.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec script --quiet --flush --return --command \"$0\" /dev/null 1>&2"]);
+    RunningProgram::start(shell.arg(words.join(" ")))
+}
+
+#[test]
+fn a_log_of_json_has_no_other_lines_on_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = start_on_terminal(dir.path(), &["--era=3.7"]);
+    let opened = running.json("opened the member's data");
+    assert_eq!(opened["era"], "3.5");
+    running.line("now serving peer/client/metrics");
+    for line in running.said() {
+        assert!(serde_json::from_str::<Value>(line.trim_end()).is_ok(), "{line}");
+    }
+}
+
+#[test]
+fn a_log_for_people_says_on_a_terminal_where_clients_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = start_on_terminal(dir.path(), &["--log-format=console"]);
+    running.line("Clearlane serves etcd's API at http://127.0.0.1:");
+}
+
+#[test]
+fn an_error_of_a_directory_has_its_path() {
+    // No one can create a directory there.
+    let said = failure(&mut member(Path::new("/proc/clearlane"), &[]));
+    assert!(said.starts_with("clearlane: /proc/clearlane/member: "), "{said}");
 }

@@ -1,6 +1,6 @@
 //! Why a member does not begin: what is wrong, and what would be right.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clearlane_engine::EngineKind;
@@ -9,8 +9,8 @@ use clearlane_engine::EngineKind;
 pub enum Error {
     #[error(transparent)]
     Member(#[from] clearlane_server::Error),
-    #[error("the data directory: {0}")]
-    Directory(#[from] std::io::Error),
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
     #[error("the connections to other members: {0}")]
     Network(std::io::Error),
     #[error("{path}: the data is of format {found}, and this program knows formats up to {known}")]
@@ -64,3 +64,8 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Adds the path of a file or directory to an error.
+pub(super) fn at(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::File { path: path.to_owned(), source }
+}

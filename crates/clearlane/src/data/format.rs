@@ -11,7 +11,7 @@ use std::path::Path;
 
 use clearlane_engine::EngineKind;
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, at};
 
 /// How this program writes: 1 is the log and the buckets of etcd 3.7 in an engine of ours.
 const FORMAT: u32 = 1;
@@ -24,10 +24,12 @@ pub(super) fn check(member_dir: &Path, kind: EngineKind) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return match kind {
                 EngineKind::Bolt => Ok(()),
-                EngineKind::Sled | EngineKind::Memory => Ok(write(member_dir, &path)?),
+                EngineKind::Sled | EngineKind::Memory => {
+                    write(member_dir, &path).map_err(at(&path))
+                }
             };
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(at(&path)(error)),
     };
     match found.trim().parse::<u32>() {
         Ok(found) if (1..=FORMAT).contains(&found) => Ok(()),

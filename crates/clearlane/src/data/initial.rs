@@ -113,7 +113,7 @@ impl InitialCluster {
         self.check_own(name, own)?;
         let others = self.0.iter().filter(|(other, _)| *other != name);
         let urls: Vec<String> = others.flat_map(|(_, urls)| urls.clone()).collect();
-        let said = join::fetch_cluster(&urls, outgoing)?;
+        let said = join::fetch_cluster(&urls, outgoing).map_err(Error::Network)?;
         let answers: Vec<&ClusterInfo> =
             said.iter().filter_map(|said| said.as_ref().ok()).collect();
         if answers.is_empty() {

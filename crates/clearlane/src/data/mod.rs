@@ -141,9 +141,10 @@ impl MemberConfig {
     fn prepare(&self) -> Result<(StorageConfig, Option<bool>)> {
         self.check_store()?;
         for dir in [Some(&self.data_dir), self.wal_dir.as_ref()].into_iter().flatten() {
-            warn_if_not_private(dir)?;
+            warn_if_not_private(dir).map_err(error::at(dir))?;
         }
-        create_dir_synced(&self.member_dir())?;
+        let member_dir = self.member_dir();
+        create_dir_synced(&member_dir).map_err(error::at(&member_dir))?;
         format::check(&self.member_dir(), self.engine_kind)?;
         let storage = self.storage_config()?;
         let mut joins_as_learner = None;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use clearlane_engine::bolt_file::BoltFile;
 use clearlane_engine::{Bucket, Error as EngineError, Read as _};
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, at};
 
 /// Major and minor.
 type Version = (u64, u64);
@@ -28,7 +28,7 @@ pub(crate) fn check(file: &Path, has_log: bool) -> Result<()> {
     let found = match std::fs::metadata(file) {
         Ok(found) => found,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(at(file)(error)),
     };
     // etcd, killed when it had made the file, leaves it empty.
     if found.is_file() && found.len() == 0 {

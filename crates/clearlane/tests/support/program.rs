@@ -77,6 +77,11 @@ impl RunningProgram {
         }
     }
 
+    /// The lines that were read so far.
+    pub(crate) fn said(&self) -> &[String] {
+        &self.said
+    }
+
     pub(crate) fn json(&mut self, words: &str) -> Value {
         serde_json::from_str(&self.line(words)).unwrap()
     }
