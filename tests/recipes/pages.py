@@ -1,18 +1,26 @@
 """Runs the commands of a page of docs/recipes, as a reader does who follows it.
 
-Of the page's fences, those whose info string begins with `sh elsewhere` are run here, by `bash -euo pipefail`, in a
-directory that has a copy of deploy/. A `text` fence right behind one is what it prints, and `...` in it is anything.
-With the further word `background`, a block goes on while the next ones run, until the next heading; then it gets what
-ctrl-c sends. Paths below /tmp are replaced by ones in a directory that goes away.
+A fence whose info string starts with `sh elsewhere` is run here. All blocks of a page run in one shell, which has the
+options `-euo pipefail`, so variables and the directory last from block to block. The shell starts in a directory with
+a copy of deploy/. A `text` fence directly after a block is the block's output; `...` in it stands for any text.
+
+A command that must fail starts with `! ` and ends with a comment, which is a part of the expected message:
+
+    ! etcdctl get motd  # user name is empty
+
+With the further word `background`, a block runs in a process of its own until the next heading. Then it receives
+SIGINT, as from ctrl-c. Paths below /tmp are replaced by paths in a temporary directory.
 """
 
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -50,6 +58,34 @@ def blocks_of(page):
             found += [previous] if previous else []
     assert found, f"{page} has no block that is run here"
     return found
+
+
+EXPECTED_FAILURE = re.compile(r"^! (?P<command>.*?)  # (?P<message>.+)$", re.MULTILINE)
+# Fails, and ends the shell, unless a command fails with a message.
+FAILS_WITH = """
+fails_with() {
+    local said
+    if said=$(eval "$1" 2>&1); then
+        printf 'this command succeeded, and must fail with %s: %s\\n%s\\n' "$2" "$1" "$said" >&2
+        exit 1
+    fi
+    if [[ "$said" != *"$2"* ]]; then
+        printf 'this command failed without the message %s: %s\\n%s\\n' "$2" "$1" "$said" >&2
+        exit 1
+    fi
+}
+"""
+
+
+def with_expected_failures(text):
+    """The block's commands, with a check in place of each line that starts with `! `."""
+    def check(line):
+        return f"fails_with {shlex.quote(line['command'])} {shlex.quote(line['message'])}"
+
+    checked = EXPECTED_FAILURE.sub(check, text)
+    unchecked = re.search(r"^! .*", checked, re.MULTILINE)
+    assert unchecked is None, f"names no message, as in `! command  # message`: {unchecked and unchecked[0]}"
+    return checked
 
 
 def eventually(what, holds):
@@ -111,6 +147,37 @@ class Process:
             raise AssertionError(f"{self.arguments} does not end; it says:\n{self.said()}") from None
 
 
+class Shell:
+    """A shell that runs one block after another."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.process = subprocess.Popen(
+            ["bash", "-euo", "pipefail"], cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        self.count = 0
+        self.process.stdin.write(FAILS_WITH)
+
+    def run(self, text):
+        """Returns whether the commands succeeded, and their output and errors."""
+        self.count += 1
+        block, output, errors = (self.directory / f"block-{self.count}{end}" for end in ("", ".out", ".err"))
+        block.write_text(text)
+        self.process.stdin.write(f"source '{block}' </dev/null >'{output}' 2>'{errors}'; echo done\n")
+        self.process.stdin.flush()
+        timer = threading.Timer(PATIENCE, self.process.kill)
+        timer.start()
+        # A command that fails ends the shell.
+        is_done = self.process.stdout.readline() == "done\n"
+        timer.cancel()
+        return is_done, output.read_text(), errors.read_text()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+
+
 class Reader:
     """Follows a page. `replaced` has texts of the page, and what stands in their place here."""
 
@@ -120,8 +187,11 @@ class Reader:
         self.replaced = {"/tmp/": f"{self.place}/", **(replaced or {})}
         self.background = []
         self.heading = ""
+        self.shell = Shell(self.place)
 
     def close(self):
+        if self.shell.process.poll() is None:
+            self.shell.close()
         self.stop_background()
         shutil.rmtree(self.place)
 
@@ -146,24 +216,34 @@ class Reader:
             if block.heading != self.heading:
                 self.stop_background()
                 self.heading = block.heading
-            command = ["bash", "-euo", "pipefail", "-c", self.here(block.text)]
+            text = self.here(block.text)
             output = None if block.output is None else self.here(block.output)
             if "background" in block.words:
-                self.start(command, output=output)
+                self.start(["bash", "-euo", "pipefail", "-c", text], output=output)
             else:
-                self.run(command, output)
+                self.run_block(with_expected_failures(text), output)
 
-    def run(self, command, output=None):
-        """Its output, which must be `output` if that is given."""
+    def wait_ready(self):
         for process in self.background:
             if process.process.poll() is None:
                 process.wait_ready()
+
+    def run_block(self, text, output):
+        """Runs a block in the page's shell. It must print `output`, unless that is None."""
+        self.wait_ready()
+        is_done, printed, errors = self.shell.run(text)
+        said = f"{text}\nprinted:\n{printed}{errors}"
+        assert is_done, f"the shell has ended in:\n{said}"
+        if output is not None:
+            printed = printed.rstrip("\n") + "\n"
+            assert matches(output, printed), f"should print:\n{output}\n{said}"
+            assert len(output.splitlines()) == len(printed.splitlines()), f"prints more:\n{said}"
+
+    def run(self, command):
+        """Runs a command in a process of its own and returns its output."""
+        self.wait_ready()
         done = subprocess.run(command, cwd=self.place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
         said = f"{command[-1]}\nprinted:\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, f"status {done.returncode} of:\n{said}"
-        if output is not None:
-            printed = done.stdout.rstrip("\n") + "\n"
-            assert matches(output, printed), f"should print:\n{output}\n{said}"
-            assert len(output.splitlines()) == len(printed.splitlines()), f"prints more:\n{said}"
         return done.stdout
