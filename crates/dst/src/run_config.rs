@@ -78,6 +78,7 @@ impl RunConfig {
                     (_, drawn) => drawn,
                 },
                 segments_max: Some(rng.between(1, 4) as usize),
+                ..wal::Options::default()
             },
             commit_interval_max: rng.log_uniform(10 * MILLISECOND, 4 * SECOND),
             disk_write_max: rng.log_uniform(500, 30 * MILLISECOND),

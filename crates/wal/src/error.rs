@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::ShortTail;
+
 /// Can be cloned, because a log that failed repeats its error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -22,6 +24,19 @@ pub enum Error {
     /// members must help.
     #[error("{path}: damaged at offset {offset}: {detail}")]
     Corrupt { path: PathBuf, offset: u64, detail: String },
+    /// The log ends before a record that was on disk: it has lost acknowledged records. Nothing was
+    /// changed.
+    #[error(
+        "{path}: the log has lost its end: it ends at entry {last_index}, offset {offset} of \
+         {segment}, and was on disk up to {durable}"
+    )]
+    LostEnd { path: PathBuf, segment: String, offset: u64, last_index: u64, durable: String },
+    /// The last segment is shorter than it was made. Nothing was changed.
+    #[error(
+        "{}: the segment has {} bytes, and was made with {}: its end is lost; the last entry that \
+         is left is {}", short.path.display(), short.found, short.expected, short.last_index
+    )]
+    ShortSegment { short: ShortTail },
     /// The log does not hold the snapshot from which it was to be read.
     #[error("{path}: no record of the snapshot at index {index}, term {term}")]
     NoSnapshot { path: PathBuf, index: u64, term: u64 },
@@ -41,6 +56,11 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Whether [`Options::accept_loss`](crate::Options) would open the log.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Error::LostEnd { .. } | Error::ShortSegment { .. })
+    }
+
     pub(crate) fn path(path: &Path, doing: &'static str, source: io::Error) -> Error {
         Error::Path { path: path.to_owned(), doing, source: Arc::new(source) }
     }

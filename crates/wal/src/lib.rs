@@ -6,7 +6,7 @@
 //! * What was appended before a [`sync`](Wal::sync) that returned is there after a power cut, in
 //!   order. Of what came later, a beginning may be there.
 //! * A log that does not fit is refused, with file and offset, and stays as it was. A torn write at
-//!   the end of the last segment is cut off.
+//!   the end of the last segment is cut off, if it is after the [durable end](durable_end).
 //! * What would be refused when it is read is refused before it is written.
 //! * Each segment in use is locked, against other processes and within this one.
 //! * After a failed write or sync, every later append, sync and purge returns that failure.
@@ -17,6 +17,7 @@
 pub mod wire;
 pub mod files;
 mod error;
+mod durable_end;
 mod frame;
 mod segment_length;
 mod segment_name;
@@ -28,6 +29,7 @@ mod segment_window;
 mod writer;
 pub mod group_commit;
 
+pub use durable_end::DURABLE_END_FILE;
 pub use error::{Error, Result};
 pub use open::{exists, read, valid_snapshots};
 pub use segment_length::ShortTail;
@@ -52,12 +54,23 @@ pub struct Options {
     pub segment_bytes: u64,
     /// How many segments [`Wal::purge`] leaves although they are not needed; `None`: all.
     pub segments_max: Option<usize>,
+    /// If true, etcd changed the store of this log last. It may have been killed while it
+    /// repaired the last segment, which is short then.
+    pub etcd_wrote_last: bool,
+    /// If true, a log that has lost acknowledged records at its end is opened, and ends where its
+    /// first record is missing.
+    pub accept_loss: bool,
 }
 
 impl Default for Options {
     /// As in etcd: 64 MB (of 1000 x 1000), and five segments.
     fn default() -> Options {
-        Options { segment_bytes: 64_000_000, segments_max: Some(5) }
+        Options {
+            segment_bytes: 64_000_000,
+            segments_max: Some(5),
+            etcd_wrote_last: false,
+            accept_loss: false,
+        }
     }
 }
 

@@ -13,8 +13,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::durable_end::{self, DurableEnd};
 use super::repair::repair_tail;
-use super::scan::{OpenSegment, ScannedRecord, scan};
+use super::scan::{OpenSegment, ScanEnd, ScannedRecord, scan};
 use super::segment_name::SegmentName;
 use super::writer::{LogEnd, Wal, WalDir};
 use super::{Contents, Options};
@@ -46,7 +47,7 @@ pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
 pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnapshot>> {
     let segments = open_segments(dir, &segment_names(files, dir)?, |path| to_read(files, path))?;
     let mut found = Vec::new();
-    let (end, _) = scan(&segments, |told| {
+    let ScanEnd { end, .. } = scan(&segments, None, |told| {
         match told {
             ScannedRecord::Snapshot { snapshot, .. } => found.push(snapshot),
             ScannedRecord::Entry(entry) => {
@@ -66,12 +67,13 @@ pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Re
     let names = segment_names(files, dir)?;
     let needed = segments_from(&names, index).ok_or_else(|| no_snapshot(dir, (index, term)))?;
     let segments = open_segments(dir, needed, |path| to_read(files, path))?;
-    Ok(read_contents(dir, &segments, (index, term))?.0)
+    Ok(read_contents(dir, &segments, None, (index, term))?.0)
 }
 
 impl Wal {
     /// Opens a log to append to it, and returns its contents behind the snapshot of this index and
-    /// term. A torn end is cut off. Everything that is returned is on disk.
+    /// term. A torn end is cut off. Everything that is returned is on disk. Fails if the log has
+    /// lost its end, unless the options accept that.
     pub fn open(
         files: Arc<dyn FileSystem>,
         dir: &Path,
@@ -81,20 +83,54 @@ impl Wal {
         let names = segment_names(&*files, dir)?;
         let needed = segments_from(&names, start.0).ok_or_else(|| no_snapshot(dir, start))?;
         let mut segments = open_segments(dir, needed, |path| locked(&*files, path))?;
-        let (contents, mut end, written) = read_contents(dir, &segments, start)?;
+        let unread = |source| Error::path(dir, "read where it was on disk", source);
+        let durable = durable_end::read(&*files, dir).map_err(unread)?;
+        // A record before the segments that are read is before the snapshot.
+        let durable = durable.filter(|end| end.segment.sequence >= needed[0].sequence);
+        let (contents, found) = read_contents(dir, &segments, durable.as_ref(), start)?;
+        let is_lost = durable.is_some_and(|_| !found.has_durable_end);
+        if let Some(durable) = durable.filter(|_| is_lost && !options.accept_loss) {
+            return Err(lost_end(dir, needed[needed.len() - 1], &found.end, &durable));
+        }
+        let ScanEnd { mut end, written, .. } = found;
         // Behind a snapshot that was never taken, the log ends where what was returned ends.
         end.validator.truncate(start.0 + contents.entries.len() as u64);
         let snapshots = contents.snapshots.iter().map(|snapshot| snapshot.index);
         let snapshot = snapshots.filter(|index| *index <= contents.hard_state.commit).max();
         end.snapshot_index = snapshot.unwrap_or(start.0);
         let Some(mut last) = segments.pop() else { return Err(no_snapshot(dir, start)) };
+        if is_lost {
+            // Before the end is cut: the log would not reach it after a crash, either.
+            let removed = durable_end::remove(&*files, dir);
+            removed.map_err(|source| Error::path(dir, "forget where it was on disk", source))?;
+        }
+        let length = last.file.length().map_err(|source| Error::path(dir, "read it", source))?;
+        let is_full = length == end.offset && length >= options.segment_bytes;
         let short_tail = repair_tail(&*files, dir, &mut last, (&end, written), &options)?;
         let unread = names[..names.len() - needed.len()].iter().map(|name| (*name, None));
         let read = segments.into_iter().map(|segment| (segment.name, Some(segment)));
         let wal_dir = WalDir { files, dir: dir.to_owned(), options };
         let mut wal = Wal::new(wal_dir, unread.chain(read).collect(), last, end);
         wal.short_tail = short_tail;
+        wal.ended_in_full_segment = is_full;
+        wal.create_durable_end()?;
         Ok((wal, contents))
+    }
+}
+
+/// The error for a log without the record that ends at `durable`.
+fn lost_end(dir: &Path, last: SegmentName, end: &LogEnd, durable: &DurableEnd) -> Error {
+    if !durable.is_after((last.sequence, end.offset)) {
+        let detail = "the record that was on disk here is another one";
+        let path = dir.join(durable.segment.to_string());
+        return Error::corrupt(&path, durable.offset, detail);
+    }
+    Error::LostEnd {
+        path: dir.to_owned(),
+        segment: last.to_string(),
+        offset: end.offset,
+        last_index: end.validator.last_index,
+        durable: durable.to_string(),
     }
 }
 
@@ -152,13 +188,14 @@ fn locked(files: &dyn FileSystem, path: &Path) -> Result<Box<dyn File>> {
 fn read_contents(
     dir: &Path,
     segments: &[OpenSegment],
+    durable: Option<&DurableEnd>,
     (start, term): (u64, u64),
-) -> Result<(Contents, LogEnd, u64)> {
+) -> Result<(Contents, ScanEnd)> {
     let (mut entries, mut snapshots) = (Vec::new(), Vec::<WalSnapshot>::new());
     let (mut state, mut is_there) = (HardState::default(), false);
     // The snapshots behind which the log begins anew, if they were taken.
     let mut begins = Vec::new();
-    let (end, written) = scan(segments, |told| {
+    let found = scan(segments, durable, |told| {
         if let ScannedRecord::Entry(entry) = &told {
             snapshots.retain(|snapshot| snapshot.index < entry.index);
             begins.retain(|begin| *begin < entry.index);
@@ -205,6 +242,6 @@ fn read_contents(
         let why = format!("to start at {start}, the log having begun anew at {begin}");
         return Err(Error::Refused(why));
     }
-    let metadata = end.metadata;
-    Ok((Contents { metadata, hard_state: state, snapshots, entries }, end, written))
+    let metadata = found.end.metadata;
+    Ok((Contents { metadata, hard_state: state, snapshots, entries }, found))
 }

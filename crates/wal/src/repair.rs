@@ -8,8 +8,11 @@ use super::{Options, ShortTail, segment_length};
 use crate::error::{Error, Result};
 use crate::files::{FileSystem, create_with, remove_if_there};
 
-/// Makes what was read the end of the log, on disk. If the last segment has become shorter, it gets
-/// its length back, and that is returned. `written` is the end of what is not zero in it.
+/// Makes what was read the end of the log, on disk. `written` is the end of the last byte that is
+/// not zero in the last segment.
+///
+/// Fails if the last segment has become [shorter](segment_length) and no crash can explain that. If
+/// the options accept the loss, the segment gets its length back, and the loss is returned.
 ///
 /// A torn end is copied to `<segment>.broken` first, as far as it was written, for the operator.
 /// Then the segment is cut behind its last record, extended with zeros, and
@@ -26,8 +29,14 @@ pub(super) fn repair_tail(
     let mut expected = segment_length::read(files, dir).map_err(unread)?;
     let found = tail.file.length().map_err(unread)?;
     let (path, last_index) = (tail.path.clone(), end.validator.last_index);
-    let lost = expected.filter(|expected| found < *expected);
+    // etcd cuts a segment behind its last record, at a start and in a repair. If it is killed then,
+    // or after a repair, the file ends with a record. Clearlane removes the expected length first.
+    let is_cut_by_etcd = options.etcd_wrote_last && found == end.offset;
+    let lost = expected.filter(|expected| found < *expected && !is_cut_by_etcd);
     let lost = lost.map(|expected| ShortTail { path, expected, found, last_index });
+    if let Some(short) = lost.clone().filter(|_| !options.accept_loss) {
+        return Err(Error::ShortSegment { short });
+    }
     if written > end.offset {
         save_broken_segment(files, tail, written)?;
     }

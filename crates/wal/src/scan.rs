@@ -9,6 +9,7 @@
 
 use std::path::PathBuf;
 
+use super::durable_end::DurableEnd;
 use super::frame::FrameResult;
 use super::log_validator::LogValidator;
 use super::segment_name::SegmentName;
@@ -39,36 +40,52 @@ pub(super) enum ScannedRecord {
     },
 }
 
+/// Where a log ends.
+#[derive(Debug)]
+pub(super) struct ScanEnd {
+    pub(super) end: LogEnd,
+    /// The end of the last non-zero byte of the last segment. It is above `end.offset` if the log's
+    /// end is torn.
+    pub(super) written: u64,
+    /// Whether a record ends at the expected durable end, with the same crc.
+    pub(super) has_durable_end: bool,
+}
+
 /// Reads segments, at least one, without a gap in their sequence. An error of `tell` makes the log
-/// corrupt. Returns the end of the log, and that of the last non-zero byte of the last segment:
-/// beyond the log's `offset` if the end is torn.
+/// corrupt.
 pub(super) fn scan(
     segments: &[OpenSegment],
+    expected: Option<&DurableEnd>,
     mut tell: impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
-) -> Result<(LogEnd, u64)> {
+) -> Result<ScanEnd> {
     let first = segments.first().map_or(0, |segment| segment.name.index);
     let validator = LogValidator::after(first.saturating_sub(1));
-    let mut end = LogEnd { validator, ..LogEnd::default() };
-    let mut written = 0;
+    let end = LogEnd { validator, ..LogEnd::default() };
+    let mut found = ScanEnd { end, written: 0, has_durable_end: false };
     for (at, open) in segments.iter().enumerate() {
         let is_last = at + 1 == segments.len();
         let unread = |source| Error::path(&open.path, "read it", source);
         let mut window = Window::open(&*open.file, is_last).map_err(unread)?;
-        end.read_segment(open, &mut window, at == 0, &mut tell)?;
-        written = window.written();
+        let expected = expected.filter(|durable| durable.segment == open.name);
+        let expected = expected.map(|durable| (durable.offset, durable.crc));
+        found.has_durable_end |=
+            found.end.read_segment(open, &mut window, (at == 0, expected), &mut tell)?;
+        found.written = window.written();
     }
-    Ok((end, written))
+    Ok(found)
 }
 
 impl LogEnd {
+    /// Returns whether a record ends at the expected offset, with the expected crc.
     fn read_segment(
         &mut self,
         open: &OpenSegment,
         window: &mut Window<'_>,
-        is_first: bool,
+        (is_first, expected): (bool, Option<(u64, u32)>),
         tell: &mut impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.offset = 0;
+        let mut is_found = false;
         for number in 0_u64.. {
             let corrupt = |detail| Error::corrupt(&open.path, self.offset, detail);
             let found = loop {
@@ -100,8 +117,9 @@ impl LogEnd {
             };
             told.map_err(|detail| Error::corrupt(&open.path, self.offset, detail))?;
             (self.crc, self.offset) = (record.crc, next);
+            is_found |= expected == Some((self.offset, self.crc));
         }
-        Ok(())
+        Ok(is_found)
     }
 
     fn check_metadata_record(

@@ -1,16 +1,15 @@
-//! The least length of the last segment: tells one that lost its end from one that was never
-//! longer.
+//! The least length of the last segment: detects a last segment that was cut short.
 //!
-//! A segment has its final length from the start, with zeros behind its records; where the disk has
-//! no room, it is sparse. It is cut to its contents when it is full. So the last segment is not
-//! shorter than [`Options::segment_bytes`](super::Options), and one that is has lost its end to
-//! something else: a repair of the file system, an interrupted copy. What was in it cannot be told.
+//! A segment has its final length from the start, with zeros after its records; where the disk is
+//! full, it is sparse. It is cut to its contents when it is full. So the last segment is never
+//! shorter than [`Options::segment_bytes`](super::Options), unless something else has cut it: a
+//! repair of the file system, an interrupted copy. The log is refused then.
 //!
-//! That holds for logs that were made or opened by a program that keeps to it, and the file
-//! `length` beside the segments says so, with the length. It is written when the last segment
-//! has that length on disk, and removed before a repair cuts the segment, or if the file system
-//! refuses to make one so long. Without it, as in logs of etcd and of earlier versions, no length
-//! is expected.
+//! The file `length` next to the segments states the length. It is written when the last segment
+//! has that length on disk. It is removed before a repair cuts the segment, or if the file system
+//! does not make one so long. So no crash of Clearlane leaves a short segment with this file. A
+//! crash of etcd does, in its repair: see [`repair`](super::repair). Without the file, as in logs of
+//! etcd and of earlier versions, no length is expected.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -18,6 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::durable_end::{DurableEnd, DurableEndFile};
 use super::frame;
 use super::log_validator::LogValidator;
 use super::scan::OpenSegment;
@@ -45,8 +46,13 @@ pub struct Wal {
     is_dirty: bool,
     /// The newest snapshot whose record is on disk.
     durable_snapshot_index: u64,
+    /// Names the end of what the last sync covered. `None` if the disk was full at the start.
+    durable_end: Option<DurableEndFile>,
     /// Set if the last segment had lost its end when the log was opened.
     pub short_tail: Option<ShortTail>,
+    /// Whether the log ended, when it was opened, where a full segment had been cut: everything
+    /// that was written before the next segment was synced.
+    pub ended_in_full_segment: bool,
     failed: Option<Error>,
 }
 
@@ -88,10 +94,13 @@ impl Wal {
         end.put_segment_head(&mut head);
         end.put(&mut head, RecordKind::Snapshot, &WalSnapshot::default().encode());
         end.put_first_records(&mut head, entries, state).map_err(Error::Refused)?;
-        let segment = wal_dir.create_first_segment(&head);
-        let segment = segment.map_err(|source| Error::path(dir, "make a log", source))?;
         end.offset = head.len() as u64;
-        Ok(Wal::new(wal_dir, VecDeque::new(), segment, end))
+        let unmade = |source| Error::path(dir, "make a log", source);
+        let segment = wal_dir.create_first_segment(&head, &end).map_err(unmade)?;
+        let durable_end = DurableEndFile::open(&*wal_dir.files, dir).map_err(unmade)?;
+        let mut wal = Wal::new(wal_dir, VecDeque::new(), segment, end);
+        wal.durable_end = Some(durable_end);
+        Ok(wal)
     }
 
     pub(super) fn new(
@@ -108,7 +117,9 @@ impl Wal {
             data: Vec::new(),
             is_dirty: false,
             durable_snapshot_index: end.snapshot_index,
+            durable_end: None,
             short_tail: None,
+            ended_in_full_segment: false,
             failed: None,
             end,
         }
@@ -206,7 +217,8 @@ impl Wal {
             return Ok(());
         }
         self.flush()?;
-        if self.should_cut() {
+        let is_full = self.should_cut();
+        if is_full {
             self.cut()?;
         } else {
             self.reserve()?;
@@ -215,7 +227,36 @@ impl Wal {
         }
         self.is_dirty = false;
         self.durable_snapshot_index = self.end.snapshot_index;
+        self.write_durable_end(is_full);
         Ok(())
+    }
+
+    /// Makes or replaces the file that names the durable end. Everything that was appended must be
+    /// on disk.
+    pub(super) fn create_durable_end(&mut self) -> Result<()> {
+        let WalDir { files, dir, .. } = &self.wal_dir;
+        let created = DurableEndFile::create(&**files, dir, &self.durable_end());
+        self.durable_end =
+            created.map_err(|source| Error::path(dir, "keep where it is on disk", source))?;
+        Ok(())
+    }
+
+    fn durable_end(&self) -> DurableEnd {
+        self.end.durable_end(self.last_segment.name)
+    }
+
+    /// Overwrites the durable end after a sync. The file is synced once per segment: then a missing
+    /// last segment is noticed after a power cut as well.
+    ///
+    /// A failure is ignored. The file names an earlier sync then, and that is true.
+    fn write_durable_end(&mut self, is_new_segment: bool) {
+        let end = self.durable_end();
+        if let Some(file) = &mut self.durable_end
+            && file.write(&end).is_ok()
+            && is_new_segment
+        {
+            let _ = file.sync();
+        }
     }
 
     /// Writes the buffer, without a sync.
@@ -311,7 +352,11 @@ impl Wal {
 
     /// Syncs, and unlocks the segments. Without it, what was not synced is lost, as in a crash.
     pub fn close(mut self) -> Result<()> {
-        self.sync()
+        self.sync()?;
+        if let Some(file) = &mut self.durable_end {
+            let _ = file.sync();
+        }
+        Ok(())
     }
 
     fn require_not_failed(&self) -> Result<()> {
@@ -330,6 +375,12 @@ impl Wal {
 }
 
 impl LogEnd {
+    /// The place up to which everything is on disk, if all that was appended is.
+    fn durable_end(&self, segment: SegmentName) -> DurableEnd {
+        let (offset, crc) = (self.offset, self.crc);
+        DurableEnd { segment, offset, crc, last_index: self.validator.last_index }
+    }
+
     /// Appends a record to `out`, and its data to the sum.
     fn put(&mut self, out: &mut Vec<u8>, kind: RecordKind, data: &[u8]) {
         self.crc = crc32c::crc32c_append(self.crc, data);
@@ -370,7 +421,7 @@ impl LogEnd {
 
 impl WalDir {
     /// Makes the directory with the first segment, under a temporary name first.
-    fn create_first_segment(&self, head: &[u8]) -> io::Result<OpenSegment> {
+    fn create_first_segment(&self, head: &[u8], end: &LogEnd) -> io::Result<OpenSegment> {
         let mut temporary = self.dir.clone().into_os_string();
         temporary.push(".tmp");
         let temporary = PathBuf::from(temporary);
@@ -381,6 +432,7 @@ impl WalDir {
         if self.options.has_full_length(&*segment.file)? {
             segment_length::write_first(&*self.files, &temporary, self.options.segment_bytes)?;
         }
+        DurableEndFile::create_first(&*self.files, &temporary, &end.durable_end(name))?;
         self.files.sync_dir(&temporary)?;
         self.files.rename(&temporary, &self.dir)?;
         if let Some(parent) = self.dir.parent() {

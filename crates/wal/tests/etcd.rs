@@ -102,7 +102,7 @@ fn history() -> Vec<Append> {
 
 /// In segments so small that there is more than one.
 fn write_history(dir: &Path) -> Vec<Append> {
-    let options = Options { segment_bytes: 1024, segments_max: None };
+    let options = Options { segment_bytes: 1024, segments_max: None, ..Options::default() };
     let mut wal = Wal::create(Arc::new(OsFileSystem), dir, METADATA, options, &[], None).unwrap();
     let history = history();
     for append in &history {
@@ -305,7 +305,7 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
 
     // The same log written by us, with a snapshot and a cut in it, in place of etcd's.
     std::fs::rename(&dir, home.path().join("as-etcd-wrote-it")).unwrap();
-    let options = Options { segment_bytes: 512, segments_max: None };
+    let options = Options { segment_bytes: 512, segments_max: None, ..Options::default() };
     let files = Arc::new(OsFileSystem);
     let mut wal = Wal::create(files, &dir, old.metadata, options, &[], None).unwrap();
     assert_eq!(start, WalSnapshot::default());

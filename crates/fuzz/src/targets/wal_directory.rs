@@ -19,7 +19,12 @@ use clearlane_wal::{
 use crate::input::Input;
 
 const SEGMENTS_MAX: u64 = 4;
-const OPTIONS: Options = Options { segment_bytes: 2048, segments_max: Some(1) };
+const OPTIONS: Options = Options {
+    segment_bytes: 2048,
+    segments_max: Some(1),
+    etcd_wrote_last: false,
+    accept_loss: false,
+};
 
 pub fn target(data: &[u8]) {
     open_all(data);

@@ -26,7 +26,7 @@ use clearlane_wal::{Options, Wal, exists};
 
 use crate::test_replica::{PollResult, ReadOutcome, TestReplica};
 
-const DIR: &str = "/member/wal";
+pub(crate) const DIR: &str = "/member/wal";
 
 /// Members, and what is on its way between them.
 pub(crate) struct ReplicaCluster {
@@ -43,7 +43,9 @@ pub(crate) struct ReplicaCluster {
 /// One member's place.
 pub(crate) struct ReplicaHost {
     id: u64,
-    disk: Arc<SimulatedDisk>,
+    /// The disk with the log.
+    pub(crate) disk: Arc<SimulatedDisk>,
+    pub(crate) wal: Options,
     pub(crate) store_dir: Arc<MemoryStoreDir>,
     pub(crate) running: Option<(TestReplica, Wal)>,
     pub(crate) results: BTreeMap<u64, RequestOutcome>,
@@ -79,6 +81,7 @@ impl ReplicaHost {
         ReplicaHost {
             id,
             disk: Arc::new(SimulatedDisk::new(["/", "/member"])),
+            wal: Options { segment_bytes: 4096, segments_max: Some(2), ..Options::default() },
             store_dir: Arc::new(MemoryStoreDir::default()),
             running: None,
             results: BTreeMap::new(),
@@ -103,7 +106,7 @@ impl ReplicaHost {
         StorageConfig {
             files: Arc::clone(&self.disk) as _,
             wal_dir: Path::new(DIR).to_owned(),
-            wal: Options { segment_bytes: 4096, segments_max: Some(2) },
+            wal: self.wal,
             store_dir: Arc::clone(&self.store_dir) as _,
             era: self.era,
             backend: Config::default(),

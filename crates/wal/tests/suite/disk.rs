@@ -6,14 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clearlane_wal::Error;
 use clearlane_wal::files::{Fault, FileSystem, OsFileSystem, SimulatedDisk};
-use clearlane_wal::{Options, Wal, read, valid_snapshots};
+use clearlane_wal::{DURABLE_END_FILE, Error, Options, Wal, read, valid_snapshots};
 
 use crate::support::*;
 
 fn small() -> Options {
-    Options { segment_bytes: 8192, segments_max: Some(2) }
+    Options { segment_bytes: 8192, segments_max: Some(2), ..Options::default() }
 }
 
 /// One test with real files at a time: a process that another starts has all locks of this one for
@@ -62,8 +61,13 @@ fn a_torn_end_is_cut_and_kept_aside() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
     let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, small(), &[], None).unwrap();
-    wal.save(&[entry(1, 1, "whole"), entry(1, 2, &"t".repeat(1000))], None).unwrap();
+    wal.save(&[entry(1, 1, "whole")], None).unwrap();
+    wal.sync().unwrap();
+    let durable = fs::read(dir.join(DURABLE_END_FILE)).unwrap();
+    wal.save(&[entry(1, 2, &"t".repeat(1000))], None).unwrap();
     wal.close().unwrap();
+    // As if the last sync had not ended.
+    fs::write(dir.join(DURABLE_END_FILE), durable).unwrap();
     let path = dir.join(&segments(&OsFileSystem, &dir)[0]);
     let mut bytes = fs::read(&path).unwrap();
     bytes[512..1024].fill(0);

@@ -1,11 +1,11 @@
-//! A last segment that has become shorter than it was made is reported, and no other is.
+//! A last segment that has become shorter than it was made is refused, and no other is.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use clearlane_wal::files::{Fault, File, FileSystem, SimulatedDisk};
-use clearlane_wal::{Options, ShortTail, Wal};
+use clearlane_wal::{Error, Options, ShortTail, Wal};
 
 use crate::support::*;
 
@@ -37,20 +37,38 @@ fn set_length(disk: &SimulatedDisk, name: &str, length: u64) {
     file.sync().unwrap();
 }
 
+/// With the flag that accepts a loss.
+fn accepted(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
+    let options = Options { accept_loss: true, ..options(BYTES) };
+    let (wal, contents) = Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options).unwrap();
+    (wal.short_tail, contents.entries.len() as u64)
+}
+
 fn opened(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
     let (wal, contents) = open(disk, (0, 0)).unwrap();
     (wal.short_tail, contents.entries.len() as u64)
 }
 
+/// By this error the log is refused, and stays as it is.
+fn refusal(disk: &SimulatedDisk) -> Error {
+    let before = contents_of(disk);
+    let error = open(disk, (0, 0)).map(drop).unwrap_err();
+    assert!(error.is_loss(), "{error}");
+    assert_eq!(contents_of(disk), before);
+    error
+}
+
 #[test]
-fn a_segment_that_was_cut_is_told_of_once() {
+fn a_segment_that_was_cut_is_refused_unless_the_loss_is_accepted() {
     let written = written(&contents_of(&log())[0].1) as u64;
     let mut losses = 0;
     // Through zeros, between records and within them.
     for found in (200..BYTES).rev().step_by(4) {
         let disk = log();
         set_length(&disk, SEGMENT, found);
-        let (short, last_index) = opened(&disk);
+        let error = refusal(&disk);
+        assert_eq!(matches!(error, Error::ShortSegment { .. }), found >= written, "{error}");
+        let (short, last_index) = accepted(&disk);
         let path = dir().join(SEGMENT);
         assert_eq!(short, Some(ShortTail { path, expected: BYTES, found, last_index }));
         assert!(last_index == 5 || found < written, "{found}");
@@ -64,8 +82,21 @@ fn a_segment_that_was_cut_is_told_of_once() {
     assert!(losses > 100, "{losses}");
 }
 
+/// etcd cuts the segment behind its last record, and may be killed then.
 #[test]
-fn a_later_segment_is_told_of_too() {
+fn etcd_may_have_cut_the_segment_at_the_end_of_a_record() {
+    let end = written(&contents_of(&log())[0].1) as u64;
+    let options = Options { etcd_wrote_last: true, ..options(BYTES) };
+    for (length, is_accepted) in [(end, true), (end + 8, false), (end - 8, false)] {
+        let disk = log();
+        set_length(&disk, SEGMENT, length);
+        let opened = Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options);
+        assert_eq!(opened.map(drop).map_err(|error| error.is_loss()).is_ok(), is_accepted);
+    }
+}
+
+#[test]
+fn a_later_segment_is_refused_too() {
     let disk = disk();
     let mut wal = create(&disk, options(256)).unwrap();
     for index in 1..=4 {
@@ -75,7 +106,9 @@ fn a_later_segment_is_told_of_too() {
     wal.close().unwrap();
     let name = segments(&disk, &dir()).pop().unwrap();
     set_length(&disk, &name, 248);
-    let open = || Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options(256)).unwrap();
+    let Error::ShortSegment { .. } = refusal(&disk) else { panic!("another error") };
+    let options = Options { accept_loss: true, ..options(256) };
+    let open = || Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options).unwrap();
     let short = open().0.short_tail.unwrap();
     assert_eq!((short.path, short.expected, short.found), (dir().join(name), 256, 248));
     assert_eq!(short.last_index, 4);
@@ -92,7 +125,7 @@ fn of_a_log_without_a_length_none_is_expected() {
     assert_eq!(opened(&disk), (None, 5));
     assert_eq!(contents_of(&disk)[0].1.len() as u64, BYTES);
     set_length(&disk, SEGMENT, 2000);
-    assert_eq!(opened(&disk).0.map(|short| short.expected), Some(BYTES));
+    assert_eq!(accepted(&disk).0.map(|short| short.expected), Some(BYTES));
     for text in ["", "clearlane-wal 1\nsegment 40", "clearlane-wal 2\nsegment 4096\n", "x"] {
         put_file(&disk, &length_file(), text.as_bytes());
         set_length(&disk, SEGMENT, 2000);
@@ -261,7 +294,8 @@ fn a_segment_is_as_long_on_a_full_disk() {
     assert_eq!(contents_of(&full.disk)[0].1.len() as u64, BYTES);
     assert_eq!(on(&full, options(BYTES)).short_tail, None);
     set_length(&full.disk, SEGMENT, 3000);
-    assert_eq!(on(&full, options(BYTES)).short_tail.map(|short| short.found), Some(3000));
+    let options = Options { accept_loss: true, ..options(BYTES) };
+    assert_eq!(on(&full, options).short_tail.map(|short| short.found), Some(3000));
 }
 
 #[test]

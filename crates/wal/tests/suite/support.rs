@@ -19,7 +19,7 @@ pub(crate) fn disk() -> SimulatedDisk {
 
 /// Segments of this size, all of them kept until a purge that leaves one.
 pub(crate) fn options(segment_bytes: u64) -> Options {
-    Options { segment_bytes, segments_max: Some(1) }
+    Options { segment_bytes, segments_max: Some(1), ..Options::default() }
 }
 
 pub(crate) fn create(disk: &SimulatedDisk, options: Options) -> Result<Wal> {
