@@ -142,6 +142,11 @@ impl BoltFile {
         })
     }
 
+    /// Whether bbolt, and so etcd or its tools, made the newest commit.
+    pub fn is_of_bbolt(&self) -> bool {
+        self.newest().is_ok_and(|newest| newest.is_of_bbolt)
+    }
+
     /// How many pages there are to be looked at: those below the high-water mark that the file is
     /// long enough for. If no meta page is valid, all of the file.
     pub fn pages(&self) -> PageId {

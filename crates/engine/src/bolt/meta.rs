@@ -11,6 +11,7 @@
 //! ```
 //!
 //! * bbolt fills the page with zeros when it commits: a trailer is there only if we wrote the page.
+//!   Zeros in its place show that bbolt wrote the page. A damaged trailer is not zero.
 //! * Damage of the first copy is noticed by the second, which takes its place. Without it, the file
 //!   would open with the commit before, and no reader could tell.
 
@@ -56,6 +57,8 @@ pub struct MetaPage {
     pub table: Option<TableRoot>,
     /// The first copy, or the page's header, was not as it was written.
     pub is_damaged: bool,
+    /// The trailer's place is zero: bbolt wrote the page.
+    pub is_of_bbolt: bool,
     /// It lies on the page of the other parity, as in a file that bbolt's `Tx.WriteTo` has made.
     pub is_misplaced: bool,
 }
@@ -168,7 +171,8 @@ pub(super) fn parse_meta_page(bytes: &[u8], place: PageId) -> Result<MetaPage, S
     if is_misplaced && (is_damaged || table.is_some()) {
         return Err(format!("txid {} does not belong on this page", meta.txid));
     }
-    Ok(MetaPage { meta, table, is_damaged, is_misplaced })
+    let is_of_bbolt = bytes[TRAILER_OFFSET..][..TRAILER_BYTES].iter().all(|byte| *byte == 0);
+    Ok(MetaPage { meta, table, is_damaged, is_of_bbolt, is_misplaced })
 }
 
 fn parse_trailer(bytes: &[u8]) -> Option<(Meta, TableRoot)> {
@@ -248,7 +252,8 @@ mod tests {
             let page = encode_meta_page(&meta(8), table);
             assert_eq!(page.len(), 4096);
             let (meta, is_damaged, is_misplaced) = (meta(8), false, false);
-            let expected = MetaPage { meta, table, is_damaged, is_misplaced };
+            let is_of_bbolt = table.is_none();
+            let expected = MetaPage { meta, table, is_damaged, is_of_bbolt, is_misplaced };
             assert_eq!(parse_meta_page(&page, 0), Ok(expected));
         }
     }
@@ -278,6 +283,7 @@ mod tests {
             let found = parse_meta_page(&damaged, 1).unwrap();
             assert_eq!(found.meta, meta(7), "bit {bit}");
             assert!(found.is_damaged || found.table.is_none(), "bit {bit} went unnoticed");
+            assert!(!found.is_of_bbolt, "bit {bit} makes the page bbolt's");
         }
     }
 
@@ -289,6 +295,7 @@ mod tests {
         mixed[512..].copy_from_slice(&old[512..]);
         let found = parse_meta_page(&mixed, 1).unwrap();
         assert_eq!((found.meta, found.table), (meta(7), None));
+        assert!(!found.is_of_bbolt);
     }
 
     #[test]

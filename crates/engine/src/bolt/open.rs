@@ -74,7 +74,7 @@ impl BoltStore {
         let path = &*shared.get();
         let len = file.len().map_err(Error::at(path))?;
         let chosen = choose_meta(&*file, path, &mut notes)?;
-        let MetaPage { meta, table: root, is_damaged, is_misplaced } = chosen;
+        let MetaPage { meta, table: root, is_damaged, is_misplaced, .. } = chosen;
         let needed = meta.high_water * u64::from(meta.page_size);
         if needed > len {
             let detail = format!("cut short: {len} bytes, and its pages take {needed}");
