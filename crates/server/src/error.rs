@@ -36,6 +36,12 @@ pub enum Error {
     Thread(#[from] std::io::Error),
     #[error("thread {thread} has panicked")]
     Panicked { thread: String },
+    /// The log has lost entries that the store has applied.
+    #[error(
+        "the log ends at entry {last}, and the store has applied up to entry {applied}: entries \
+         {first_missing} to {applied} are missing from the log"
+    )]
+    LogBehindStore { last: u64, first_missing: u64, applied: u64 },
     #[error("{what} is damaged: {why}")]
     Damaged { what: &'static str, why: String },
 }
@@ -57,6 +63,15 @@ pub(crate) fn try_scan(
 }
 
 impl Error {
+    /// Whether [`accept_loss`](clearlane_wal::Options::accept_loss) would start the member.
+    pub fn is_log_loss(&self) -> bool {
+        match self {
+            Error::Wal(error) => error.is_loss(),
+            Error::LogBehindStore { .. } => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn damaged(what: &'static str, why: impl Into<String>) -> Error {
         Error::Damaged { what, why: why.into() }
     }

@@ -332,6 +332,7 @@ fn set_bootstrap(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), Co
     member.initial_cluster_state = flags.text("initial-cluster-state").parse().map_err(fatal)?;
     member.cluster_token = flags.text("initial-cluster-token").to_owned();
     member.force_new_cluster = flags.switch("force-new-cluster");
+    member.wal.accept_loss = flags.switch("unsafe-accept-log-loss");
     Ok(())
 }
 

@@ -428,6 +428,8 @@ const DISCOVERY: &[Flag] = &[
 const UNSAFE: &[Flag] = &[
     flag("force-new-cluster", Switch, "false")
         .help("Start a new cluster of this member alone, with the data that it has."),
+    flag("unsafe-accept-log-loss", Switch, "false")
+        .help("Start although the log has lost acknowledged entries at its end; they stay lost."),
     flag("unsafe-no-fsync", Switch, "false")
         .ignored("Do not sync files, at the risk of losing data.", "files are always synced"),
 ];

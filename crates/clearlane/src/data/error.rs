@@ -8,7 +8,14 @@ use clearlane_engine::EngineKind;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Member(#[from] clearlane_server::Error),
+    Member(clearlane_server::Error),
+    /// The log has lost acknowledged entries.
+    #[error(
+        "{0}; nothing was changed. Remove this member from its cluster, and add it again with an \
+         empty data directory, or restore a backup. --unsafe-accept-log-loss starts this member \
+         without the missing entries, though it has acknowledged them"
+    )]
+    LogLoss(clearlane_server::Error),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
     #[error("the connections to other members: {0}")]
@@ -61,6 +68,15 @@ pub enum Error {
         "an election time-out of {election:?} must be at least five heartbeats, of {heartbeat:?} each"
     )]
     Timeouts { heartbeat: Duration, election: Duration },
+}
+
+impl From<clearlane_server::Error> for Error {
+    fn from(error: clearlane_server::Error) -> Error {
+        match error.is_log_loss() {
+            true => Error::LogLoss(error),
+            false => Error::Member(error),
+        }
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

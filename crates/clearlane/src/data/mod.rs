@@ -183,6 +183,9 @@ impl MemberConfig {
     }
 
     fn storage_config(&self) -> Result<StorageConfig> {
+        // Before the store is opened: its next commit is ours.
+        let etcd_wrote_last = self.engine_kind == EngineKind::Bolt
+            && store_version::is_of_etcd(&store_version::file_in(&self.member_dir()))?;
         let files = Arc::new(OsFileSystem);
         let snap = self.member_dir().join("snap");
         let store_dir =
@@ -190,7 +193,7 @@ impl MemberConfig {
         Ok(StorageConfig {
             files,
             wal_dir: self.wal_dir(),
-            wal: self.wal,
+            wal: wal::Options { etcd_wrote_last, ..self.wal },
             store_dir: store_dir.map_err(clearlane_server::Error::from)?,
             era: self.era,
             backend: self.backend.clone(),

@@ -47,6 +47,18 @@ pub(crate) fn check(file: &Path, has_log: bool) -> Result<()> {
     Ok(())
 }
 
+/// Whether etcd, or one of its tools, made the last commit of the store. `false` if there is no
+/// store.
+pub(crate) fn is_of_etcd(file: &Path) -> Result<bool> {
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_file() && found.len() > 0 => {
+            Ok(BoltFile::open(file).map_err(engine_error)?.is_of_bbolt())
+        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(file)(error)),
+        _ => Ok(false),
+    }
+}
+
 /// Of a store, or of a snapshot at `path`, whose records are got by `get`.
 pub(crate) fn check_versions(path: &Path, get: &GetRecord<'_>) -> Result<()> {
     let version = |bucket, key: &'static str| {

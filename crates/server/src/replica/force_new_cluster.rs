@@ -44,7 +44,7 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let auth = AuthStore::new(AuthConfig::default(), &storage.backend.locks);
     let opened = storage.open(&engine, &Arc::new(leases), &auth)?;
     let own = contents.metadata.node_id;
-    let (hard_state, found) = reach_store(&opened.progress, &mut wal, contents)?;
+    let (hard_state, found) = reach_store(&opened.progress, &mut wal, contents, &storage.wal)?;
     let applied = opened.progress.index;
     let commit = hard_state.commit.max(applied);
     // An entry may be on disk before the hard state with its term.

@@ -486,6 +486,8 @@ impl Replica {
 
     fn send_to_apply(&mut self, committed: Vec<Entry>) {
         let Some(last) = committed.last() else { return };
+        // So the store is never ahead of the log: a start relies on it.
+        assert!(last.index <= self.raft.persisted_index(), "an entry is applied before its sync");
         let bytes = committed.iter().map(|entry| entry.data.len() as u64).sum();
         self.unapplied.push_back((last.index, bytes));
         self.unapplied_bytes += bytes;

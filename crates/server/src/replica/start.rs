@@ -7,7 +7,8 @@
 //!   S ≤ store                          the store has come further: go on behind it
 //!   S > store, a copy at S is there    a crash came during an installation: end it
 //!   S > store, no copy at S            entries are missing: an error
-//!   log ends before the store          etcd, cut off: the log begins anew behind the store
+//!   log ends before the store          entries are missing: an error; but if etcd wrote the
+//!                                      store last, the log restarts after the store
 //! ```
 //!
 //! Entries behind the store's position are read from the log, and applied when raft commits them.
@@ -207,7 +208,7 @@ pub fn start(
     (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
     // The old eras confirm reads as etcd does.
     settings.raft.read_index_counts_as_ack = storage.era == Era::Clearlane;
-    let (state, entries) = reach_store(&progress, &mut wal, contents)?;
+    let (state, entries) = reach_store(&progress, &mut wal, contents, &storage.wal)?;
     // A member that has neither voted nor seen a term has granted no lease.
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
@@ -286,7 +287,7 @@ pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
     }
 }
 
-/// Warns if the last segment is short: the entries in it may be missing.
+/// Warns if the last segment is short, and the loss of its entries was accepted.
 pub(super) fn warn_short_tail(wal: &Wal) {
     let Some(ShortTail { path, expected, found, last_index }) = &wal.short_tail else { return };
     tracing::warn!(
