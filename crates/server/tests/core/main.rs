@@ -4,6 +4,7 @@
 
 mod alarms;
 mod compares;
+mod damaged_log;
 mod test_replica;
 mod raft_snapshots;
 mod replica_cluster;
