@@ -383,7 +383,7 @@ fn counted(address: &str, puts: u32) -> i64 {
 }
 
 #[test]
-fn a_log_that_has_lost_its_end_is_told_of() {
+fn a_log_that_has_lost_its_end_starts_with_a_flag_only() {
     const SEGMENT: u64 = 64_000_000;
     let words = "last segment is shorter than it was made";
     // The store commits nothing, so that it is not ahead of what is left of the log.
@@ -398,7 +398,11 @@ fn a_log_that_has_lost_its_end_is_told_of() {
         let file = std::fs::File::options().write(true).open(&segment).unwrap();
         file.set_len(SEGMENT - lost).unwrap();
 
-        let mut running = start(dir.path(), &flags);
+        let (status, said) = start(dir.path(), &flags).end();
+        let said = said.join("\n");
+        assert!(!status.success() && said.contains("--unsafe-accept-log-loss"), "{said}");
+        let accepting = [&flags[..], &["--unsafe-accept-log-loss"]].concat();
+        let mut running = start(dir.path(), &accepting);
         let line = running.json(words);
         assert_eq!(line["level"], "warn");
         assert_eq!(line["segment"], segment.to_str().unwrap());

@@ -31,6 +31,13 @@ pub enum Error {
          {segment}, and was on disk up to {durable}"
     )]
     LostEnd { path: PathBuf, segment: String, offset: u64, last_index: u64, durable: String },
+    /// A record in the last segment is missing, and records of a later sync follow. Nothing was
+    /// changed.
+    #[error(
+        "{path}: damaged at offset {offset}: the record after entry {last_index} is missing, and \
+         was on disk, since offset {later} has a record that was written later"
+    )]
+    LostRecord { path: PathBuf, offset: u64, last_index: u64, later: u64 },
     /// The last segment is shorter than it was made. Nothing was changed.
     #[error(
         "{}: the segment has {} bytes, and was made with {}: its end is lost; the last entry that \
@@ -58,7 +65,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether [`Options::accept_loss`](crate::Options) would open the log.
     pub fn is_loss(&self) -> bool {
-        matches!(self, Error::LostEnd { .. } | Error::ShortSegment { .. })
+        use Error::{LostEnd, LostRecord, ShortSegment};
+        matches!(self, LostEnd { .. } | LostRecord { .. } | ShortSegment { .. })
     }
 
     pub(crate) fn path(path: &Path, doing: &'static str, source: io::Error) -> Error {

@@ -104,6 +104,56 @@ impl SegmentBytes {
         self.read_record(&frame, crc)
     }
 
+    /// Searches after a torn frame at `offset` for a record that was written after a sync that
+    /// covered the frame. Then the frame is not torn, but damaged. Returns the record's offset.
+    ///
+    /// What is written between two syncs has no entry after a state that follows another entry
+    /// (unless a snapshot record is between them). So the third record of "entry, state, entry" is
+    /// of a later sync. The search counts only records whose crc continues from the record before.
+    pub(super) fn find_later_sync(&self, offset: u64) -> Option<u64> {
+        let (mut at, mut crc) = (offset, None);
+        let (mut has_entry, mut has_state) = (false, false);
+        while at < self.end() {
+            let Some((record, next)) = self.find_record(at, crc) else {
+                (at, crc) = (at + ALIGNMENT, None);
+                continue;
+            };
+            match record.kind {
+                RecordKind::Entry if has_state => return Some(at),
+                RecordKind::Entry => has_entry = true,
+                RecordKind::State => has_state = has_entry,
+                _ => (has_entry, has_state) = (false, false),
+            }
+            (at, crc) = (next, Some(record.crc));
+        }
+        None
+    }
+
+    /// A whole record at `offset`, and the offset after it. Without the crc before it, the record
+    /// after it must fit.
+    fn find_record(&self, offset: u64, crc: Option<u32>) -> Option<(Record<'_>, u64)> {
+        let (record, next) = self.decode_frame(offset)?;
+        let is_found = match crc {
+            Some(crc) => check_crc(&record, crc).is_ok(),
+            None => self
+                .decode_frame(next)
+                .is_some_and(|(following, _)| check_crc(&following, record.crc).is_ok()),
+        };
+        is_found.then_some((record, next))
+    }
+
+    /// A frame with a record of any crc, other than a segment's first records.
+    fn decode_frame(&self, offset: u64) -> Option<(Record<'_>, u64)> {
+        let field = u64::from_le_bytes(*self.bytes_from(offset).first_chunk()?);
+        let frame = Frame { offset, length: field & ((1 << LENGTH_BITS) - 1) };
+        if frame.length == 0 || field != length_field(frame.length) || frame.end() > self.end() {
+            return None;
+        }
+        let record = Record::decode(self.slice(frame.body(), frame.body() + frame.length)).ok()?;
+        let is_head = matches!(record.kind, RecordKind::Crc | RecordKind::Metadata);
+        (!is_head).then_some((record, frame.end()))
+    }
+
     fn bytes_from(&self, offset: u64) -> &[u8] {
         self.slice(offset, u64::MAX)
     }

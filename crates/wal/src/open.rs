@@ -17,7 +17,7 @@ use super::durable_end::{self, DurableEnd};
 use super::repair::repair_tail;
 use super::scan::{OpenSegment, ScanEnd, ScannedRecord, scan};
 use super::segment_name::SegmentName;
-use super::writer::{LogEnd, Wal, WalDir};
+use super::writer::{Wal, WalDir};
 use super::{Contents, Options};
 use crate::error::{Error, Result};
 use crate::files::{File, FileSystem};
@@ -88,9 +88,10 @@ impl Wal {
         // A record before the segments that are read is before the snapshot.
         let durable = durable.filter(|end| end.segment.sequence >= needed[0].sequence);
         let (contents, found) = read_contents(dir, &segments, durable.as_ref(), start)?;
-        let is_lost = durable.is_some_and(|_| !found.has_durable_end);
-        if let Some(durable) = durable.filter(|_| is_lost && !options.accept_loss) {
-            return Err(lost_end(dir, needed[needed.len() - 1], &found.end, &durable));
+        let durable = durable.filter(|_| !found.has_durable_end);
+        let lost = find_loss(dir, needed[needed.len() - 1], &found, durable);
+        if let Some(error) = lost.clone().filter(|_| !options.accept_loss) {
+            return Err(error);
         }
         let ScanEnd { mut end, written, .. } = found;
         // Behind a snapshot that was never taken, the log ends where what was returned ends.
@@ -99,7 +100,7 @@ impl Wal {
         let snapshot = snapshots.filter(|index| *index <= contents.hard_state.commit).max();
         end.snapshot_index = snapshot.unwrap_or(start.0);
         let Some(mut last) = segments.pop() else { return Err(no_snapshot(dir, start)) };
-        if is_lost {
+        if durable.is_some() {
             // Before the end is cut: the log would not reach it after a crash, either.
             let removed = durable_end::remove(&*files, dir);
             removed.map_err(|source| Error::path(dir, "forget where it was on disk", source))?;
@@ -111,27 +112,44 @@ impl Wal {
         let read = segments.into_iter().map(|segment| (segment.name, Some(segment)));
         let wal_dir = WalDir { files, dir: dir.to_owned(), options };
         let mut wal = Wal::new(wal_dir, unread.chain(read).collect(), last, end);
-        wal.short_tail = short_tail;
+        (wal.accepted_loss, wal.short_tail) = (lost, short_tail);
         wal.ended_in_full_segment = is_full;
         wal.create_durable_end()?;
         Ok((wal, contents))
     }
 }
 
-/// The error for a log without the record that ends at `durable`.
-fn lost_end(dir: &Path, last: SegmentName, end: &LogEnd, durable: &DurableEnd) -> Error {
+/// Returns the error for a log that has lost records that were on disk, or `None`. `durable` is the
+/// durable end, if the log does not have it. `last` is the last segment.
+fn find_loss(
+    dir: &Path,
+    last: SegmentName,
+    found: &ScanEnd,
+    durable: Option<DurableEnd>,
+) -> Option<Error> {
+    let ScanEnd { end, later_sync, .. } = found;
+    let last_index = end.validator.last_index;
+    let Some(durable) = durable else {
+        let path = dir.join(last.to_string());
+        return later_sync.map(|later| Error::LostRecord {
+            path,
+            offset: end.offset,
+            last_index,
+            later,
+        });
+    };
     if !durable.is_after((last.sequence, end.offset)) {
         let detail = "the record that was on disk here is another one";
         let path = dir.join(durable.segment.to_string());
-        return Error::corrupt(&path, durable.offset, detail);
+        return Some(Error::corrupt(&path, durable.offset, detail));
     }
-    Error::LostEnd {
+    Some(Error::LostEnd {
         path: dir.to_owned(),
         segment: last.to_string(),
         offset: end.offset,
-        last_index: end.validator.last_index,
+        last_index,
         durable: durable.to_string(),
-    }
+    })
 }
 
 fn no_snapshot(dir: &Path, (index, term): (u64, u64)) -> Error {

@@ -49,6 +49,8 @@ pub(super) struct ScanEnd {
     pub(super) written: u64,
     /// Whether a record ends at the expected durable end, with the same crc.
     pub(super) has_durable_end: bool,
+    /// The offset of a record of a later sync, if the end looks torn and is not.
+    pub(super) later_sync: Option<u64>,
 }
 
 /// Reads segments, at least one, without a gap in their sequence. An error of `tell` makes the log
@@ -61,7 +63,7 @@ pub(super) fn scan(
     let first = segments.first().map_or(0, |segment| segment.name.index);
     let validator = LogValidator::after(first.saturating_sub(1));
     let end = LogEnd { validator, ..LogEnd::default() };
-    let mut found = ScanEnd { end, written: 0, has_durable_end: false };
+    let mut found = ScanEnd { end, written: 0, has_durable_end: false, later_sync: None };
     for (at, open) in segments.iter().enumerate() {
         let is_last = at + 1 == segments.len();
         let unread = |source| Error::path(&open.path, "read it", source);
@@ -71,6 +73,9 @@ pub(super) fn scan(
         found.has_durable_end |=
             found.end.read_segment(open, &mut window, (at == 0, expected), &mut tell)?;
         found.written = window.written();
+        if is_last && found.written > found.end.offset {
+            found.later_sync = window.find_later_sync(found.end.offset);
+        }
     }
     Ok(found)
 }

@@ -60,6 +60,12 @@ impl<'a> Window<'a> {
         (matches!(found, FrameResult::Record { .. }) || self.reaches_end()).then_some(found)
     }
 
+    /// See [`SegmentBytes::find_later_sync`]. The frame at `offset` is torn, so the window reaches
+    /// the end of the segment.
+    pub(super) fn find_later_sync(&self, offset: u64) -> Option<u64> {
+        self.visible.find_later_sync(offset)
+    }
+
     fn reaches_end(&self) -> bool {
         self.visible.end() >= self.length
     }

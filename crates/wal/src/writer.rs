@@ -2,10 +2,13 @@
 //!
 //! ```text
 //!   append ── check rules ── encode into the buffer ── (128 KiB: write, no sync)
-//!   sync   ── write the rest ── segment full? ─ no ─ reserve space ── sync
-//!                                             └ yes ─ cut
+//!   sync   ── state ── write the rest ── segment full? ─ no ─ reserve space ── sync
+//!                                                      └ yes ─ cut
 //! ```
 //!
+//! * A sync covers entries and, after them, one state. So an entry that follows a state which
+//!   follows another entry shows that the first entry was synced. A start relies on it, as it can in
+//!   a log of etcd: see [`SegmentBytes::find_later_sync`](super::frame::SegmentBytes).
 //! * A segment is full when what was written reaches its size. It may be longer by one batch, and
 //!   by more while the disk has no space for another segment.
 //! * The first failed write or sync is the last operation: it is kept, and every later one returns
@@ -40,6 +43,8 @@ pub struct Wal {
     end: LogEnd,
     /// Encoded records, to be written at `end.offset`.
     buffer: Vec<u8>,
+    /// The newest state, if its record is not in the buffer yet.
+    pending_state: Option<HardState>,
     /// Scratch space for the data of one record.
     data: Vec<u8>,
     /// Whether something was appended since the last sync.
@@ -48,6 +53,8 @@ pub struct Wal {
     durable_snapshot_index: u64,
     /// Names the end of what the last sync covered. `None` if the disk was full at the start.
     durable_end: Option<DurableEndFile>,
+    /// The error that [`Options::accept_loss`] has suppressed when the log was opened.
+    pub accepted_loss: Option<Error>,
     /// Set if the last segment had lost its end when the log was opened.
     pub short_tail: Option<ShortTail>,
     /// Whether the log ended, when it was opened, where a full segment had been cut: everything
@@ -114,10 +121,12 @@ impl Wal {
             earlier_segments,
             last_segment,
             buffer: Vec::with_capacity(BUFFER_MAX),
+            pending_state: None,
             data: Vec::new(),
             is_dirty: false,
             durable_snapshot_index: end.snapshot_index,
             durable_end: None,
+            accepted_loss: None,
             short_tail: None,
             ended_in_full_segment: false,
             failed: None,
@@ -158,6 +167,8 @@ impl Wal {
         });
         let rules = self.check_append(snapshot, between.as_ref(), entries, state)?;
         if let Some(snapshot) = snapshot {
+            // A reader decides by the commit index whether the log restarts here.
+            self.put_pending_state();
             self.put(RecordKind::Snapshot, |out| out.extend(snapshot.encode()));
             self.end.snapshot_index = self.end.snapshot_index.max(snapshot.index);
         }
@@ -172,7 +183,8 @@ impl Wal {
             }
         }
         if let Some(state) = state {
-            self.put(RecordKind::State, |out| out.extend(state.encode()));
+            self.pending_state = Some(*state);
+            self.is_dirty = true;
         }
         self.end.validator = rules;
         let is_voted = state.is_some_and(|new| (new.term, new.vote) != (old.term, old.vote));
@@ -203,6 +215,12 @@ impl Wal {
         Ok(rules)
     }
 
+    fn put_pending_state(&mut self) {
+        if let Some(state) = self.pending_state.take() {
+            self.put(RecordKind::State, |out| out.extend(state.encode()));
+        }
+    }
+
     fn put(&mut self, kind: RecordKind, encode: impl FnOnce(&mut Vec<u8>)) {
         self.data.clear();
         encode(&mut self.data);
@@ -216,6 +234,7 @@ impl Wal {
         if !self.is_dirty {
             return Ok(());
         }
+        self.put_pending_state();
         self.flush()?;
         let is_full = self.should_cut();
         if is_full {

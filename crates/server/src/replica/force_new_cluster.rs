@@ -23,7 +23,7 @@ use clearlane_wal::Wal;
 use clearlane_wal::{ConfChange, Entry, EntryKind, HardState};
 
 use super::reach_store::reach_store;
-use super::start::{StorageConfig, warn_short_tail};
+use super::start::{StorageConfig, warn_lost_entries};
 use crate::error::{Error, Result};
 use crate::membership::MemberChange;
 use crate::raft_snapshot;
@@ -37,7 +37,7 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let start = (newest.index, newest.term);
     let (files, dir) = (Arc::clone(&storage.files), &storage.wal_dir);
     let (mut wal, contents) = Wal::open(files, dir, start, storage.wal)?;
-    warn_short_tail(&wal);
+    warn_lost_entries(&wal);
     let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
     // Opening the store needs a lessor and users; neither is used.
     let leases = Lessor::new(lease::Config::new(Duration::ZERO), &storage.backend.locks);

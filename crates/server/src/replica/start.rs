@@ -197,7 +197,7 @@ pub fn start(
     // The log first: what is read of it is synced from here on, and then a copy may replace the
     // store because of it.
     let (mut wal, contents) = open_wal(&storage, &snapshots, &newest, behind)?;
-    warn_short_tail(&wal);
+    warn_lost_entries(&wal);
     let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
     let leases = Arc::new(Lessor::new(lease_config(&settings), &storage.backend.locks));
     let auth = Arc::new(AuthStore::new(settings.auth.clone(), &storage.backend.locks));
@@ -287,8 +287,11 @@ pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
     }
 }
 
-/// Warns if the last segment is short, and the loss of its entries was accepted.
-pub(super) fn warn_short_tail(wal: &Wal) {
+/// Warns if the log has lost acknowledged entries, and the flag accepts that.
+pub(super) fn warn_lost_entries(wal: &Wal) {
+    if let Some(error) = &wal.accepted_loss {
+        tracing::warn!(%error, "--unsafe-accept-log-loss: acknowledged entries are lost");
+    }
     let Some(ShortTail { path, expected, found, last_index }) = &wal.short_tail else { return };
     tracing::warn!(
         segment = %path.display(),

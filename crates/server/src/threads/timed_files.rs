@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use clearlane_wal::DURABLE_END_FILE;
 use clearlane_wal::files::{File, FileSystem};
 
 use super::disk_space::DiskSpace;
@@ -22,8 +23,13 @@ pub(super) struct TimedFiles {
 }
 
 impl TimedFiles {
-    fn wrap(&self, file: Box<dyn File>) -> Box<dyn File> {
-        Box::new(TimedFile { file, shared: self.clone() })
+    /// The file with the log's durable end is not wrapped: it is no part of the log, and a write to
+    /// it may fail on a full disk.
+    fn wrap(&self, path: &Path, file: Box<dyn File>) -> Box<dyn File> {
+        match path.ends_with(DURABLE_END_FILE) {
+            true => file,
+            false => Box::new(TimedFile { file, shared: self.clone() }),
+        }
     }
 }
 
@@ -42,11 +48,11 @@ impl FileSystem for TimedFiles {
             .retry_while_full(|| self.files.create(path).map(|file| created = Some(file)))?;
         let created =
             created.ok_or_else(|| io::Error::other("a file that was made is not there"))?;
-        Ok(self.wrap(created))
+        Ok(self.wrap(path, created))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.files.open(path).map(|file| self.wrap(file))
+        self.files.open(path).map(|file| self.wrap(path, file))
     }
 
     fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>> {

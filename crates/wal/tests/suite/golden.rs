@@ -107,7 +107,10 @@ fn two_segments_have_these_bytes() {
     let bootstrap =
         Entry { kind: EntryKind::ConfChange, term: 1, index: 1, data: add.encode().into() };
     wal.save(&[bootstrap], Some(&state(1, 0, 1))).unwrap();
+    // A state is written with the next sync.
+    wal.sync().unwrap();
     wal.save(&[entry(2, 2, "")], Some(&state(2, 0x2e, 1))).unwrap();
+    wal.sync().unwrap();
     wal.save(&[entry(2, 3, &"v".repeat(900))], Some(&state(2, 0x2e, 2))).unwrap();
     wal.sync().unwrap();
     save_snapshot(&mut wal, snapshot(2, 2)).unwrap();

@@ -3,6 +3,7 @@
 
 mod damage;
 mod disk;
+mod durable_end;
 mod golden;
 mod group;
 mod model;
