@@ -22,9 +22,9 @@ use clearlane_server::replica::{
     Applier, ApplyReport, Completions, Replica, ReplicaConfig, ReplicaInput, RequestQueue,
     StorageConfig, bootstrap, start,
 };
-use clearlane_wal::files::{Fault, SimulatedDisk};
+use clearlane_wal::files::{Fault, FileSystem as _, SimulatedDisk, read_short};
 use clearlane_wal::group_commit::{Batch, BatchResult};
-use clearlane_wal::{Entry, Metadata, Wal};
+use clearlane_wal::{DURABLE_END_FILE, Entry, Metadata, Wal};
 
 use crate::auth_proposals::BCRYPT_COST;
 use crate::bugs::PlantedBug;
@@ -212,9 +212,15 @@ impl Machine {
         if !planted_bug.skips_sync(&batch) {
             return Some(batch.write(wal));
         }
+        // A program without the sync names no durable end either.
+        let durable = Path::new(WAL_DIR).join(DURABLE_END_FILE);
+        let before = read_short(&self.disk, &durable, u64::MAX);
         self.disk.skip_syncs(1);
         let written = batch.write(wal);
         self.disk.skip_syncs(u64::MAX);
+        if let (Ok(before), Ok(mut file)) = (before, self.disk.open(&durable)) {
+            let _ = file.write_at(0, &before);
+        }
         Some(written)
     }
 

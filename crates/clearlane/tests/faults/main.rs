@@ -24,6 +24,7 @@ mod frames;
 mod single_member;
 mod lagging_follower;
 mod compacting;
+mod damaged_log;
 mod full;
 mod leaderless;
 mod heavy;
