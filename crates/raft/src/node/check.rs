@@ -1,7 +1,6 @@
 //! Refuses messages from peers that raft would not survive.
 //!
-//! A heartbeat that commits what this member does not have, an append with a gap, or a question
-//! without an id stops the process in raft's own code. This is a guard against damage and bugs, not
+//! An append with a gap, or a question without an id, stops the process in raft's own code. This is a guard against damage and bugs, not
 //! against a member that wants to do harm: a false message that is well-formed passes. Behind these
 //! checks:
 //!
@@ -154,9 +153,6 @@ pub(super) fn check_against_state(
         // What this member has forwarded comes back if it leads by now and the other member knows.
         MessageType::MsgPropose | MessageType::MsgReadIndex => Ok(()),
         _ if message.from == raft.id => Err("it is from the member itself"),
-        MessageType::MsgHeartbeat => {
-            ensure(message.commit <= last, "it commits what this member does not have")
-        }
         MessageType::MsgAppendResponse => {
             let counts = raft.state == StateRole::Leader && message.term == raft.term;
             let possible = message.reject || message.index <= last;

@@ -25,6 +25,13 @@ pub enum Error {
     UnknownPeer(u64),
 
     // The process must stop.
+    /// A leader counts on entries that this member acknowledged and no longer has.
+    #[error(
+        "this member has lost entries of its log: leader {leader:x} has its acknowledgement of all \
+         entries up to {acknowledged}, and its log ends at {last_index}; remove this member with \
+         `member remove`, and add it again with `member add` and an empty data directory"
+    )]
+    LostLog { leader: u64, acknowledged: u64, last_index: u64 },
     #[error("raft stopped: {0}")]
     Fatal(String),
 }

@@ -18,6 +18,7 @@ mod check;
 mod ready;
 mod error;
 mod heartbeats;
+mod lost_log;
 mod fix_append;
 mod message;
 mod read_index_answer;
@@ -33,6 +34,7 @@ use raft::{RawNode, SnapshotStatus, StateRole};
 
 pub use self::config::{RaftNodeConfig, RecoveredState};
 pub use self::error::{Error, Result};
+pub use self::lost_log::{LostLog, LostLogReports};
 pub use self::message::Message;
 use self::pending_appends::{DurableAppends, PendingAppends};
 pub use self::ready::{Leadership, ReadState, Ready, ReadyAppend, Role};
@@ -58,6 +60,7 @@ pub struct RaftNode {
     installing_index: Option<u64>,
     /// Since the last [`Ready`].
     forwarded_bytes: u64,
+    lost_log_reports: LostLogReports,
 }
 
 impl RaftNode {
@@ -83,6 +86,7 @@ impl RaftNode {
             delivered_index: applied,
             installing_index: None,
             forwarded_bytes: 0,
+            lost_log_reports: LostLogReports::default(),
         };
         driver.draw_election_timeout();
         driver.reported_leadership = driver.leadership();
@@ -121,7 +125,8 @@ impl RaftNode {
     }
 
     /// What raft cannot use now it drops without an error, proposals too: a client repeats its
-    /// request. After an error nothing has changed, and another message may be valid.
+    /// request. After an error nothing has changed, and another message may be valid. After
+    /// [`Error::LostLog`] the owner must stop the member.
     pub fn step(&mut self, message: Message) -> Result<()> {
         self.check_message(&message)?;
         let from = message.from();
@@ -134,6 +139,11 @@ impl RaftNode {
             return Ok(());
         }
         if self.answer_read_index(&message) {
+            return Ok(());
+        }
+        if let Some(lost) = lost_log::loss_in_rejection(&message.0, &self.raw_node.raft) {
+            self.lost_log_reports.count += 1;
+            self.lost_log_reports.last = Some(lost);
             return Ok(());
         }
         match kind {
@@ -164,6 +174,7 @@ impl RaftNode {
         {
             return nonsense(words);
         }
+        lost_log::check_heartbeat(&message.0, raft)?;
         let known = raft.prs().get(message.from()).is_some();
         match message.0.get_msg_type() {
             MessageType::MsgPropose | MessageType::MsgReadIndex if !known => {
@@ -483,6 +494,11 @@ impl RaftNode {
     /// The state in which the store was last synced.
     pub fn durable_position(&self) -> &LogPosition {
         &self.raw_node.store().durable
+    }
+
+    /// Members that have rejected entries below what they acknowledged to this member.
+    pub fn lost_log_reports(&self) -> LostLogReports {
+        self.lost_log_reports
     }
 
     /// By member, as this leader knows; for the other members only.

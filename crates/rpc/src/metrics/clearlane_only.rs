@@ -27,6 +27,9 @@ pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let figures = sources.server.threads().metrics();
     let missing = figures.log_missing.load(Ordering::Relaxed);
     page.family("clearlane_wal_missing_bytes", "gauge", help).sample(&[], missing);
+    let help = "Appends that members rejected although they had acknowledged these entries.";
+    let lost = figures.lost_log_reports.load(Ordering::Relaxed);
+    page.family("clearlane_raft_lost_log_reports_total", "counter", help).sample(&[], lost);
     let help = "By how much ticks of raft were late.";
     let late = PrometheusHistogram::merge([&figures.tick_lateness]);
     page.family("clearlane_raft_tick_lateness_seconds", "histogram", help).histogram(&[], &late);

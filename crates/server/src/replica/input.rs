@@ -67,8 +67,10 @@ impl Replica {
                 }
             }
             ReplicaInput::Message(message) => {
-                // A message that raft refuses is not this member's error.
-                let _ = self.receive(message);
+                // A message that raft refuses is not this member's error, but it may prove one.
+                if let Err(error @ raft::Error::LostLog { .. }) = self.receive(message) {
+                    return Err(error.into());
+                }
             }
             ReplicaInput::RaftSnapshot(copy) => self.handle_received_snapshot(*copy)?,
             ReplicaInput::RaftSnapshotSent { to, is_delivered } => {

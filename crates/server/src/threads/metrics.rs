@@ -99,6 +99,8 @@ pub struct Metrics {
     /// Bytes that the log's last segment was too short by at the start.
     pub log_missing: AtomicU64,
     pub late_heartbeats: AtomicU64,
+    /// Appends that members rejected below the index that they had acknowledged to this leader.
+    pub lost_log_reports: AtomicU64,
     pub tick_lateness: DurationHistogram,
     /// The maximum, in nanoseconds.
     pub tick_lateness_max: AtomicU64,
@@ -135,6 +137,7 @@ impl Default for Metrics {
             slow_applies: count(),
             log_missing: count(),
             late_heartbeats: count(),
+            lost_log_reports: count(),
             tick_lateness: DurationHistogram::new(Duration::from_millis(1), 12),
             tick_lateness_max: count(),
         }

@@ -15,6 +15,7 @@
 mod apply_loop;
 mod commit_thread;
 mod completions;
+mod lost_logs;
 mod request_channel;
 mod metrics;
 mod network;

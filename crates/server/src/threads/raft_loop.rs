@@ -15,6 +15,7 @@ use clearlane_wal::group_commit::Batch;
 
 use super::commit_thread::CommitCommand;
 use super::completions::CompletionBatches;
+use super::lost_logs::LostLogLogger;
 use super::raft_loop_queue::RaftLoopEvent;
 use super::wal_thread::WalCommand;
 use super::{Network, ServerState};
@@ -48,6 +49,7 @@ struct RaftLoop<'s> {
     is_wal_writing: bool,
     unreachable: Vec<u64>,
     completion_batches: CompletionBatches,
+    lost_logs: LostLogLogger,
     is_stopping: bool,
 }
 
@@ -80,6 +82,7 @@ pub(super) fn run(
         is_wal_writing: false,
         unreachable: Vec::new(),
         completion_batches: CompletionBatches::default(),
+        lost_logs: LostLogLogger::default(),
         is_stopping: false,
     };
     let mut next_tick = shared.start.elapsed() + tick;
@@ -149,6 +152,7 @@ impl RaftLoop<'_> {
         let reads = self.replica.read_index_metrics();
         metrics.slow_read_indexes.store(reads.late_answers + reads.timed_out, Relaxed);
         metrics.leases_expired.store(self.replica.leases_expired, Relaxed);
+        self.lost_logs.report(self.replica.raft().lost_log_reports(), self.state);
         self.state.status.committed.store(self.replica.raft().committed_index(), Relaxed);
         let awaited = self.replica.awaited_index();
         if awaited != std::mem::replace(&mut self.awaited_index, awaited) {

@@ -1,0 +1,67 @@
+//! Detects members that have lost entries of their log that they acknowledged.
+//!
+//! A leader counts what each member has acknowledged. A member with a wiped or older disk no longer
+//! has these entries. If both sides continued, an entry could count as committed while too few disks
+//! have it, and a later election could lose it.
+//!
+//! ```text
+//!   leader, term 7      m2 has acknowledged 1..40     heartbeat to m2: commit 40
+//!   m2, wiped           log ends at 3                 40 > 3: m2 stops
+//!                       m2 rejects an append          hint 3 < 40: the leader ignores it
+//! ```
+//!
+//! * **The member.** The commit index of a heartbeat is at most the index that the receiver has
+//!   acknowledged to this leader, and acknowledgements leave when the entries are on disk. So a
+//!   commit index above the last entry proves the loss, in the member's term or in a later one. An
+//!   append may carry a larger commit index, and a heartbeat of an earlier term is answered by raft.
+//! * **The leader.** A member that has all it acknowledged names a hint at or above that index: its
+//!   entries up to there have the leader's terms. A lower hint is late, or the log is lost. In both
+//!   cases the acknowledged index stays, and no earlier entries are sent.
+
+use raft::eraftpb::{Message, MessageType};
+use raft::{Raft, StateRole};
+
+use super::error::{Error, Result};
+use crate::log::LogStorage;
+
+/// What a leader has seen of members that lost acknowledged entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostLogReports {
+    /// Rejections that were below the acknowledged index, since the start.
+    pub count: u64,
+    /// The newest one.
+    pub last: Option<LostLog>,
+}
+
+/// A member that lacks entries it acknowledged to this leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostLog {
+    pub member: u64,
+    /// The member has acknowledged all entries up to this index.
+    pub acknowledged: u64,
+    /// The last index at which the member's log may agree with the leader's.
+    pub found: u64,
+}
+
+/// Fails with [`Error::LostLog`] if the message proves that this member's log is incomplete.
+pub(super) fn check_heartbeat(message: &Message, raft: &Raft<LogStorage>) -> Result<()> {
+    let last_index = raft.raft_log.last_index();
+    let is_heartbeat = message.get_msg_type() == MessageType::MsgHeartbeat;
+    if is_heartbeat && message.term >= raft.term && message.commit > last_index {
+        let (leader, acknowledged) = (message.from, message.commit);
+        return Err(Error::LostLog { leader, acknowledged, last_index });
+    }
+    Ok(())
+}
+
+/// Returns the loss that a member's rejection shows to this leader, if any.
+pub(super) fn loss_in_rejection(message: &Message, raft: &Raft<LogStorage>) -> Option<LostLog> {
+    let counts = raft.state == StateRole::Leader && message.term == raft.term;
+    let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;
+    if !counts || !is_rejection {
+        return None;
+    }
+    let acknowledged = raft.prs().get(message.from)?.matched;
+    let lost = LostLog { member: message.from, acknowledged, found: message.reject_hint };
+    (lost.found < acknowledged).then_some(lost)
+}
