@@ -18,6 +18,6 @@ pub mod read_index;
 
 pub use log::LogPosition;
 pub use node::{
-    Error, Leadership, LostLog, LostLogReports, Message, RaftNode, RaftNodeConfig, ReadState, Ready, ReadyAppend,
-    RecoveredState, Result, Role,
+    Error, Leadership, LostLog, LostLogReports, Message, RaftNode, RaftNodeConfig, ReadState,
+    Ready, ReadyAppend, RecoveredState, Result, Role,
 };

@@ -30,7 +30,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use raft::eraftpb::MessageType;
-use raft::{RawNode, SnapshotStatus, StateRole};
+use raft::{GetEntriesContext, RawNode, SnapshotStatus, StateRole};
 
 pub use self::config::{RaftNodeConfig, RecoveredState};
 pub use self::error::{Error, Result};
@@ -42,6 +42,9 @@ use self::rng::Rng;
 use crate::convert::{self, RaftForm as _};
 use crate::log::{LogPosition, LogStorage};
 use clearlane_wal::{ConfChange, ConfState, Entry, EntryKind, HardState};
+
+/// The term of the entries that add the first members. Elections begin above it.
+const FIRST_TERM: u64 = 1;
 
 pub struct RaftNode {
     raw_node: RawNode<LogStorage>,
@@ -474,6 +477,28 @@ impl RaftNode {
 
     pub fn last_index(&self) -> u64 {
         self.raw_node.raft.raft_log.last_index()
+    }
+
+    /// Returns whether the log has only the entries with which its cluster was created. They have
+    /// the first term, and no leader.
+    pub fn has_only_first_entries(&self) -> bool {
+        self.raw_node.raft.raft_log.last_term() <= FIRST_TERM
+    }
+
+    /// Returns the entries above an index, committed or not, as far as they are in memory.
+    pub fn entries_above(&self, index: u64) -> Vec<Entry> {
+        let log = &self.raw_node.raft.raft_log;
+        let first = log.first_index().max(index + 1);
+        let context = GetEntriesContext::empty(false);
+        let entries = log.slice(first, log.last_index() + 1, None, context);
+        entries.unwrap_or_default().iter().map(Entry::from_raft).collect()
+    }
+
+    /// The index that a member has acknowledged to this leader; 0 if this member does not lead.
+    pub fn acknowledged_by(&self, id: u64) -> u64 {
+        let raft = &self.raw_node.raft;
+        let progress = raft.prs().get(id).filter(|_| raft.state == StateRole::Leader);
+        progress.map_or(0, |progress| progress.matched)
     }
 
     /// Up to where this member's log is on disk.

@@ -15,6 +15,7 @@
 //! ([`check_learner_ready`], [`MembershipRejection::NotEnoughStarted`]).
 
 mod change;
+mod first_start;
 mod ids;
 mod member;
 mod members;
@@ -23,6 +24,7 @@ mod urls;
 
 pub use change::MemberChange;
 pub use clearlane_proto::etcdserverpb::Member;
+pub use first_start::{AdmittingLeader, FirstStart, NewMember, find_member, is_published};
 pub use ids::{cluster_id, member_id};
 pub(crate) use members::CLUSTER_VERSION_KEY;
 pub use members::{LEARNERS_MAX, Members, check_learner_ready};

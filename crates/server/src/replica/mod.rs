@@ -21,6 +21,7 @@ mod large_proposals;
 mod leases;
 mod reach_store;
 mod ready;
+mod report;
 mod own_alarm;
 mod request_queue;
 mod sole_voter;
@@ -60,7 +61,9 @@ pub use self::ready::{
 };
 pub use self::request_queue::{NO_DEADLINE, ROUND_LENGTH, RequestId, RequestOutcome, RequestQueue};
 pub use self::slow::{ApplyTimer, SlowEntry};
-pub use self::start::{CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, start};
+pub use self::start::{
+    CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, bootstrap_admitted, start,
+};
 pub use self::wait::Wait;
 use self::wait::WaitingRequest;
 use self::wal_pipeline::{AfterSync, WalPipeline};

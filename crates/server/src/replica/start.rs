@@ -39,7 +39,7 @@ use super::{Applier, ApplyTimer, Replica, Wait};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
 use crate::error::Result;
-use crate::membership::{Member, MemberChange, Members};
+use crate::membership::{AdmittingLeader, Member, MemberChange, Members};
 use crate::raft_snapshot::{self, StoreDir};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,12 +167,26 @@ pub(super) struct OpenedStore {
 /// which add all of them; a member that joins begins with none, and gets everything from the
 /// others.
 pub fn bootstrap(storage: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
+    bootstrap_admitted(storage, metadata, first, None)
+}
+
+/// Creates the log of a new member. If a leader has admitted it, it begins in that leader's term and
+/// with a vote for it.
+pub fn bootstrap_admitted(
+    storage: &StorageConfig,
+    metadata: Metadata,
+    first: &[Member],
+    admitted_by: Option<AdmittingLeader>,
+) -> Result<()> {
     let mut first: Vec<&Member> = first.iter().collect();
     first.sort_by_key(|member| member.id);
     let entries: Vec<Entry> =
         (1..).zip(first).map(|(index, member)| add_member_entry(index, member)).collect();
     let commit = entries.len() as u64;
-    let state = (commit > 0).then_some(HardState { term: 1, vote: 0, commit });
+    let state = match admitted_by {
+        Some(AdmittingLeader { id, term }) => Some(HardState { term, vote: id, commit }),
+        None => (commit > 0).then_some(HardState { term: 1, vote: 0, commit }),
+    };
     let (files, dir) = (Arc::clone(&storage.files), &storage.wal_dir);
     // In one step: a log without the entries could be started, and would wait for a leader for
     // ever.

@@ -41,10 +41,11 @@ use clearlane_auth::AuthStore;
 use clearlane_contention::Registry;
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
+use clearlane_proto::peerpb::{MembersReply, MembersRequest};
 use clearlane_raft::{Leadership, Message};
 use clearlane_wal::Metadata;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use self::commit_thread::CommitThread;
 pub use self::metrics::{DurationHistogram, Metrics, StoreSizes};
@@ -222,6 +223,14 @@ impl ServerThreads {
 
     pub fn receive(&self, messages: Vec<Message>) {
         self.state.raft_queue.push_messages(messages);
+    }
+
+    /// The report of this member to a member that starts without data. The sender is dropped if
+    /// this member stops.
+    pub fn report_to(&self, request: MembersRequest) -> oneshot::Receiver<MembersReply> {
+        let (reply, receiver) = oneshot::channel();
+        self.state.raft_queue.push([RaftLoopEvent::ReportTo(request, reply)]);
+        receiver
     }
 
     /// Back-pressure: pending while too many message bytes are queued for the raft loop.

@@ -114,6 +114,10 @@ pub(super) fn run(
             match input {
                 RaftLoopEvent::Replica(input) => this.handle_input(input)?,
                 RaftLoopEvent::DiskSpace => this.update_nospace_alarm(),
+                // The caller may have stopped waiting.
+                RaftLoopEvent::ReportTo(request, reply) => {
+                    drop(reply.send(this.replica.report_to(&request)));
+                }
                 RaftLoopEvent::Removed => return Err(Error::Removed),
                 RaftLoopEvent::Stop => return Ok(()),
             }

@@ -11,9 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use clearlane_proto::peerpb::{MembersReply, MembersRequest};
 use clearlane_raft::Message;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::replica::{ApplyReport, ReplicaInput};
 
@@ -24,6 +25,8 @@ pub(super) enum RaftLoopEvent {
     Removed,
     /// The disk is low, or has room again.
     DiskSpace,
+    /// A member without data asks for a [report](crate::replica::Replica::report_to).
+    ReportTo(MembersRequest, oneshot::Sender<MembersReply>),
     Stop,
 }
 

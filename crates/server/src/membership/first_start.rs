@@ -1,0 +1,213 @@
+//! Decides whether a member with an empty directory may take the identity that its flags name.
+//!
+//! Its disk may have been wiped. It would then have acknowledged entries that it no longer has, and
+//! votes that it no longer knows. So it first asks the other members, and starts only if one of
+//! these holds:
+//!
+//! | what the others report | why the member may start and vote |
+//! |---|---|
+//! | a leader, confirmed by a quorum, has no acknowledgement of the member | every quorum of this term was without the member, so it has all that was committed |
+//! | with the member itself, a majority of the listed members is new | the cluster has not begun, as far as a majority can know |
+//! | the number of voters is even, and half of it has answered | two quorums that share the member also share another one |
+//!
+//! It is refused if any report knows it as started: its client URLs are published in the store or
+//! in the log, or the leader has its acknowledgement. It waits in all other cases.
+//!
+//! * The leader's term and vote become the member's: it votes for no other leader of that term.
+//! * If every other member that took part is down, a majority of new members cannot tell a wiped
+//!   member from one that starts for the first time. etcd has the same limit.
+
+use clearlane_proto::peerpb::{MembersReply, MembersRequest};
+
+use super::Member;
+
+/// The leader that has admitted a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmittingLeader {
+    pub id: u64,
+    pub term: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstStart {
+    /// The member may start. `None`: no leader had to confirm it.
+    Admitted(Option<AdmittingLeader>),
+    /// This member has started before.
+    Bootstrapped(u64),
+    Removed,
+    /// Too few members have answered.
+    Undecided,
+}
+
+/// A member without data.
+#[derive(Clone, Debug)]
+pub struct NewMember {
+    pub id: u64,
+    pub cluster_id: u64,
+    /// Sorted.
+    pub peer_urls: Vec<String>,
+    /// The number of first members, this one included; 0 if the member joins an existing cluster.
+    pub listed: usize,
+}
+
+impl NewMember {
+    pub fn request(&self) -> MembersRequest {
+        MembersRequest { member: self.id, peer_urls: self.peer_urls.clone() }
+    }
+
+    /// Decides by the replies of different members.
+    pub fn decide(&self, replies: &[MembersReply]) -> FirstStart {
+        if let Some(started) = replies.iter().find_map(|reply| self.started_in(reply)) {
+            return FirstStart::Bootstrapped(started);
+        }
+        let in_cluster = || replies.iter().filter(|reply| reply.cluster_id == self.cluster_id);
+        if in_cluster().any(|reply| reply.is_removed) {
+            return FirstStart::Removed;
+        }
+        let has_this = |reply: &&MembersReply| is_listed(&reply.members, self.id);
+        if let Some(reply) = in_cluster().filter(has_this).find(|reply| reply.leader_term != 0) {
+            let (id, term) = (reply.from, reply.leader_term);
+            return FirstStart::Admitted(Some(AdmittingLeader { id, term }));
+        }
+        let new = in_cluster().filter(|reply| reply.is_new && reply.from != self.id).count() + 1;
+        let old = || in_cluster().filter(|reply| !reply.is_new).filter(has_this);
+        let newest = old().max_by_key(|reply| reply.applied);
+        let voters = newest.map(|reply| voters_with(&reply.members, self.id)).unwrap_or_default();
+        let answered = old().filter(|reply| voters.contains(&reply.from)).count();
+        let has_majority = new > self.listed / 2 && self.listed > 0;
+        let has_half = voters.len().is_multiple_of(2) && 2 * answered >= voters.len();
+        if has_majority || (has_half && !voters.is_empty()) {
+            return FirstStart::Admitted(None);
+        }
+        FirstStart::Undecided
+    }
+
+    /// The member as which this one has started, if the reply has one. A first member is also found
+    /// by its addresses: its flags may name another cluster than the one to which it belongs.
+    fn started_in(&self, reply: &MembersReply) -> Option<u64> {
+        if reply.cluster_id == self.cluster_id && reply.is_started {
+            return Some(self.id);
+        }
+        let found = find_member(&reply.members, self.id, &self.peer_urls)?;
+        let is_same = found.id == self.id || self.listed > 0;
+        (is_same && is_published(found)).then_some(found.id)
+    }
+}
+
+/// Finds the asking member by its id, or by its addresses.
+pub fn find_member<'m>(
+    members: &'m [Member],
+    id: u64,
+    sorted_peer_urls: &[String],
+) -> Option<&'m Member> {
+    let has_urls = |member: &&Member| {
+        let mut urls = member.peer_urls.clone();
+        urls.sort_unstable();
+        !urls.is_empty() && urls == sorted_peer_urls
+    };
+    let by_id = members.iter().find(|member| member.id == id);
+    by_id.or_else(|| members.iter().find(has_urls))
+}
+
+/// Whether a member has published its client URLs, which it does at its first start.
+pub fn is_published(member: &Member) -> bool {
+    !member.client_urls.is_empty()
+}
+
+fn is_listed(members: &[Member], id: u64) -> bool {
+    members.iter().any(|member| member.id == id)
+}
+
+/// The voters; none if the member itself is a learner, which no quorum needs.
+fn voters_with(members: &[Member], id: u64) -> Vec<u64> {
+    let voters: Vec<u64> =
+        members.iter().filter(|member| !member.is_learner).map(|member| member.id).collect();
+    if voters.contains(&id) { voters } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: u64 = 9;
+
+    fn urls(id: u64) -> Vec<String> {
+        vec![format!("http://m{id}:2380")]
+    }
+
+    fn asking(id: u64, listed: usize) -> NewMember {
+        NewMember { id, cluster_id: CLUSTER, peer_urls: urls(id), listed }
+    }
+
+    /// A member with data, in a cluster of `members`, of which `published` have started.
+    fn old(from: u64, members: u64, published: &[u64]) -> MembersReply {
+        let member = |id| Member {
+            id,
+            peer_urls: urls(id),
+            client_urls: published.iter().filter(|at| **at == id).flat_map(|_| urls(id)).collect(),
+            ..Member::default()
+        };
+        let members = (1..=members).map(member).collect();
+        MembersReply { cluster_id: CLUSTER, from, members, ..MembersReply::default() }
+    }
+
+    fn leader(from: u64, members: u64, published: &[u64]) -> MembersReply {
+        MembersReply { leader_term: 7, ..old(from, members, published) }
+    }
+
+    fn new(from: u64) -> MembersReply {
+        MembersReply { is_new: true, ..old(from, 0, &[]) }
+    }
+
+    #[test]
+    fn a_new_cluster_starts_with_a_majority() {
+        let admitted = FirstStart::Admitted(None);
+        assert_eq!(asking(1, 1).decide(&[]), admitted);
+        assert_eq!(asking(1, 3).decide(&[]), FirstStart::Undecided);
+        assert_eq!(asking(1, 3).decide(&[new(2)]), admitted);
+        assert_eq!(asking(1, 2).decide(&[]), FirstStart::Undecided);
+        assert_eq!(asking(1, 5).decide(&[new(2)]), FirstStart::Undecided);
+        assert_eq!(asking(1, 5).decide(&[new(2), new(4)]), admitted);
+        let other = MembersReply { cluster_id: 8, ..new(2) };
+        assert_eq!(asking(1, 3).decide(&[other]), FirstStart::Undecided);
+    }
+
+    #[test]
+    fn a_member_that_has_started_is_refused() {
+        let refused = FirstStart::Bootstrapped(1);
+        // Member 2 has published nothing of itself, and the leader is down.
+        assert_eq!(asking(1, 3).decide(&[old(2, 3, &[1])]), refused);
+        assert_eq!(asking(1, 3).decide(&[new(2), old(3, 3, &[1])]), refused);
+        assert_eq!(asking(1, 3).decide(&[leader(2, 3, &[1, 2])]), refused);
+        let acknowledged = MembersReply { is_started: true, ..leader(2, 3, &[2]) };
+        assert_eq!(asking(1, 3).decide(&[acknowledged]), refused);
+        assert_eq!(asking(1, 0).decide(&[leader(2, 3, &[1])]), refused);
+        // Its flags name fewer members than the cluster has by now.
+        let mistaken = NewMember { cluster_id: 8, id: 77, ..asking(1, 3) };
+        assert_eq!(mistaken.decide(&[old(2, 4, &[1])]), refused);
+        let removed = MembersReply { is_removed: true, ..old(2, 3, &[]) };
+        assert_eq!(asking(4, 3).decide(&[removed]), FirstStart::Removed);
+    }
+
+    #[test]
+    fn a_late_member_needs_a_leader() {
+        let led = FirstStart::Admitted(Some(AdmittingLeader { id: 2, term: 7 }));
+        assert_eq!(asking(1, 3).decide(&[leader(2, 3, &[2, 3])]), led);
+        assert_eq!(asking(1, 0).decide(&[leader(2, 3, &[2, 3])]), led);
+        // One of them may have acknowledged entries together with this member.
+        assert_eq!(asking(1, 3).decide(&[old(2, 3, &[2])]), FirstStart::Undecided);
+        let both = [old(2, 3, &[2, 3]), old(3, 3, &[2, 3])];
+        assert_eq!(asking(1, 3).decide(&both), FirstStart::Undecided);
+    }
+
+    #[test]
+    fn a_voter_that_makes_their_number_even_needs_half_of_them() {
+        let admitted = FirstStart::Admitted(None);
+        assert_eq!(asking(2, 0).decide(&[old(1, 2, &[1])]), admitted);
+        assert_eq!(asking(4, 0).decide(&[old(1, 4, &[1])]), FirstStart::Undecided);
+        assert_eq!(asking(4, 0).decide(&[old(1, 4, &[1]), old(2, 4, &[1])]), admitted);
+        let mut learns = old(1, 4, &[1]);
+        learns.members[3].is_learner = true;
+        assert_eq!(asking(4, 0).decide(&[learns.clone(), learns]), FirstStart::Undecided);
+    }
+}
