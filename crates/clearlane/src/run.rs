@@ -31,12 +31,12 @@ use clearlane_rpc::serve::RpcServer;
 use clearlane_server::Server;
 use clearlane_server::threads::ServerThreads;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::command_line::{self, Invocation};
 use crate::config::{Config, LogFormat};
-use crate::data::OpenedMember;
+use crate::data::{Identity, MemberConfig, OpenedMember};
 use crate::listeners::{Listeners, MetricsListener};
 use crate::tools::ToolCall;
 use crate::{allocator, auto_compaction, corruption_check, logging, process_limits, timeline};
@@ -121,6 +121,33 @@ struct RunningMember {
     metrics_listeners: Vec<MetricsListener>,
     /// Bounds the transfer of leadership.
     election_timeout: Duration,
+    /// `Some` if the member has listened to signals before its threads started.
+    signals: Option<StopSignals>,
+}
+
+/// The signals with which an operator stops the member.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// From this call on, a signal no longer ends the process by itself.
+    fn listen() -> io::Result<StopSignals> {
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(StopSignals { terminate, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn recv(&mut self) -> SignalKind {
+        tokio::select! {
+            _ = self.terminate.recv() => SignalKind::terminate(),
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+        }
+    }
+}
+
+fn log_signal(kind: SignalKind) {
+    tracing::info!(signal = kind.as_raw_value(), "received signal; shutting down");
 }
 
 /// A member that runs ends the process.
@@ -181,7 +208,8 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
     config.member.dialer = listeners.dialer;
     let member = &config.member;
     let had_data = member.has_data()?;
-    let OpenedMember { threads, transport } = member.open()?;
+    let (identity, signals) = ask_for_identity(member, &listeners.peers)?;
+    let OpenedMember { threads, transport } = member.open_as(identity)?;
     if config.timeline.is_some() {
         threads.trace().start(timeline::TRACE_EVENTS_MAX);
     }
@@ -211,6 +239,30 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
         server: None,
         metrics_listeners: listeners.metrics,
         election_timeout: member.election_timeout,
+        signals,
+    })
+}
+
+/// Asks the other members whether this one may start, if it has no data. A signal ends the process
+/// meanwhile. Returns the signals that it listens to from then on.
+fn ask_for_identity(
+    member: &MemberConfig,
+    listeners: &[Listener],
+) -> Result<(Option<Identity>, Option<StopSignals>), BoxError> {
+    if member.has_data()? {
+        return Ok((None, None));
+    }
+    // Connections to the waiting member end with this runtime.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = StopSignals::listen()?;
+        tokio::select! {
+            identity = member.ask_for_identity(listeners) => Ok((identity?, Some(signals))),
+            kind = signals.recv() => {
+                log_signal(kind);
+                end_by_signal(kind)
+            }
+        }
     })
 }
 
@@ -285,8 +337,7 @@ async fn wait_for_stop(
     mut running: RunningMember,
     config: &Config,
 ) -> Result<SignalKind, BoxError> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = running.signals.take().map_or_else(StopSignals::listen, Ok)?;
     let threads = Arc::clone(&running.threads);
     let mut failure = threads.failure();
     let recording = config.timeline.as_deref();
@@ -295,18 +346,16 @@ async fn wait_for_stop(
         failed = timeline::record_on_signal(&threads, config.member.era, recording) => {
             return Err(failed.into());
         }
-        _ = terminate.recv() => SignalKind::terminate(),
-        _ = interrupt.recv() => SignalKind::interrupt(),
+        kind = signals.recv() => kind,
         failed = failure.wait_for(Option::is_some) => return Err(match failed.as_deref() {
             Ok(Some(error)) => error.to_string().into(),
             _ => "the member has gone".into(),
         }),
     };
-    tracing::info!(signal = kind.as_raw_value(), "received signal; shutting down");
+    log_signal(kind);
     tokio::select! {
         ended = shut_down(running) => ended?,
-        _ = terminate.recv() => tracing::warn!("a second signal: not waiting"),
-        _ = interrupt.recv() => tracing::warn!("a second signal: not waiting"),
+        _ = signals.recv() => tracing::warn!("a second signal: not waiting"),
     }
     Ok(kind)
 }

@@ -68,7 +68,7 @@ pub enum TransportSecurity {
 enum BoundSocket {
     Tcp(std::net::TcpListener),
     /// The file is dropped first: what is removed later may be another process's.
-    Unix(SocketFile, unix::UnixListener),
+    Unix(Arc<SocketFile>, unix::UnixListener),
 }
 
 /// Dropping it removes the file.
@@ -97,7 +97,7 @@ impl Listener {
                 remove_stale_socket(path)?;
                 let listener = unix::UnixListener::bind(path)?;
                 SockRef::from(&listener).listen(BACKLOG)?;
-                BoundSocket::Unix(SocketFile(path.clone()), listener)
+                BoundSocket::Unix(Arc::new(SocketFile(path.clone())), listener)
             }
         };
         Ok(Listener { socket, security: TransportSecurity::Plain })
@@ -122,6 +122,18 @@ impl Listener {
         let is_plain = !matches!(self.security, TransportSecurity::Tls(_));
         let is_secure = !matches!(self.security, TransportSecurity::Plain);
         Ok(ListenAddress { address, is_plain, is_secure })
+    }
+
+    /// Returns a second handle of the same socket. Both accept its connections, and it stays bound
+    /// until both are dropped.
+    pub fn try_clone(&self) -> io::Result<Listener> {
+        let socket = match &self.socket {
+            BoundSocket::Tcp(listener) => BoundSocket::Tcp(listener.try_clone()?),
+            BoundSocket::Unix(file, listener) => {
+                BoundSocket::Unix(Arc::clone(file), listener.try_clone()?)
+            }
+        };
+        Ok(Listener { socket, security: self.security.clone() })
     }
 
     /// Must be called on a runtime.
@@ -157,7 +169,7 @@ pub struct AsyncListener {
 enum AsyncSocket {
     Tcp(tokio::net::TcpListener),
     Unix(
-        #[expect(dead_code, reason = "dropped first, as above")] SocketFile,
+        #[expect(dead_code, reason = "dropped first, as above")] Arc<SocketFile>,
         tokio::net::UnixListener,
     ),
 }

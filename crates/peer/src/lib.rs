@@ -19,6 +19,7 @@ mod service;
 mod listener;
 pub mod hash_kv;
 pub mod join;
+pub mod waiting;
 mod stream;
 mod remote_peer;
 mod peer_table;
@@ -44,7 +45,6 @@ use tokio::sync::{mpsc, watch};
 use self::client::GrpcPeerClients;
 use self::headers::PeerHeaders;
 pub use self::listener::CONNECTIONS_MAX;
-use self::listener::PeerConnections;
 use self::peer_table::{PeerTable, PeerTableUpdater};
 use self::service::PeerService;
 use self::transport::StoppedRuntime;
@@ -119,14 +119,8 @@ impl Peers {
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
         // All of them, before there is a task that knows the node: it would be dropped by raft
         // itself.
-        let addresses = listeners.iter().map(Listener::listen_address);
-        let addresses = addresses.collect::<io::Result<Vec<_>>>()?;
-        let has_tls = addresses.iter().any(|address| address.is_secure);
-        let listening = listeners.into_iter().map(Listener::into_async);
-        let listening = listening.collect::<io::Result<Vec<_>>>()?;
-        let connections = PeerConnections::start(service, has_tls)?;
-        for listener in listening {
-            tokio::spawn(listener::serve_peers(listener, connections.clone()));
+        for serving in listener::serve_all(listeners, service)? {
+            tokio::spawn(serving);
         }
         tokio::spawn(handle.requests().clone().run());
         tokio::spawn(PeerTableUpdater::new(&context).run(strangers));

@@ -15,9 +15,9 @@ use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::handshake_thread::{
     ConnectionQueue, EstablishedConnection, EstablishedStream, HandshakeConfig, IncomingConnection,
 };
-use clearlane_net::listener::{AsyncListener, ByteStream, Connection};
+use clearlane_net::listener::{AsyncListener, ByteStream, Connection, Listener};
 use clearlane_net::ping_limiter::PingLimiter;
-use clearlane_proto::peerpb::peer_server::PeerServer;
+use clearlane_proto::peerpb::peer_server::{Peer, PeerServer};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -25,7 +25,6 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 
 use super::CONNECTION_TIMEOUT;
-use super::service::PeerService;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// Each other member has three, and some more while it starts.
@@ -39,7 +38,7 @@ const REQUEST_HEAD_BYTES_MAX: u32 = 64 << 10;
 /// Members send none beyond HTTP/2's own, which hyper limits.
 const PING_MIN_INTERVAL: Duration = Duration::ZERO;
 
-/// Where all connections of one member go. Must be called on the raft loop's runtime.
+/// Where all connections of one member go. Must be called on the runtime that serves them.
 #[derive(Clone)]
 pub(super) struct PeerConnections {
     limit: ConnectionLimit,
@@ -47,8 +46,8 @@ pub(super) struct PeerConnections {
 }
 
 impl PeerConnections {
-    pub(super) fn start(
-        service: PeerServer<PeerService>,
+    pub(super) fn start<P: Peer>(
+        service: PeerServer<P>,
         has_tls: bool,
     ) -> io::Result<PeerConnections> {
         let (established, mut connections) = mpsc::unbounded_channel();
@@ -74,8 +73,22 @@ impl PeerConnections {
     }
 }
 
+/// Returns a future per listener, which the caller must run. They do not return.
+pub(super) fn serve_all<P: Peer>(
+    listeners: Vec<Listener>,
+    service: PeerServer<P>,
+) -> io::Result<Vec<impl Future<Output = ()> + Send>> {
+    let addresses = listeners.iter().map(Listener::listen_address);
+    let addresses = addresses.collect::<io::Result<Vec<_>>>()?;
+    let has_tls = addresses.iter().any(|address| address.is_secure);
+    let listening = listeners.into_iter().map(Listener::into_async);
+    let listening = listening.collect::<io::Result<Vec<_>>>()?;
+    let connections = PeerConnections::start(service, has_tls)?;
+    Ok(listening.into_iter().map(|listener| serve_peers(listener, connections.clone())).collect())
+}
+
 /// Does not return.
-pub(super) async fn serve_peers(listener: AsyncListener, connections: PeerConnections) {
+async fn serve_peers(listener: AsyncListener, connections: PeerConnections) {
     loop {
         let (connection, security) = listener.accept("a member's connection").await;
         let Some(permit) = connections.limit.admit() else { continue };
@@ -84,9 +97,9 @@ pub(super) async fn serve_peers(listener: AsyncListener, connections: PeerConnec
 }
 
 /// Errors are the other member's business: it connects again.
-async fn serve_connection(
+async fn serve_connection<P: Peer>(
     connection: EstablishedConnection,
-    service: PeerServer<PeerService>,
+    service: PeerServer<P>,
     turns: BulkTurns,
 ) -> io::Result<()> {
     let EstablishedConnection { stream, permit: _counted, .. } = connection;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::{
     HashKvRequest, HashKvResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
@@ -18,6 +19,7 @@ use clearlane_server::membership::MemberChange;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
@@ -27,6 +29,8 @@ use super::peer_table::UnknownMember;
 use super::{PeerContext, hash_kv, snapshot};
 
 const INCOMING_SNAPSHOTS_MAX: usize = 2;
+/// Longest wait of a leader for a quorum, before it answers a member that starts without data.
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct PeerService {
@@ -76,6 +80,17 @@ impl PeerService {
             Some(link) if link.is_cut.load(Relaxed) => Err(Status::unavailable("the way is cut")),
             _ => Ok(()),
         }
+    }
+
+    /// The term in which this member leads, if a quorum confirms that for a member that asks.
+    async fn confirmed_term(&self, request: &MembersRequest) -> Option<u64> {
+        let asks = request.member != 0 || !request.peer_urls.is_empty();
+        if !asks || !self.server.is_leader() {
+            return None;
+        }
+        let term = self.context.threads.status().term();
+        let confirmed = timeout(CONFIRMATION_TIMEOUT, self.server.linearizable_read_notify()).await;
+        matches!(confirmed, Ok(Ok(_))).then_some(term)
     }
 
     async fn receive_messages(
@@ -164,11 +179,15 @@ impl Peer for PeerService {
         Ok(Response::new(CopyDone {}))
     }
 
-    async fn members(&self, _: Request<MembersRequest>) -> Reply<MembersReply> {
-        let members = self.context.threads.members();
-        let cluster_id = self.context.threads.metadata().cluster_id;
-        let members = members.iter().cloned().collect();
-        Ok(Response::new(MembersReply { cluster_id, members }))
+    async fn members(&self, request: Request<MembersRequest>) -> Reply<MembersReply> {
+        let request = request.into_inner();
+        let term = self.confirmed_term(&request).await;
+        let reply = self.context.threads.report_to(request).await;
+        let mut reply = reply.map_err(|_| Status::unavailable("the member stops"))?;
+        if Some(reply.leader_term) != term {
+            reply.leader_term = 0;
+        }
+        Ok(Response::new(reply))
     }
 
     async fn promote(&self, request: Request<PromoteRequest>) -> Reply<PromoteReply> {

@@ -55,6 +55,12 @@ pub enum Error {
          which has {own}"
     )]
     UrlsMismatch { name: String, listed: String, own: String },
+    #[error(
+        "member {0:x} has already been bootstrapped: its data directory is empty, so it has lost what \
+         it acknowledged; remove it with `member remove`, and add it again with `member add` and \
+         --initial-cluster-state=existing"
+    )]
+    AlreadyBootstrapped(u64),
     #[error("cannot join: no member of --initial-cluster answers with the members: {0}")]
     NoPeerAnswered(String),
     #[error(

@@ -9,10 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use clearlane_net::tls::Dialer;
-use clearlane_peer::join::{self, ClusterInfo};
+use clearlane_proto::peerpb::MembersReply;
 use clearlane_server::membership::{self, Member};
-use clearlane_wal::Metadata;
 
 use super::error::{Error, Result};
 
@@ -80,7 +78,7 @@ impl InitialCluster {
         members.collect()
     }
 
-    fn check_own(&self, name: &str, own: &[String]) -> Result<()> {
+    pub(super) fn check_own(&self, name: &str, own: &[String]) -> Result<()> {
         let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, urls) in &self.0 {
             for url in urls {
@@ -102,41 +100,26 @@ impl InitialCluster {
         Ok(())
     }
 
-    /// Asks the others for the members, and finds this one among them by its addresses. Returns,
-    /// too, whether it is a learner.
-    pub(super) fn find_in_cluster(
-        &self,
-        name: &str,
-        own: &[String],
-        outgoing: &Dialer,
-    ) -> Result<(Metadata, bool)> {
-        self.check_own(name, own)?;
+    /// The peer addresses of the members other than `name`, each with the member's name.
+    pub(super) fn others(&self, name: &str) -> Vec<(String, String)> {
         let others = self.0.iter().filter(|(other, _)| *other != name);
-        let urls: Vec<String> = others.flat_map(|(_, urls)| urls.clone()).collect();
-        let said = join::fetch_cluster(&urls, outgoing).map_err(Error::Network)?;
-        let answers: Vec<&ClusterInfo> =
-            said.iter().filter_map(|said| said.as_ref().ok()).collect();
-        if answers.is_empty() {
-            let why: Vec<&str> =
-                said.iter().filter_map(|said| said.as_ref().err()).map(String::as_str).collect();
-            return Err(Error::NoPeerAnswered(why.join("; ")));
-        }
-        // A member that is behind may not know this one yet: one that does is enough.
-        let mut failed = None;
-        for found in answers {
-            match self.matches(found, own) {
-                Ok(this) => {
-                    let (node_id, cluster_id) = (this.id, found.cluster_id);
-                    return Ok((Metadata { node_id, cluster_id }, this.is_learner));
-                }
-                Err(error) => failed = Some(error),
-            }
-        }
-        Err(failed.expect("there was an answer, and it did not match"))
+        let each = |(name, urls): (&String, &Vec<String>)| {
+            urls.iter().map(|url| (name.clone(), url.clone())).collect::<Vec<_>>()
+        };
+        others.flat_map(each).collect()
     }
 
-    /// Fails if the list differs from the cluster's.
-    fn matches<'f>(&self, found: &'f ClusterInfo, own: &[String]) -> Result<&'f Member> {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the member with the addresses `own`. Fails if there is none, or if this list differs
+    /// from the cluster's.
+    pub(super) fn find_own<'f>(
+        &self,
+        found: &'f MembersReply,
+        own: &[String],
+    ) -> Result<&'f Member> {
         let has = || {
             let all = found.members.iter().map(|member| member.peer_urls.join(","));
             all.collect::<Vec<_>>().join(" ")
@@ -216,14 +199,14 @@ mod tests {
     fn a_member_finds_itself_among_those_that_are_there() {
         let cluster: InitialCluster = "a=http://a:1,b=http://b:1".parse().unwrap();
         let member = |id, url: &str| Member { id, peer_urls: urls(&[url]), ..Member::default() };
-        let found = |members| ClusterInfo { cluster_id: 9, members };
+        let found = |members| MembersReply { cluster_id: 9, members, ..MembersReply::default() };
         let own = urls(&["http://b:1"]);
         let both = found(vec![member(1, "http://a:1"), member(2, "http://b:1")]);
-        assert_eq!(cluster.matches(&both, &own).unwrap().id, 2);
+        assert_eq!(cluster.find_own(&both, &own).unwrap().id, 2);
         let alone = found(vec![member(1, "http://a:1")]);
-        assert!(matches!(cluster.matches(&alone, &own), Err(Error::NotAdded { .. })));
+        assert!(matches!(cluster.find_own(&alone, &own), Err(Error::NotAdded { .. })));
         let mut more = both;
         more.members.push(member(3, "http://c:1"));
-        assert!(matches!(cluster.matches(&more, &own), Err(Error::MembersMismatch { .. })));
+        assert!(matches!(cluster.find_own(&more, &own), Err(Error::MembersMismatch { .. })));
     }
 }

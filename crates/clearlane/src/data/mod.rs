@@ -4,13 +4,14 @@
 //!
 //! * If the log exists, the member goes on with what is on disk, and `--initial-cluster` is not
 //!   used.
-//! * In a new cluster no member talks to another before the first election: from the same flags
-//!   each derives the same ids and writes the same first entries. Other flags give another cluster,
-//!   whose calls are refused.
+//! * In a new cluster each member derives the same ids from the same flags, and writes the same first
+//!   entries. Other flags give another cluster, whose calls are refused.
 //! * In an existing cluster it asks the others for the members. One of those has this one's
 //!   addresses, and the id under which it was added.
+//! * In both cases it first asks the others whether it may start: see `first_start.rs`.
 
 mod error;
+mod first_start;
 mod format;
 mod initial;
 pub(crate) mod store_version;
@@ -28,17 +29,17 @@ use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::TransportParts;
 use clearlane_rpc::serve::SLOW_APPLY_THRESHOLD;
-use clearlane_server::membership::{self, Member};
+use clearlane_server::membership;
 use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_server::replica::{
-    ApplyTimer, ReplicaConfig, StorageConfig, bootstrap, force_new_cluster,
+    ApplyTimer, ReplicaConfig, StorageConfig, bootstrap_admitted, force_new_cluster,
 };
 use clearlane_server::threads::{NoNetwork, ServerThreads};
 use clearlane_wal as wal;
-use clearlane_wal::Metadata;
 use clearlane_wal::files::OsFileSystem;
 
 pub use self::error::{Error, Result};
+pub use self::first_start::Identity;
 pub use self::initial::{InitialCluster, InitialClusterState};
 
 #[derive(Clone, Debug)]
@@ -118,9 +119,18 @@ impl MemberConfig {
         }
     }
 
+    /// Opens the member's data. In a new cluster a member without data starts without asking the
+    /// others: see [`open_as`](MemberConfig::open_as).
     pub fn open(&self) -> Result<OpenedMember> {
+        self.open_as(self.identity()?)
+    }
+
+    /// Opens the member's data, or creates them with an identity from
+    /// [`ask_for_identity`](MemberConfig::ask_for_identity).
+    pub fn open_as(&self, identity: Option<Identity>) -> Result<OpenedMember> {
         let (network, transport) = peer::new_transport().map_err(Error::Network)?;
-        let (storage, joins_as_learner) = self.prepare()?;
+        let joins_as_learner = identity.as_ref().and_then(|identity| identity.joins_as_learner);
+        let storage = self.prepare(identity)?;
         let settings = ReplicaConfig { joins_as_learner, ..self.replica_config()? };
         let threads = Arc::new(ServerThreads::start(storage, settings, Box::new(network))?);
         Ok(OpenedMember { threads, transport })
@@ -128,17 +138,17 @@ impl MemberConfig {
 
     /// Without a network: for the only member of a cluster.
     pub fn open_alone(&self) -> Result<ServerThreads> {
-        Ok(ServerThreads::start(self.prepare()?.0, self.replica_config()?, Box::new(NoNetwork))?)
+        let storage = self.prepare(self.identity()?)?;
+        Ok(ServerThreads::start(storage, self.replica_config()?, Box::new(NoNetwork))?)
     }
 
     /// Makes the data of a new member, as [`open`](MemberConfig::open) would, and starts nothing.
     pub fn create(&self) -> Result<()> {
-        self.prepare().map(drop)
+        self.prepare(self.identity()?).map(drop)
     }
 
-    /// What is on disk when this returns is a member's. One that has just joined knows whether it
-    /// is a learner.
-    fn prepare(&self) -> Result<(StorageConfig, Option<bool>)> {
+    /// What is on disk when this returns is a member's.
+    fn prepare(&self, identity: Option<Identity>) -> Result<StorageConfig> {
         self.check_store()?;
         for dir in [Some(&self.data_dir), self.wal_dir.as_ref()].into_iter().flatten() {
             warn_if_not_private(dir).map_err(error::at(dir))?;
@@ -147,39 +157,18 @@ impl MemberConfig {
         create_dir_synced(&member_dir).map_err(error::at(&member_dir))?;
         format::check(&self.member_dir(), self.engine_kind)?;
         let storage = self.storage_config()?;
-        let mut joins_as_learner = None;
         if !self.has_data()? {
-            if self.force_new_cluster {
+            let Some(identity) = identity.filter(|_| !self.force_new_cluster) else {
                 return Err(Error::NoDataToForce(self.wal_dir()));
-            }
-            let (metadata, first, learns) = self.identity_and_members()?;
-            joins_as_learner = learns;
-            bootstrap(&storage, metadata, &first)?;
+            };
+            let Identity { metadata, first, admitted_by, .. } = identity;
+            bootstrap_admitted(&storage, metadata, &first, admitted_by)?;
         } else if self.force_new_cluster {
             let removed = force_new_cluster(&storage)?;
             let removed: Vec<String> = removed.iter().map(|id| format!("{id:x}")).collect();
             tracing::warn!(?removed, "goes on alone, as a new cluster");
         }
-        Ok((storage, joins_as_learner))
-    }
-
-    /// The last one is whether a member that joins is a learner.
-    fn identity_and_members(&self) -> Result<(Metadata, Vec<Member>, Option<bool>)> {
-        let own = membership::addresses(&self.peer_urls)
-            .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })?;
-        match self.initial_cluster_state {
-            InitialClusterState::New => {
-                let first = self.initial_cluster.first(&self.name, &own, &self.cluster_token)?;
-                let ids: Vec<u64> = first.iter().map(|member| member.id).collect();
-                let node_id = membership::member_id(&own, &self.cluster_token, None);
-                Ok((Metadata { node_id, cluster_id: membership::cluster_id(&ids) }, first, None))
-            }
-            InitialClusterState::Existing => {
-                let (metadata, learns) =
-                    self.initial_cluster.find_in_cluster(&self.name, &own, &self.dialer)?;
-                Ok((metadata, Vec::new(), Some(learns)))
-            }
-        }
+        Ok(storage)
     }
 
     fn storage_config(&self) -> Result<StorageConfig> {

@@ -34,7 +34,7 @@ fn another_cluster_is_refused() {
         assert!(told.message().starts_with("no common protocol"), "{told}");
         let unmarked = client.greet(Greeting::default()).await.unwrap_err();
         assert_eq!(unmarked.code(), Code::FailedPrecondition);
-        let members = client.members(MembersRequest {}).await.unwrap().into_inner();
+        let members = client.members(MembersRequest::default()).await.unwrap().into_inner();
         assert_eq!((members.cluster_id, members.members[0].id), (cluster, to));
     });
 }
