@@ -48,6 +48,10 @@ pub enum Bug {
     /// A snapshot is reported to raft as installed before the apply loop has installed it.
     InstallNotAwaited,
     CompletedTwice,
+    /// A member with a wiped disk starts without asking the others.
+    NoIdentityCheck,
+    /// As above, and it serves on when a heartbeat shows that it has lost acknowledged entries.
+    LostLogAccepted,
     /// The permission for a write is checked when it is proposed, and not when it is applied.
     PermissionOnlyProposed,
     /// An entry is applied although users have changed since it was proposed.
@@ -66,7 +70,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    pub const ALL: [(Bug, &str); 19] = [
+    pub const ALL: [(Bug, &str); 21] = [
         (Bug::AcknowledgeBeforeSync, "acknowledge-before-sync"),
         (Bug::ReusedReadId, "reused-read-id"),
         (Bug::SkippedQuorumCheck, "skipped-quorum-check"),
@@ -79,6 +83,8 @@ impl Bug {
         (Bug::ConfStateTooLate, "conf-state-too-late"),
         (Bug::InstallNotAwaited, "install-not-awaited"),
         (Bug::CompletedTwice, "completed-twice"),
+        (Bug::NoIdentityCheck, "no-identity-check"),
+        (Bug::LostLogAccepted, "lost-log-accepted"),
         (Bug::PermissionOnlyProposed, "permission-only-proposed"),
         (Bug::AuthRevisionIgnored, "auth-revision-ignored"),
         (Bug::AuthNotInstalled, "auth-not-installed"),
@@ -87,6 +93,11 @@ impl Bug {
         (Bug::TokensOutlivePasswords, "tokens-outlive-passwords"),
         (Bug::RevocationUnnamed, "revocation-unnamed"),
     ];
+
+    /// Needs a run in which disks are wiped.
+    pub fn is_about_wiped_disks(self) -> bool {
+        matches!(self, Bug::NoIdentityCheck | Bug::LostLogAccepted)
+    }
 
     /// Needs a run with users.
     pub fn is_about_users(self) -> bool {
@@ -146,6 +157,9 @@ impl PlantedBug {
             (Some(Bug::ReusedReadId), ReplicaInput::Message(message)) => {
                 let message = self.restore_read_context(replica.metadata.node_id, message);
                 Some(ReplicaInput::Message(message))
+            }
+            (Some(Bug::LostLogAccepted), ReplicaInput::Message(message)) => {
+                Some(ReplicaInput::Message(without_lost_commit(replica, message)))
             }
             (Some(Bug::SkippedQuorumCheck), ReplicaInput::ReadIndex(of))
                 if replica.raft().leadership().role == Role::Leader
@@ -303,6 +317,24 @@ impl PlantedBug {
             ready.completions.extend(again);
         }
     }
+}
+
+/// A heartbeat that commits more than the member has, reduced to what it has.
+fn without_lost_commit(replica: &Replica, message: Message) -> Message {
+    let Some(lost) = lost_commit(replica, &message) else { return message };
+    let Some(mut altered) = to_raft(&message) else { return message };
+    altered.commit -= lost;
+    from_raft(&altered).unwrap_or(message)
+}
+
+/// The number of entries that a heartbeat of this term or a later one commits, and that the member
+/// does not have.
+pub fn lost_commit(replica: &Replica, message: &Message) -> Option<u64> {
+    let message = to_raft(message)?;
+    let counts = message.get_msg_type() == MessageType::MsgHeartbeat
+        && message.term >= replica.raft().leadership().term;
+    let lost = message.commit.saturating_sub(replica.raft().last_index());
+    (counts && lost > 0).then_some(lost)
 }
 
 fn put_id(entry: &Entry) -> Option<u64> {

@@ -13,14 +13,15 @@ use clearlane_auth::{AuthConfig, TokenConfig};
 use clearlane_backend::Config;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{CompactionJob, HashKv, RangeOptions, Store};
+use clearlane_proto::peerpb::MembersReply;
 use clearlane_raft::read_index;
 use clearlane_raft::{Leadership, Role};
 use clearlane_server::AppliedPosition;
-use clearlane_server::membership::{LEARNERS_MAX, Member};
+use clearlane_server::membership::{AdmittingLeader, LEARNERS_MAX, Member};
 use clearlane_server::raft_snapshot::{MemoryStoreDir, StoreDir};
 use clearlane_server::replica::{
     Applier, ApplyReport, Completions, Replica, ReplicaConfig, ReplicaInput, RequestQueue,
-    StorageConfig, bootstrap, start,
+    StorageConfig, bootstrap_admitted, start,
 };
 use clearlane_wal::files::{Fault, FileSystem as _, SimulatedDisk, read_short};
 use clearlane_wal::group_commit::{Batch, BatchResult};
@@ -36,7 +37,7 @@ use crate::proposals::{CLIENT_KEY_PREFIX, CLIENT_KEYS_END};
 use crate::run_config::RunConfig;
 
 const WAL_DIR: &str = "/member/wal";
-const CLUSTER_ID: u64 = 0xc1ea;
+pub const CLUSTER_ID: u64 = 0xc1ea;
 /// When simulated time begins, in milliseconds since 1970.
 const START_UNIX_MS: u64 = 1_795_219_200_000;
 
@@ -58,8 +59,26 @@ pub struct Machine {
     pub planned_disk_error: Option<Micros>,
     /// A removed member does not start again.
     pub is_removed: bool,
+    /// `Some` while the member has a wiped disk and may not start yet.
+    pub wiped: Option<WipedDisk>,
+    /// Whether its disk was ever wiped.
+    pub was_wiped: bool,
     pub disk: SimulatedDisk,
     pub store_dir: Arc<dyn StoreDir>,
+}
+
+/// What a member with a wiped disk knows before it may start.
+#[derive(Debug, Default)]
+pub struct WipedDisk {
+    /// It starts to ask at this time.
+    pub start_at: Micros,
+    pub is_asking: bool,
+    /// By member, since it last asked.
+    pub replies: BTreeMap<u64, MembersReply>,
+}
+
+fn empty_disk() -> SimulatedDisk {
+    SimulatedDisk::new(["/", "/member"])
 }
 
 /// The state of the process, which a crash drops.
@@ -120,12 +139,31 @@ impl Machine {
             planned_power_cut: None,
             planned_disk_error: None,
             is_removed: false,
-            disk: SimulatedDisk::new(["/", "/member"]),
+            wiped: None,
+            was_wiped: false,
+            disk: empty_disk(),
             store_dir: Arc::new(MemoryStoreDir::default()),
         };
-        let metadata = Metadata { node_id: id, cluster_id: CLUSTER_ID };
-        bootstrap(&machine.storage_config(config), metadata, first)?;
+        machine.create_log(first, config, None)?;
         Ok(machine)
+    }
+
+    pub fn create_log(
+        &self,
+        first: &[Member],
+        config: &RunConfig,
+        admitted_by: Option<AdmittingLeader>,
+    ) -> clearlane_server::Result<()> {
+        let metadata = Metadata { node_id: self.id, cluster_id: CLUSTER_ID };
+        bootstrap_admitted(&self.storage_config(config), metadata, first, admitted_by)
+    }
+
+    /// Replaces disk and stores by empty ones. The member must not run.
+    pub fn wipe(&mut self, start_at: Micros) {
+        self.disk = empty_disk();
+        self.store_dir = Arc::new(MemoryStoreDir::default());
+        self.was_wiped = true;
+        self.wiped = Some(WipedDisk { start_at, ..WipedDisk::default() });
     }
 
     fn storage_config(&self, config: &RunConfig) -> StorageConfig {

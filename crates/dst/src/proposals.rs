@@ -10,6 +10,7 @@ use clearlane_proto::etcdserverpb::{
     LeaseCheckpointRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
     RequestOp, TxnRequest,
 };
+use clearlane_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
 use prost::Message;
 
 use crate::auth_model::{Access, AuthOp, KeySpan, NamedUser};
@@ -34,6 +35,11 @@ pub enum Proposal {
     Compact(i64),
     /// A linearizable read in read mode `log`, which is an entry.
     LogRead,
+    /// A member publishes its client URL.
+    Publish {
+        member: u64,
+        url: String,
+    },
 }
 
 pub fn range(key: Option<&str>, serializable: bool) -> RangeRequest {
@@ -51,6 +57,13 @@ pub fn encode(proposal: &Proposal) -> InternalRaftRequest {
             out.compaction = Some(CompactionRequest { revision: *revision, physical: false });
         }
         Proposal::LogRead => out.range = Some(RangeRequest::default()),
+        Proposal::Publish { member, url } => {
+            let (name, client_urls) = (format!("m{member}"), vec![url.clone()]);
+            out.cluster_member_attr_set = Some(ClusterMemberAttrSetRequest {
+                member_id: *member,
+                member_attributes: Some(Attributes { name, client_urls }),
+            });
+        }
         Proposal::Client(request) => encode_request(request, &mut out),
         Proposal::Lease(op) => encode_lease_op(op, &mut out),
         Proposal::Auth(op) => encode_auth_op(op, &mut out),
@@ -141,6 +154,10 @@ fn decode_proposal(message: InternalRaftRequest) -> Option<Proposal> {
     }
     if let Some(op) = decode_lease_op(&message) {
         return Some(Proposal::Lease(op));
+    }
+    if let Some(request) = message.cluster_member_attr_set {
+        let url = request.member_attributes?.client_urls.pop()?;
+        return Some(Proposal::Publish { member: request.member_id, url });
     }
     let InternalRaftRequest { put, delete_range, txn, compaction, range, .. } = message;
     Some(match (put, delete_range, txn, compaction, range) {

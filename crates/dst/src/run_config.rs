@@ -45,6 +45,10 @@ pub struct RunConfig {
     pub fault_phase: Micros,
     /// Whether members may be removed until one is left.
     pub can_lose_members: bool,
+    /// Whether disks are wiped.
+    pub wipes_disks: bool,
+    /// Whether members publish their client URLs, as the server's do.
+    pub publishes_members: bool,
     /// For how long a simple token lives; `None`: the run has no users.
     pub token_ttl: Option<Micros>,
 }
@@ -95,6 +99,8 @@ impl RunConfig {
             fault_phase: rng.between(8, 30) * SECOND,
             lease_checkpoint_interval: rng.permille(300).then_some(2 * SECOND),
             can_lose_members: rng.permille(150),
+            wipes_disks: false,
+            publishes_members: false,
             token_ttl: None,
         }
     }
@@ -105,6 +111,19 @@ impl RunConfig {
         let ttl = rng.between(2, 30) * SECOND;
         let has_users = self.bug.map_or(rng.permille(250), Bug::is_about_users);
         self.token_ttl = has_users.then_some(ttl);
+    }
+
+    /// Every eighth run without a bug wipes disks, and each with a bug that is about them. Such a run
+    /// has no users, and keeps enough voters. `rng` draws nothing else.
+    pub fn add_wiped_disks(&mut self, rng: &mut Rng) {
+        let is_chosen = rng.permille(125);
+        self.publishes_members = rng.permille(500);
+        self.wipes_disks = self.bug.map_or(is_chosen, Bug::is_about_wiped_disks);
+        self.publishes_members &= self.wipes_disks;
+        if self.wipes_disks {
+            self.token_ttl = None;
+            self.can_lose_members = false;
+        }
     }
 
     /// Whether a sole voter serves linearizable reads without ReadIndex, as in the server.

@@ -117,7 +117,7 @@ impl CommittedModel {
                 self.auth.apply(index, op)?;
                 self.auth_by_index.insert(index, Rc::new(self.auth.clone()));
             }
-            Proposal::Compact(_) | Proposal::LogRead => {}
+            Proposal::Compact(_) | Proposal::LogRead | Proposal::Publish { .. } => {}
         }
         Ok(None)
     }

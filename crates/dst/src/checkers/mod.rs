@@ -34,6 +34,8 @@ pub enum Rule {
     Permissions,
     Revocation,
     Tokens,
+    /// A member that has lost acknowledged entries serves on although a leader counts on them.
+    LostLog,
     /// A member stops, refuses to start, or fails an assertion.
     Running,
     /// The cluster works after the end of all faults.

@@ -52,6 +52,11 @@ pub(super) enum RequestWaiter {
     NoUser(usize, Box<InternalRaftRequest>),
     /// A read index that should have come first.
     LateWait(Box<PermittedRead>),
+    /// A read index, in front of a report to a member with a wiped disk.
+    FirstStart {
+        asking: u64,
+        term: u64,
+    },
     Ignored,
 }
 
@@ -291,6 +296,12 @@ impl Cluster {
             RequestWaiter::KeepAlive { lease, since } => {
                 let may = matches!(outcome, Heard::ReadReady(_));
                 self.on_keep_alive(id, (lease, since), may);
+                return Ok(());
+            }
+            RequestWaiter::FirstStart { asking, term } => {
+                if matches!(outcome, Heard::ReadReady(_)) {
+                    self.report_to_wiped(id, asking, Some(term));
+                }
                 return Ok(());
             }
             RequestWaiter::LeaseOp { .. } | RequestWaiter::Ignored => return Ok(()),

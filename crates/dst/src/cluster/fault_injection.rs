@@ -23,6 +23,10 @@ impl Cluster {
         if machine.running.is_some() || machine.is_removed {
             return Ok(());
         }
+        if machine.wiped.is_some() {
+            self.begin_to_ask(id);
+            return Ok(());
+        }
         if self.quiet.since.is_none() && self.rng.permille(50) {
             // Some power cuts happen during the start.
             machine.plan_power_cut(self.rng.between(1, 6), 500 * MILLISECOND);
@@ -72,6 +76,12 @@ impl Cluster {
     /// A member stops by itself, which it may do only after a disk error, and restarts later.
     pub(super) fn on_member_error(&mut self, id: u64, error: &Error) -> CheckResult {
         use clearlane_wal::Error::{Failed, Path};
+        let was_wiped = self.machines.get(&id).is_some_and(|machine| machine.was_wiped);
+        if was_wiped && matches!(error, Error::Raft(clearlane_raft::Error::LostLog { .. })) {
+            self.metrics.lost_logs += 1;
+            self.give_up_member(id);
+            return Ok(());
+        }
         let of_disk = matches!(error, Error::Wal(Failed { .. } | Path { .. }));
         let machine = self.machines.get_mut(&id).filter(|_| of_disk);
         let planned = machine.and_then(|machine| machine.planned_disk_error.take());
@@ -105,7 +115,7 @@ impl Cluster {
         }
     }
 
-    fn view(&self) -> ClusterView {
+    pub(super) fn view(&self) -> ClusterView {
         let running = || self.machines.values().filter(|machine| machine.running.is_some());
         let leads = running().filter(|machine| machine.is_leader());
         let leader = leads.max_by_key(|machine| machine.leadership().term);
@@ -207,7 +217,7 @@ impl Cluster {
     }
 
     /// A promotion goes to the leader, other changes to any member; the outcome is ignored.
-    fn propose_member_change(&mut self, change: MemberChange) {
+    pub(super) fn propose_member_change(&mut self, change: MemberChange) {
         let view = self.view();
         let any = self.rng.choose(&view.up).copied();
         let leader = view.leader.filter(|_| matches!(change, MemberChange::Promote { .. }));

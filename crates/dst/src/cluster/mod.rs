@@ -9,8 +9,8 @@
 //!
 //! [`ready`] polls a member's replica and turns its outputs into events, at moments drawn from the
 //! seed. [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`auth_clients`],
-//! [`user_requests`], [`fault_injection`] and [`message_triggers`] have their events each;
-//! [`quiet`] is the end of a run.
+//! [`user_requests`], [`fault_injection`], [`wiped_disks`] and [`message_triggers`] have their events
+//! each; [`quiet`] is the end of a run.
 
 mod message_triggers;
 mod ready;
@@ -21,6 +21,7 @@ mod quiet;
 mod lease_clients;
 mod auth_clients;
 mod user_requests;
+mod wiped_disks;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -37,6 +38,7 @@ use self::message_triggers::MessageTriggers;
 use self::quiet::QuietPhase;
 use self::snapshot_transfer::SnapshotTransfer;
 use self::user_requests::PermittedRead;
+use self::wiped_disks::{WipedDiskEvent, WipedDisks};
 use crate::bugs::Bug;
 use crate::checkers::{CheckResult, Rule, Violation};
 use crate::effect_hash::EffectHash;
@@ -80,6 +82,7 @@ enum Event {
     EndNetworkFaults,
     EndFaults,
     CheckConvergence,
+    WipedDisk(WipedDiskEvent),
 }
 
 #[derive(Debug)]
@@ -162,6 +165,8 @@ pub struct Cluster {
     checker: InvariantChecker,
     quiet: QuietPhase,
     message_triggers: MessageTriggers,
+    /// In a run that wipes disks.
+    wiped_disks: Option<WipedDisks>,
     newest_id: u64,
     pub metrics: RunMetrics,
 }
@@ -196,6 +201,15 @@ pub struct RunMetrics {
     pub used_tokens: u64,
     /// Requests with a token whose entry was not applied yet.
     pub token_waits: u64,
+    pub wiped_disks: u64,
+    /// Members with a wiped disk that were refused.
+    pub refused_members: u64,
+    /// Members with a wiped disk that were admitted.
+    pub admitted_members: u64,
+    /// Members that stopped because they had lost their log.
+    pub lost_logs: u64,
+    /// Clusters without a quorum of voters with an intact disk.
+    pub waiting_ends: u64,
 }
 
 impl Cluster {
@@ -204,6 +218,8 @@ impl Cluster {
         let mut config = RunConfig::random(&mut rng.split(), options.bug);
         let mut auth_rng = Rng::new(!(options.seed ^ options.members << 56));
         config.add_users(&mut auth_rng);
+        let mut wipe_rng = Rng::new((options.seed ^ options.members << 56).rotate_left(32));
+        config.add_wiped_disks(&mut wipe_rng);
         let voters_min = match config.can_lose_members {
             true => 1,
             false => (options.members as usize).saturating_sub(1).max(3),
@@ -236,6 +252,7 @@ impl Cluster {
             checker: InvariantChecker::default(),
             quiet: QuietPhase::default(),
             message_triggers: MessageTriggers::default(),
+            wiped_disks: config.wipes_disks.then(|| WipedDisks::new(wipe_rng, options.members)),
             newest_id: options.members,
             metrics: RunMetrics::default(),
             config,
@@ -259,6 +276,7 @@ impl Cluster {
         self.plan_clients();
         self.plan_lease_client();
         self.plan_auth_clients();
+        self.plan_wiped_disks();
         let pause = self.faults.pause();
         // Faults begin after the first election.
         self.events.schedule(2 * SECOND + pause, Event::Fault);
@@ -303,6 +321,7 @@ impl Cluster {
             Event::Start(id) => return self.start(id),
             Event::RequestArrives(operation) => return self.handle_client_request(operation),
             Event::CheckConvergence => return self.check_convergence(),
+            Event::WipedDisk(event) => return self.on_wiped_disk_event(event),
             Event::ClientRequest(client) => self.send_client_request(client),
             Event::ReplyArrives(operation, outcome) => self.on_reply(operation, outcome),
             Event::ClientTimeout(operation) => self.on_client_timeout(operation),

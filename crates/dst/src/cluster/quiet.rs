@@ -58,6 +58,12 @@ impl Cluster {
                 self.quiet.is_over = true;
                 return Ok(());
             }
+            if self.lacks_intact_quorum() {
+                self.trace_line(format_args!("too few disks are intact: the cluster waits"));
+                self.metrics.waiting_ends += 1;
+                self.quiet.is_over = true;
+                return Ok(());
+            }
             return Err(self.no_progress("no agreement a minute after the last fault"));
         }
         self.quiet.clients_stopped |= now > since + 3 * SECOND;

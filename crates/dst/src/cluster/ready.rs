@@ -16,6 +16,7 @@ use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 
 use super::{Cluster, Event, MemberEvent, member_failed};
+use crate::bugs::lost_commit;
 use crate::checkers::auth::check_outcome;
 use crate::checkers::leases::check_leases;
 use crate::checkers::{CheckResult, Rule};
@@ -54,10 +55,14 @@ impl Cluster {
         let time = machine.clock.elapsed(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
         running.is_poll_planned = false;
-        let (outputs, rejected) = match poll_replica(running, time) {
-            Ok(outputs) => outputs,
+        let Polled { ready: outputs, rejected, accepted_loss } = match poll_replica(running, time) {
+            Ok(polled) => polled,
             Err(error) => return self.on_member_error(id, &error),
         };
+        Rule::LostLog.check(accepted_loss.is_none(), || {
+            let message = accepted_loss.map(|message| message.to_string()).unwrap_or_default();
+            format!("{id} serves on after {message}, and has fewer entries")
+        })?;
         self.check_raft(id, &outputs, &rejected)?;
         let mut effects = ReadyHandler::new(self, id);
         outputs.dispatch(&mut effects);
@@ -359,25 +364,42 @@ impl Cluster {
     }
 }
 
-/// A turn of the raft loop. Returns its outputs, and the errors of messages that were refused.
-fn poll_replica(
-    running: &mut RunningMember,
-    time: Duration,
-) -> clearlane_server::Result<(ReplicaReady, Vec<Error>)> {
+/// The outputs of a turn of the raft loop.
+struct Polled {
+    ready: ReplicaReady,
+    /// The errors of messages that were refused.
+    rejected: Vec<Error>,
+    /// A heartbeat that shows the loss of entries, and was accepted.
+    accepted_loss: Option<Message>,
+}
+
+/// A turn of the raft loop.
+fn poll_replica(running: &mut RunningMember, time: Duration) -> clearlane_server::Result<Polled> {
     let RunningMember { replica, planted_bug, .. } = running;
     let mut rejected = Vec::new();
+    let mut accepted_loss = None;
     let applied = running.unreported_applied.take().map(RaftInput::Applied);
     let events = std::mem::take(&mut running.raft_loop_events);
     for input in applied.into_iter().chain(events) {
+        let loss = match &input {
+            RaftInput::Message(message) => lost_commit(replica, message).map(|_| message.clone()),
+            _ => None,
+        };
         match planted_bug.alter_input(replica, input) {
-            Some(RaftInput::Message(message)) => rejected.extend(replica.receive(message).err()),
+            Some(RaftInput::Message(message)) => match replica.receive(message) {
+                Err(error @ Error::LostLog { .. }) => return Err(error.into()),
+                result => {
+                    rejected.extend(result.err());
+                    accepted_loss = accepted_loss.or(loss);
+                }
+            },
             Some(input) => replica.handle_input(input)?,
             None => {}
         }
     }
     let mut ready = replica.poll(time)?;
     planted_bug.alter_ready(replica, &mut ready)?;
-    Ok((ready, rejected))
+    Ok(Polled { ready, rejected, accepted_loss })
 }
 
 fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyReady, Vec<Entry>)> {

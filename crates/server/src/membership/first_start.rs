@@ -8,12 +8,13 @@
 //! |---|---|
 //! | a leader, confirmed by a quorum, has no acknowledgement of the member | every quorum of this term was without the member, so it has all that was committed |
 //! | with the member itself, a majority of the listed members is new | the cluster has not begun, as far as a majority can know |
-//! | the number of voters is even, and half of it has answered | two quorums that share the member also share another one |
+//! | there are two or four voters, and half of this number has answered | two quorums that share the member also share another one |
 //!
 //! It is refused if any report knows it as started: its client URLs are published in the store or
 //! in the log, or the leader has its acknowledgement. It waits in all other cases.
 //!
 //! * The leader's term and vote become the member's: it votes for no other leader of that term.
+//! * The last rule lets a voter join that the others need for a quorum, such as the second one.
 //! * If every other member that took part is down, a majority of new members cannot tell a wiped
 //!   member from one that starts for the first time. etcd has the same limit.
 
@@ -75,8 +76,8 @@ impl NewMember {
         let voters = newest.map(|reply| voters_with(&reply.members, self.id)).unwrap_or_default();
         let answered = old().filter(|reply| voters.contains(&reply.from)).count();
         let has_majority = new > self.listed / 2 && self.listed > 0;
-        let has_half = voters.len().is_multiple_of(2) && 2 * answered >= voters.len();
-        if has_majority || (has_half && !voters.is_empty()) {
+        let has_half = [2, 4].contains(&voters.len()) && 2 * answered >= voters.len();
+        if has_majority || has_half {
             return FirstStart::Admitted(None);
         }
         FirstStart::Undecided

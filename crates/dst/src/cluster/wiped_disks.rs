@@ -1,0 +1,291 @@
+//! Wiped disks: a member loses all its data, and starts again with the same flags.
+//!
+//! Two kinds of wipes are drawn. The first hits any voter. The second stages the worst case, in
+//! which a wiped voter and members that lag are the first to start again:
+//!
+//! ```text
+//!   3 voters     1 leads     2 is stopped     1 and 3 acknowledge writes     1 and 3 lose power
+//!                                                                            the disk of 3 is wiped
+//!                2 and 3 start: without a check they could elect a leader    1 starts
+//! ```
+//!
+//! Before it starts, a wiped member asks the others, by the same code as the server. A refused member
+//! stays down, and an operator removes it from the cluster. In a run at most a minority is wiped, and
+//! only after all members have more than the first entries of their log: see the limits in
+//! `clearlane_server::membership`.
+//!
+//! A wiped member stays down until its old messages have arrived. A real connection ends with its
+//! process.
+
+use clearlane_raft::Role;
+use clearlane_server::membership::{FirstStart, Member, MemberChange, NewMember, is_published};
+use clearlane_server::replica::ReplicaInput;
+
+use super::client_pool::RequestWaiter;
+use super::{Cluster, Event};
+use crate::bugs::Bug;
+use crate::checkers::CheckResult;
+use crate::event_queue::{MILLISECOND, Micros, SECOND};
+use crate::machine::{CLUSTER_ID, Machine, member_description, peer_url};
+use crate::proposals::{Proposal, encode};
+use crate::rng::Rng;
+
+/// Longer than any delay of a message, with that of its duplicate.
+const DOWN_MIN: Micros = 7 * SECOND;
+
+#[derive(Debug)]
+pub(super) enum WipedDiskEvent {
+    /// The next wipe is chosen.
+    Choose,
+    /// Everything stops; the disk of `member` is wiped. It starts again together with `stale`, before
+    /// all others.
+    WipeAmongStale { member: u64, stale: Vec<u64> },
+    /// A member with a wiped disk decides, or asks again.
+    Ask(u64),
+    /// The operator removes a member that does not start.
+    Remove(u64),
+    /// Members publish their client URLs.
+    Publish,
+}
+
+#[derive(Debug)]
+pub(super) struct WipedDisks {
+    rng: Rng,
+    first_members: u64,
+    wiped: u64,
+}
+
+impl WipedDisks {
+    pub(super) fn new(rng: Rng, first_members: u64) -> WipedDisks {
+        WipedDisks { rng, first_members, wiped: 0 }
+    }
+}
+
+impl Cluster {
+    pub(super) fn plan_wiped_disks(&mut self) {
+        let Some(disks) = &mut self.wiped_disks else { return };
+        let wait = disks.rng.between(3 * SECOND, 8 * SECOND);
+        self.plan_wiped(wait, WipedDiskEvent::Choose);
+        self.plan_wiped(SECOND, WipedDiskEvent::Publish);
+    }
+
+    fn plan_wiped(&mut self, wait: Micros, event: WipedDiskEvent) {
+        self.events.schedule(wait, Event::WipedDisk(event));
+    }
+
+    pub(super) fn on_wiped_disk_event(&mut self, event: WipedDiskEvent) -> CheckResult {
+        match event {
+            WipedDiskEvent::Choose => self.choose_wipe(),
+            WipedDiskEvent::WipeAmongStale { member, stale } => {
+                self.wipe_among_stale(member, &stale);
+            }
+            WipedDiskEvent::Ask(id) => return self.decide_first_start(id),
+            WipedDiskEvent::Remove(id) => self.remove_given_up(id),
+            WipedDiskEvent::Publish => self.publish_members(),
+        }
+        Ok(())
+    }
+
+    fn choose_wipe(&mut self) {
+        let view = self.view();
+        let has_begun = |machine: &Machine| {
+            machine.replica().is_some_and(|core| !core.raft().has_only_first_entries())
+        };
+        let mut here = self.machines.values().filter(|machine| !machine.is_removed);
+        let all_have_begun = here.all(has_begun);
+        let Some(disks) = &mut self.wiped_disks else { return };
+        if self.quiet.since.is_some() {
+            return;
+        }
+        let wait = disks.rng.between(500 * MILLISECOND, 4 * SECOND);
+        let first_minority = (disks.first_members - 1) / 2;
+        let minority = first_minority.min((view.voters.len() as u64).saturating_sub(1) / 2);
+        let followers: Vec<u64> =
+            view.voters.iter().copied().filter(|id| Some(*id) != view.leader).collect();
+        let member = disks.rng.choose(&followers).copied();
+        let among_stale = disks.rng.permille(500);
+        self.plan_wiped(wait, WipedDiskEvent::Choose);
+        let Some(member) = member.filter(|_| all_have_begun && view.leader.is_some()) else {
+            return;
+        };
+        let Some(disks) = self.wiped_disks.as_mut().filter(|disks| disks.wiped < minority) else {
+            return;
+        };
+        disks.wiped += 1;
+        if among_stale && self.config.bug != Some(Bug::LostLogAccepted) {
+            let stale = followers.into_iter().filter(|id| *id != member);
+            let stale: Vec<u64> = stale.take(view.voters.len().saturating_sub(1) / 2).collect();
+            self.trace_line(format_args!("{stale:?} are to lag, and {member} is to be wiped"));
+            stale.iter().for_each(|id| self.crash(*id, true));
+            self.plan_wiped(2 * SECOND, WipedDiskEvent::WipeAmongStale { member, stale });
+        } else {
+            self.wipe(member);
+        }
+    }
+
+    fn wipe_among_stale(&mut self, member: u64, stale: &[u64]) {
+        if self.quiet.since.is_some() {
+            return;
+        }
+        let here = self.machines.values().filter(|machine| !machine.is_removed);
+        for id in here.map(|machine| machine.id).collect::<Vec<_>>() {
+            self.crash(id, true);
+            let more = self.wiped_disks.as_mut().map_or(0, |disks| disks.rng.between(1, 4));
+            let wait = if stale.contains(&id) { DOWN_MIN } else { DOWN_MIN + more * SECOND };
+            self.events.schedule(wait, Event::Start(id));
+        }
+        self.wipe(member);
+    }
+
+    fn wipe(&mut self, id: u64) {
+        self.crash(id, true);
+        let start_at = self.events.now() + DOWN_MIN;
+        let Some(machine) = self.machines.get_mut(&id).filter(|machine| !machine.is_removed) else {
+            return;
+        };
+        machine.wipe(start_at);
+        self.metrics.wiped_disks += 1;
+        self.trace_line(format_args!("the disk of {id} is wiped"));
+        self.events.schedule(DOWN_MIN, Event::Start(id));
+    }
+
+    /// The member is started with a wiped disk.
+    pub(super) fn begin_to_ask(&mut self, id: u64) {
+        let now = self.events.now();
+        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(wiped) = &mut machine.wiped else { return };
+        if !std::mem::replace(&mut wiped.is_asking, true) {
+            let wait = wiped.start_at.saturating_sub(now);
+            self.plan_wiped(wait, WipedDiskEvent::Ask(id));
+        }
+    }
+
+    fn new_member(&self, id: u64) -> (NewMember, Vec<Member>) {
+        let first_members = self.wiped_disks.as_ref().map_or(0, |disks| disks.first_members);
+        let first: Vec<Member> = match id <= first_members {
+            true => (1..=first_members).map(member_description).collect(),
+            false => Vec::new(),
+        };
+        let (peer_urls, listed) = (vec![peer_url(id)], first.len());
+        (NewMember { id, cluster_id: CLUSTER_ID, peer_urls, listed }, first)
+    }
+
+    fn decide_first_start(&mut self, id: u64) -> CheckResult {
+        let (member, first) = self.new_member(id);
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let Some(wiped) = machine.wiped.as_mut().filter(|_| !machine.is_removed) else {
+            return Ok(());
+        };
+        let replies: Vec<_> = std::mem::take(&mut wiped.replies).into_values().collect();
+        let decision = match self.config.bug {
+            Some(Bug::NoIdentityCheck | Bug::LostLogAccepted) => FirstStart::Admitted(None),
+            _ => member.decide(&replies),
+        };
+        self.trace_line(format_args!("{id}, wiped: {decision:?}"));
+        match decision {
+            FirstStart::Admitted(leader) => {
+                let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+                machine.wiped = None;
+                let created = machine.create_log(&first, &self.config, leader);
+                created.expect("an empty disk takes a log");
+                self.metrics.admitted_members += 1;
+                self.start(id)
+            }
+            FirstStart::Bootstrapped(_) | FirstStart::Removed => {
+                self.metrics.refused_members += 1;
+                self.give_up_member(id);
+                Ok(())
+            }
+            FirstStart::Undecided => {
+                self.ask_others(id);
+                Ok(())
+            }
+        }
+    }
+
+    fn ask_others(&mut self, id: u64) {
+        let now = self.events.now();
+        let reachable = |machine: &&Machine| {
+            let is_cut = [(id, machine.id), (machine.id, id)];
+            machine.paused_until <= now && !is_cut.iter().any(|link| self.network.is_cut(*link))
+        };
+        let others: Vec<(u64, bool, u64)> = self
+            .machines
+            .values()
+            .filter(|machine| machine.running.is_some())
+            .filter(reachable)
+            .map(|machine| {
+                let leadership = machine.leadership();
+                (machine.id, leadership.role == Role::Leader, leadership.term)
+            })
+            .collect();
+        for (other, is_leader, term) in others {
+            if is_leader {
+                let waiter = RequestWaiter::FirstStart { asking: id, term };
+                self.submit(other, waiter, ReplicaInput::ReadIndex);
+            } else {
+                self.report_to_wiped(other, id, None);
+            }
+        }
+        let Some(disks) = &mut self.wiped_disks else { return };
+        let wait = disks.rng.between(200 * MILLISECOND, SECOND);
+        self.plan_wiped(wait, WipedDiskEvent::Ask(id));
+    }
+
+    /// `term` is the term in which a quorum has confirmed the leader `id`.
+    pub(super) fn report_to_wiped(&mut self, id: u64, asking: u64, term: Option<u64>) {
+        let (member, _) = self.new_member(asking);
+        let Some(running) = self.running(id) else { return };
+        let mut reply = running.replica.report_to(&member.request());
+        if Some(reply.leader_term) != term {
+            reply.leader_term = 0;
+        }
+        let machine = self.machines.get_mut(&asking);
+        if let Some(wiped) = machine.and_then(|machine| machine.wiped.as_mut()) {
+            wiped.replies.insert(id, reply);
+        }
+    }
+
+    /// The member stays down, and the operator removes it from the cluster.
+    pub(super) fn give_up_member(&mut self, id: u64) {
+        self.remove_machine(id);
+        self.plan_wiped(SECOND, WipedDiskEvent::Remove(id));
+    }
+
+    fn remove_given_up(&mut self, id: u64) {
+        let view = self.view();
+        if view.voters.contains(&id) || view.learners.contains(&id) {
+            self.propose_member_change(MemberChange::Remove { id });
+        }
+        // A removal may be lost.
+        self.plan_wiped(SECOND, WipedDiskEvent::Remove(id));
+    }
+
+    fn publish_members(&mut self) {
+        self.plan_wiped(500 * MILLISECOND, WipedDiskEvent::Publish);
+        if !self.config.publishes_members {
+            return;
+        }
+        let is_due = |machine: &&Machine| {
+            machine.applier().is_some_and(|applier| {
+                applier.members.get(machine.id).is_some_and(|member| !is_published(member))
+            })
+        };
+        let due: Vec<u64> =
+            self.machines.values().filter(is_due).map(|machine| machine.id).collect();
+        for id in due {
+            let request = encode(&Proposal::Publish { member: id, url: peer_url(id) });
+            self.propose(id, RequestWaiter::Ignored, request);
+        }
+    }
+
+    /// Whether too few voters have a disk that was not wiped, or was filled again.
+    pub(super) fn lacks_intact_quorum(&self) -> bool {
+        let voters = self.view().voters;
+        let is_intact = |id: &&u64| {
+            let machine = self.machines.get(id);
+            machine.is_some_and(|machine| !machine.is_removed && machine.wiped.is_none())
+        };
+        self.wiped_disks.is_some() && 2 * voters.iter().filter(is_intact).count() <= voters.len()
+    }
+}
