@@ -36,6 +36,7 @@ mod sleeper;
 #[path = "../support/mod.rs"]
 mod support;
 mod three;
+mod wiped;
 mod writers;
 
 use rand::rngs::StdRng;

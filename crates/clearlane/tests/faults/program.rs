@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use clearlane_net::free_ports;
@@ -26,6 +26,8 @@ pub(crate) struct Program {
     /// The port at which it listens for them: the same, unless a proxy is in between.
     pub(crate) listen_peer: u16,
     cluster: String,
+    /// `http`, or `https` with certificates that each member makes.
+    peer_scheme: &'static str,
     pub(crate) flags: Vec<String>,
     process: Option<Child>,
 }
@@ -36,9 +38,20 @@ pub(crate) fn ports(count: usize) -> Vec<u16> {
 
 /// None of them runs.
 pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
+    members_with(dir, count, "http")
+}
+
+/// They encrypt what they send to each other.
+pub(crate) fn members_with_tls(dir: &Path, count: usize) -> Vec<Program> {
+    let mut members = members_with(dir, count, "https");
+    members.iter_mut().for_each(|member| member.flags.push("--peer-auto-tls".to_owned()));
+    members
+}
+
+fn members_with(dir: &Path, count: usize, peer_scheme: &'static str) -> Vec<Program> {
     let ports = ports(2 * count);
     let (client, peer) = ports.split_at(count);
-    let url = |at: usize| format!("m{at}=http://127.0.0.1:{}", peer[at]);
+    let url = |at: usize| format!("m{at}={peer_scheme}://127.0.0.1:{}", peer[at]);
     let cluster = (0..count).map(url).collect::<Vec<_>>().join(",");
     let member = |at: usize| Program {
         name: format!("m{at}"),
@@ -48,6 +61,7 @@ pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
         peer: peer[at],
         listen_peer: peer[at],
         cluster: cluster.clone(),
+        peer_scheme,
         flags: Vec::new(),
         process: None,
     };
@@ -59,7 +73,7 @@ impl Program {
         let program = std::env::var("CLEARLANE");
         let program = program.unwrap_or_else(|_| env!("CARGO_BIN_EXE_clearlane").to_owned());
         let (client, peer) = (self.url(), self.peer_url());
-        let listen_peer = format!("http://127.0.0.1:{}", self.listen_peer);
+        let listen_peer = format!("{}://127.0.0.1:{}", self.peer_scheme, self.listen_peer);
         let log = self.dir.join(format!("{}.log", self.name));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(program);
@@ -85,13 +99,49 @@ impl Program {
     }
 
     pub(crate) fn peer_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.peer)
+        format!("{}://127.0.0.1:{}", self.peer_scheme, self.peer)
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.disk.join(&self.name)
+    }
+
+    /// Kills it and removes its data.
+    pub(crate) fn wipe(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.data_dir()).unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let begin = Instant::now();
+        loop {
+            let process = self.process.as_mut().unwrap();
+            if let Some(status) = process.try_wait().unwrap() {
+                self.process = None;
+                return status;
+            }
+            assert!(begin.elapsed() < TIMEOUT, "{} does not end: {}", self.name, self.log());
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Waits for words in its log.
+    pub(crate) async fn logs(&self, words: &str) {
+        let begin = Instant::now();
+        while !self.log().contains(words) {
+            assert!(begin.elapsed() < TIMEOUT, "{} logs no {words}: {}", self.name, self.log());
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// Without data, after it was added again.
     pub(crate) fn rejoin(&mut self) {
-        self.kill();
-        std::fs::remove_dir_all(self.disk.join(&self.name)).unwrap();
+        self.wipe();
+        self.start_existing();
+    }
+
+    pub(crate) fn start_existing(&mut self) {
         self.flags.extend(["--initial-cluster-state".to_owned(), "existing".to_owned()]);
         self.start();
         self.flags.truncate(self.flags.len() - 2);
