@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use clearlane_auth::checks::{CheckResult, Checker, LeaseKeys};
+use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_proto::etcdserverpb::lease_server::Lease;
 use clearlane_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
@@ -17,6 +18,7 @@ use clearlane_proto::etcdserverpb::{
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
 };
 use clearlane_server::{RequestError, Server};
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -29,23 +31,27 @@ use crate::status::{self, Reply};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 pub(crate) const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 const KEEP_ALIVE_BUFFER_LEN: usize = 16;
+/// Maximum number of requests of a stream that are handled in one [turn](BulkTurns) of the thread.
+const KEEP_ALIVES_PER_TURN: usize = 16;
 
 #[derive(Clone)]
 pub(crate) struct LeaseService {
     pub(crate) server: Server,
+    pub(crate) turns: BulkTurns,
+}
+
+/// Renews a lease at the leader, and returns its time to live. 0 if there is no such lease.
+pub(crate) async fn renew(server: &Server, id: i64) -> Result<i64, RequestError> {
+    let renew = || async {
+        match server.remote_leader() {
+            Some((others, leader)) => others.renew_lease(leader, id).await,
+            None => server.renew_lease(id).await,
+        }
+    };
+    until_leader_answers(renew).await
 }
 
 impl LeaseService {
-    pub(crate) async fn renew(&self, id: i64) -> Result<i64, RequestError> {
-        let renew = || async {
-            match self.server.remote_leader() {
-                Some((others, leader)) => others.renew_lease(leader, id).await,
-                None => self.server.renew_lease(id).await,
-            }
-        };
-        until_leader_answers(renew).await
-    }
-
     async fn time_to_live(
         &self,
         request: &LeaseTimeToLiveRequest,
@@ -81,7 +87,7 @@ impl LeaseService {
         let id = request.id;
         self.require_for_lease(id, |id, user, keys| user.write_lease(id, keys)).await?;
         let header = self.header().await?;
-        let ttl = self.with_timeout(self.renew(request.id)).await?;
+        let ttl = self.with_timeout(renew(&self.server, request.id)).await?;
         Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
     }
 
@@ -104,7 +110,7 @@ impl LeaseService {
 
     /// For the user of a call.
     fn of<T>(&self, request: &Request<T>) -> LeaseService {
-        LeaseService { server: server_for(&self.server, request) }
+        LeaseService { server: server_for(&self.server, request), turns: self.turns.clone() }
     }
 
     async fn header(&self) -> Result<Option<ResponseHeader>, Status> {
@@ -117,15 +123,30 @@ impl LeaseService {
         mut requests: Streaming<LeaseKeepAliveRequest>,
         answers: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
     ) {
+        let mut without_a_pause = 0;
         loop {
-            let answer = tokio::select! {
-                request = requests.message() => match request {
-                    Ok(Some(request)) => self.keep_alive(&request).await,
-                    Ok(None) => return,
-                    Err(status) => Err(status),
-                },
-                () = answers.closed() => return,
+            let request = match requests.message().now_or_never() {
+                Some(request) => {
+                    without_a_pause += 1;
+                    request
+                }
+                None => {
+                    without_a_pause = 0;
+                    tokio::select! {
+                        request = requests.message() => request,
+                        () = answers.closed() => return,
+                    }
+                }
             };
+            let answer = match request {
+                Ok(Some(request)) => self.keep_alive(&request).await,
+                Ok(None) => return,
+                Err(status) => Err(status),
+            };
+            if without_a_pause == KEEP_ALIVES_PER_TURN {
+                without_a_pause = 0;
+                self.turns.request().await;
+            }
             let is_last = answer.is_err();
             if answers.send(answer).await.is_err() || is_last {
                 return;

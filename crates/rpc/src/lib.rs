@@ -36,6 +36,7 @@ pub mod maintenance;
 mod message_parts;
 pub mod metrics;
 mod range_body;
+mod read_ahead;
 mod response_body;
 mod router;
 pub mod serve;

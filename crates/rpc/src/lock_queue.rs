@@ -33,7 +33,7 @@ use tokio::sync::watch::Receiver;
 use tonic::{Request, Status};
 
 use crate::credentials::server_for;
-use crate::lease::LeaseService;
+use crate::lease;
 use crate::watch::WatchService;
 
 /// The TTL of a lease that is granted for a request without one: etcd's `defaultSessionTTL`.
@@ -176,8 +176,7 @@ impl LockQueue {
                 let may =
                     move |user: Checker<'_>, keys: &LeaseKeys<'_>| user.write_lease(lease, keys);
                 if self.server.require_for_lease(lease, may).await.is_ok() {
-                    let leases = LeaseService { server: self.server.clone() };
-                    let _ = leases.renew(lease).await;
+                    let _ = lease::renew(&self.server, lease).await;
                 }
             }
         };

@@ -28,6 +28,7 @@ use crate::http::{EncryptedConnection, HttpService};
 use crate::interceptors;
 use crate::kv::KvMethod;
 use crate::metrics::{RpcMethod, counted_call};
+use crate::read_ahead::{ReadAheadBody, ReadAheadMemory};
 use crate::response_body::{ResponseBody, error_response};
 use crate::{gzip, kv};
 
@@ -36,6 +37,7 @@ pub(crate) struct Router {
     pub(crate) services: ThreadServices,
     pub(crate) http: HttpService,
     pub(crate) client: ClientInfo,
+    pub(crate) read_ahead: ReadAheadMemory,
 }
 
 type ResponseFuture =
@@ -84,7 +86,7 @@ impl Router {
         request: Request<Incoming>,
         method: RpcMethod,
     ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
-        let services = self.services.clone();
+        let (services, read_ahead) = (self.services.clone(), self.read_ahead.clone());
         async move {
             let is_packed = match gzip::is_gzip(request.headers()) {
                 Ok(is_packed) => is_packed,
@@ -94,7 +96,13 @@ impl Router {
                 let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
                 now_ns().saturating_add(patience)
             });
-            let mut request = request.map(tonic::body::Body::new);
+            let mut request = request.map(|body| {
+                if method.descriptor().is_client_streaming() {
+                    tonic::body::Body::new(ReadAheadBody::start(body, &read_ahead))
+                } else {
+                    tonic::body::Body::new(body)
+                }
+            });
             if is_packed {
                 request =
                     gzip::decompress_request(request, kv::message_bytes_max(&services.server));

@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use clearlane_net::CONNECTION_WINDOW_BYTES;
 use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::coalescing_writer::CoalescingWriter;
 use clearlane_net::connection_limit::ConnectionLimit;
@@ -66,6 +65,7 @@ use crate::lock::LockService;
 use crate::lock_queue::LockQueue;
 use crate::maintenance::MaintenanceService;
 use crate::metrics::{RpcMetrics, ThreadMetrics};
+use crate::read_ahead::ReadAheadMemory;
 use crate::router::Router;
 use crate::watch::WatchService;
 
@@ -318,7 +318,7 @@ fn run_net_thread(
         let http = config.http_service(&services.server, &services.metrics);
         let http = http.with_gateway(services.grpc.clone(), services.slow_thresholds);
         let client = ClientInfo::without_tls(RemoteAddress::Unix);
-        let router = Router { services, http, client };
+        let router = Router { services, http, client, read_ahead: ReadAheadMemory::default() };
         let mut open = JoinSet::new();
         // It ends when the accepting thread does, and that for handshakes.
         while let Some(connection) = connections.recv().await {
@@ -362,7 +362,7 @@ fn grpc_services(
     let server = || server.clone();
     let watch = WatchService::new(server(), stopped.clone(), turns.clone());
     let queue = LockQueue { server: server(), watch: watch.clone(), stopped: stopped.clone() };
-    let lease = LeaseService { server: server() };
+    let lease = LeaseService { server: server(), turns: turns.clone() };
     let cluster = ClusterService { server: server(), reconfig_rules: config.reconfig_rules };
     let slow_threshold = config.slow_request_threshold;
     let auth = AuthService { server: server(), slow_threshold };
@@ -428,7 +428,7 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let connection = CoalescingWriter::new(connection, large_responses, turns.clone());
     let connection =
         PingLimiter::new(connection, config.ping_min_interval, config.request_head_timeout, turns);
-    let router = Router { client, ..router };
+    let router = Router { client, read_ahead: ReadAheadMemory::default(), ..router };
     let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);
     tokio::select! {
@@ -439,8 +439,16 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let _ = served.await;
 }
 
-/// What a client may send on one stream before its task has read it.
-const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+/// Maximum number of bytes that a client may send on a connection before they are read.
+///
+/// h2 also derives from it how many small frames may be unread on a connection. Each counts as much
+/// as it lacks to 256 bytes, and all together may count half of this window: 280,000 frames of a
+/// few bytes.
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 20;
+/// Maximum number of bytes that a client may send on one stream before they are read. Streams whose
+/// [queue](crate::read_ahead) is full leave as much unread: 16 streams at the queue's limits, with
+/// frames of 15 bytes, stay below the limit of small frames.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
 fn http_builder(config: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
     let mut protocols = auto::Builder::new(TokioExecutor::new());

@@ -55,7 +55,8 @@ use crate::watch_permissions::{Creation, WatchPermission, WatchPermissions};
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 /// After so many bytes of events the next wait for a turn of the thread.
 const BULK_EVENT_BYTES: usize = 16 << 10;
-const REQUESTS_PER_POLL: usize = 64;
+/// Maximum number of requests that a stream takes in one [turn](BulkTurns) of the thread.
+const REQUESTS_PER_TURN: usize = 64;
 /// etcd's `grpcOverheadBytes`: a message longer than the longest request and this is cut.
 const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
 /// etcd's minimum: a shorter interval is raised to it.
@@ -128,6 +129,7 @@ impl Watch for WatchService {
             server,
             permissions: WatchPermissions::default(),
             requests: Some(request.into_inner()),
+            next_request_turn: None,
             watchers: self.wake_set.open(),
             responses: VecDeque::new(),
             bulk: BulkEvents {
@@ -149,6 +151,8 @@ pub struct WatchResponseStream {
     server: Server,
     /// `None` when the client has ended its requests.
     requests: Option<Streaming<WatchRequest>>,
+    /// No request is taken before this turn. `Some` after a batch of [`REQUESTS_PER_TURN`].
+    next_request_turn: Option<BulkTurn>,
     watchers: Watchers,
     responses: VecDeque<WatchResponse>,
     permissions: WatchPermissions,
@@ -228,7 +232,13 @@ impl WatchResponseStream {
     }
 
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
-        for _ in 0..REQUESTS_PER_POLL {
+        if let Some(turn) = &mut self.next_request_turn {
+            if Pin::new(turn).poll(context).is_pending() {
+                return Ok(());
+            }
+            self.next_request_turn = None;
+        }
+        for _ in 0..REQUESTS_PER_TURN {
             if self.watchers.poll_ready(context).is_pending() {
                 return Ok(());
             }
@@ -240,8 +250,12 @@ impl WatchResponseStream {
                 Poll::Pending => return Ok(()),
             }
         }
-        // Other requests come next, behind what there is to send.
-        context.waker().wake_by_ref();
+        // The responses so far are sent first, and tasks of other connections run.
+        let mut turn = self.bulk.turns.request();
+        if Pin::new(&mut turn).poll(context).is_ready() {
+            context.waker().wake_by_ref();
+        }
+        self.next_request_turn = Some(turn);
         Ok(())
     }
 

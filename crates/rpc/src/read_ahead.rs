@@ -1,0 +1,243 @@
+//! Reads the requests of a stream while its responses wait. See `docs/watch.md`.
+//!
+//! h2 keeps DATA frames that no task has read, and it ends a connection with too many small ones.
+//! The connection cannot stop reading its socket: the window updates that let responses leave
+//! arrive after the requests. So one task for each stream of requests reads them and copies their
+//! bytes into a queue, which takes a tenth of the memory:
+//!
+//! ```text
+//!   h2 ──▶ read_requests ──▶ [bytes of many requests] ──▶ ReadAheadBody ──▶ the service
+//!              stops at STREAM_BYTES_MAX, or at CONNECTION_BYTES_MAX for all streams together
+//! ```
+//!
+//! At a limit the window of the stream fills, and the client waits. A stream with an empty queue
+//! is always read, so streams without a reader hold up no other.
+
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::response_body::BodyError;
+
+/// Maximum number of bytes in the queue of one stream.
+const STREAM_BYTES_MAX: usize = 8 << 20;
+/// Maximum number of bytes in the queues of all streams of a connection.
+const CONNECTION_BYTES_MAX: usize = 128 << 20;
+/// A stream with less than this in its queue is read even if the connection is at its limit.
+const STREAM_BYTES_MIN: usize = 4 << 10;
+const CHUNK_BYTES_MIN: usize = 256;
+const CHUNK_BYTES_MAX: usize = 16 << 10;
+
+/// The memory that the queues of one connection take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReadAheadMemory(Arc<ConnectionMemory>);
+
+#[derive(Debug, Default)]
+struct ConnectionMemory {
+    bytes: AtomicUsize,
+    /// Wakes the tasks that wait until the connection is below its limit.
+    released: Notify,
+}
+
+impl ConnectionMemory {
+    fn release(&self, bytes: usize) {
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if before >= CONNECTION_BYTES_MAX && before - bytes < CONNECTION_BYTES_MAX {
+            self.released.notify_waiters();
+        }
+    }
+}
+
+/// The body of a request whose bytes are read as they arrive. Dropping it ends the task that reads.
+#[derive(Debug)]
+pub(crate) struct ReadAheadBody {
+    queue: Arc<RequestBytes>,
+    reader: AbortHandle,
+}
+
+impl ReadAheadBody {
+    /// Starts the task, so it must be called on the runtime of the connection.
+    pub(crate) fn start<B>(body: B, memory: &ReadAheadMemory) -> ReadAheadBody
+    where
+        B: Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
+    {
+        let queue = Arc::new(RequestBytes {
+            memory: memory.clone(),
+            state: Mutex::default(),
+            taken: Notify::new(),
+        });
+        let reader = tokio::spawn(read_requests(body, Arc::clone(&queue))).abort_handle();
+        ReadAheadBody { queue, reader }
+    }
+}
+
+impl Drop for ReadAheadBody {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+async fn read_requests<B>(body: B, queue: Arc<RequestBytes>)
+where
+    B: Body<Data = Bytes, Error: Into<BodyError>>,
+{
+    let mut body = pin!(body);
+    loop {
+        queue.wait_for_capacity().await;
+        match body.frame().await {
+            Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| queue.push(data)),
+            Some(Err(error)) => return queue.end(RequestEnd::Failed(error.into())),
+            None => return queue.end(RequestEnd::Complete),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct RequestBytes {
+    memory: ReadAheadMemory,
+    state: Mutex<QueueState>,
+    /// Wakes the task that reads when bytes have left the queue.
+    taken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    chunks: VecDeque<BytesMut>,
+    /// The memory that the chunks take.
+    bytes: usize,
+    end: Option<RequestEnd>,
+    /// The task that waits for more bytes.
+    waiting: Option<Waker>,
+}
+
+#[derive(Debug)]
+enum RequestEnd {
+    Complete,
+    Failed(BodyError),
+}
+
+impl RequestBytes {
+    fn has_capacity(&self) -> bool {
+        let of_stream = self.state.lock().bytes;
+        let of_connection = self.memory.0.bytes.load(Ordering::Relaxed);
+        of_stream < STREAM_BYTES_MIN
+            || of_stream < STREAM_BYTES_MAX && of_connection < CONNECTION_BYTES_MAX
+    }
+
+    async fn wait_for_capacity(&self) {
+        while !self.has_capacity() {
+            let mut released = pin!(self.memory.0.released.notified());
+            // Without this, a release before the wait would be missed.
+            released.as_mut().enable();
+            if self.has_capacity() {
+                return;
+            }
+            tokio::select! { () = released => {}, () = self.taken.notified() => {} }
+        }
+    }
+
+    fn push(&self, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let added = state.push(data);
+        self.memory.0.bytes.fetch_add(added, Ordering::Relaxed);
+        let waiting = state.waiting.take();
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// After an error the client is gone, and its requests are dropped.
+    fn end(&self, end: RequestEnd) {
+        let mut state = self.state.lock();
+        if matches!(end, RequestEnd::Failed(_)) {
+            state.chunks.clear();
+            self.memory.0.release(std::mem::take(&mut state.bytes));
+        }
+        state.end = Some(end);
+        let waiting = state.waiting.take();
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll_chunk(&self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        let mut state = self.state.lock();
+        if let Some(chunk) = state.chunks.pop_front() {
+            state.bytes -= chunk.capacity();
+            drop(state);
+            self.memory.0.release(chunk.capacity());
+            self.taken.notify_one();
+            return Poll::Ready(Some(Ok(chunk.freeze())));
+        }
+        match state.end.replace(RequestEnd::Complete) {
+            Some(RequestEnd::Complete) => Poll::Ready(None),
+            Some(RequestEnd::Failed(error)) => Poll::Ready(Some(Err(error))),
+            None => {
+                state.end = None;
+                state.waiting = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl QueueState {
+    /// Returns how much more memory the queue takes.
+    fn push(&mut self, data: &[u8]) -> usize {
+        if let Some(last) = self.chunks.back_mut()
+            && last.capacity() - last.len() >= data.len()
+        {
+            last.extend_from_slice(data);
+            return 0;
+        }
+        // A first request is mostly taken before the next one arrives.
+        let capacity = match self.chunks.back() {
+            None => 0,
+            Some(last) => (2 * last.capacity()).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
+        };
+        let mut chunk = BytesMut::with_capacity(capacity.max(data.len()));
+        chunk.extend_from_slice(data);
+        let added = chunk.capacity();
+        self.bytes += added;
+        self.chunks.push_back(chunk);
+        added
+    }
+}
+
+impl Drop for RequestBytes {
+    fn drop(&mut self) {
+        self.memory.0.release(self.state.get_mut().bytes);
+    }
+}
+
+impl Body for ReadAheadBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let chunk = self.queue.poll_chunk(context);
+        chunk.map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let state = self.queue.state.lock();
+        state.chunks.is_empty() && matches!(state.end, Some(RequestEnd::Complete))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
