@@ -23,7 +23,7 @@ use crate::response_body::{ResponseBody, error_response};
 use crate::slow_request::{RequestSummary, report_if_slow};
 use crate::txn_body::encode_response;
 use crate::unary::{EncodedResponse, decode, decode_txn, read_message};
-use crate::{gzip, range_body, status};
+use crate::{gzip, range_body, status, unread_body};
 
 /// etcd's `grpcOverheadBytes`: what a message may have beside the request itself.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
@@ -69,12 +69,18 @@ pub(crate) async fn handle_call(
 ) -> Response<ResponseBody> {
     let is_packed = match gzip::is_gzip(&head.headers) {
         Ok(is_packed) => is_packed,
-        Err(status) => return finish_call(Err(status), metrics),
+        Err(status) => {
+            unread_body::discard(body).await;
+            return finish_call(Err(status), metrics);
+        }
     };
     let limit = message_bytes_max(&head.server);
     let response = match RequestContext::start(&head.server, &head.headers, head.client.user_name())
     {
-        Err(status) => Err(status),
+        Err(status) => {
+            unread_body::discard(body).await;
+            Err(status)
+        }
         Ok(context) => match context.within_deadline(read_message(body, limit, is_packed)).await {
             Err(status) | Ok(Err(status)) => Err(status),
             Ok(Ok(message)) => {

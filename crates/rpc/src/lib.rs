@@ -44,5 +44,6 @@ mod slow_request;
 mod status;
 mod txn_body;
 mod unary;
+mod unread_body;
 pub mod watch;
 mod watch_permissions;

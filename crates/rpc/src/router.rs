@@ -12,7 +12,7 @@
 //! looking a key up. RangeStream does not.
 
 use std::convert::Infallible;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::pin::Pin;
 
 use clearlane_contention::now_ns;
@@ -30,7 +30,7 @@ use crate::kv::KvMethod;
 use crate::metrics::{RpcMethod, counted_call};
 use crate::read_ahead::{ReadAheadBody, ReadAheadMemory};
 use crate::response_body::{ResponseBody, error_response};
-use crate::{gzip, kv};
+use crate::{gzip, kv, unread_body};
 
 #[derive(Clone)]
 pub(crate) struct Router {
@@ -47,21 +47,12 @@ impl Router {
     fn handle(&self, mut request: Request<Incoming>) -> ResponseFuture {
         match classify_content_type(&request) {
             Some(true) => {}
-            Some(false) => return Box::pin(ready(Ok(unsupported_content_type(&request)))),
-            None => {
-                self.add_client_name(&mut request);
-                if self.client.is_secure {
-                    request.extensions_mut().insert(EncryptedConnection);
-                }
-                let http = self.http.clone();
-                return Box::pin(
-                    async move { Ok(http.handle(request).await.map(ResponseBody::Tonic)) },
-                );
-            }
+            Some(false) => return refusal(unsupported_content_type(&request), request),
+            None => return Box::pin(self.handle_http(request)),
         }
         let Some((kind, method)) = KvMethod::find(request.uri().path()) else {
             let Some(method) = RpcMethod::find(request.uri().path()) else {
-                return Box::pin(ready(Ok(error_response(&unknown_method(request.uri())))));
+                return refusal(error_response(&unknown_method(request.uri())), request);
             };
             self.add_client_name(&mut request);
             request.extensions_mut().insert(self.client.large_responses.clone());
@@ -72,6 +63,26 @@ impl Router {
         let head = self.services.call_head(head.headers, self.client.clone());
         let counted = self.services.metrics.start_call(method);
         Box::pin(async move { Ok(kv::handle_call(kind, head, counted, body).await) })
+    }
+
+    fn handle_http(
+        &self,
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
+        self.add_client_name(&mut request);
+        if self.client.is_secure {
+            request.extensions_mut().insert(EncryptedConnection);
+        }
+        let http = self.http.clone();
+        async move {
+            if request.version() != Version::HTTP_2 {
+                return Ok(http.handle(request).await.map(ResponseBody::Tonic));
+            }
+            let (request, unread) = unread_body::recoverable(request);
+            let response = http.handle(request).await;
+            unread.discard().await;
+            Ok(response.map(ResponseBody::Tonic))
+        }
     }
 
     /// For code that only sees the request.
@@ -90,7 +101,10 @@ impl Router {
         async move {
             let is_packed = match gzip::is_gzip(request.headers()) {
                 Ok(is_packed) => is_packed,
-                Err(status) => return Ok(error_response(&status)),
+                Err(status) => {
+                    unread_body::discard(request.into_body()).await;
+                    return Ok(error_response(&status));
+                }
             };
             let until_ns = interceptors::grpc_timeout(request.headers()).map(|patience| {
                 let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
@@ -122,6 +136,14 @@ impl hyper::service::Service<Request<Incoming>> for Router {
     fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         self.handle(request)
     }
+}
+
+/// A response that does not depend on the body of its request.
+fn refusal(response: Response<ResponseBody>, request: Request<Incoming>) -> ResponseFuture {
+    Box::pin(async move {
+        unread_body::discard(request.into_body()).await;
+        Ok(response)
+    })
 }
 
 /// Whether a request is gRPC; nothing if it is plain HTTP. What only begins like it, such as
