@@ -106,6 +106,7 @@ fn streamed_response(
         length,
         source,
         deadline,
+        is_begun: false,
         yields_next: false,
     })))
 }
@@ -249,6 +250,8 @@ pub(crate) struct StreamedRangeBody {
     length: usize,
     source: RangeSource,
     deadline: Deadline,
+    /// If true, at least one chunk was sent.
+    is_begun: bool,
     /// The task yields between two pieces.
     yields_next: bool,
 }
@@ -256,8 +259,11 @@ pub(crate) struct StreamedRangeBody {
 /// `None` behind the last piece of a message.
 type BodyFrame = Option<Result<http_body::Frame<Bytes>, BodyError>>;
 
+/// The deadline passed. `is_begun`: a part of the message was sent, and the rest was not.
 #[derive(Debug)]
-pub(crate) struct DeadlinePassed;
+pub(crate) struct DeadlinePassed {
+    pub(crate) is_begun: bool,
+}
 
 impl StreamedRangeBody {
     pub(crate) fn message_len(&self) -> usize {
@@ -269,12 +275,16 @@ impl StreamedRangeBody {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<BodyFrame, DeadlinePassed>> {
+        let is_begun = self.is_begun && !matches!(self.source, RangeSource::Done);
         if self.deadline.has_passed() {
-            return Poll::Ready(Err(DeadlinePassed));
+            return Poll::Ready(Err(DeadlinePassed { is_begun }));
         }
         match self.poll_chunk(context) {
-            Poll::Ready(piece) => Poll::Ready(Ok(piece)),
-            Poll::Pending => self.deadline.poll(context).map(|()| Err(DeadlinePassed)),
+            Poll::Ready(piece) => {
+                self.is_begun = true;
+                Poll::Ready(Ok(piece))
+            }
+            Poll::Pending => self.deadline.poll(context).map(|()| Err(DeadlinePassed { is_begun })),
         }
     }
 

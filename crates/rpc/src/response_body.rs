@@ -55,7 +55,12 @@ impl Body for ResponseBody {
             match ready!(pieces.poll(context)) {
                 Ok(Some(piece)) => return Poll::Ready(Some(piece)),
                 Ok(None) => *self = ResponseBody::OkTrailers,
-                Err(DeadlinePassed) => {
+                // A client takes trailers after a part of a message for a broken response.
+                Err(DeadlinePassed { is_begun: true }) => {
+                    *self = ResponseBody::Empty;
+                    return Poll::Ready(Some(Err(cancelled())));
+                }
+                Err(DeadlinePassed { is_begun: false }) => {
                     *self = ResponseBody::Empty;
                     return Poll::Ready(Some(Ok(Frame::trailers(
                         status::deadline_exceeded_trailers(),
@@ -91,6 +96,11 @@ impl Body for ResponseBody {
             }
         }
     }
+}
+
+/// Resets the stream with `CANCEL`, which grpc-go reports as an expired deadline.
+fn cancelled() -> BodyError {
+    h2::Error::from(h2::Reason::CANCEL).into()
 }
 
 fn ok_trailers() -> HeaderMap {
