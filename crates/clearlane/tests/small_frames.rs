@@ -9,7 +9,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    PutResponse, RangeResponse, WatchCreateRequest, WatchRequest, WatchResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, PutResponse, RangeResponse, WatchCreateRequest,
+    WatchRequest, WatchResponse,
 };
 use clearlane_server::apply::Limits;
 use h2::client::{ResponseFuture, SendRequest};
@@ -160,6 +161,38 @@ fn a_thousand_watches_on_each_of_twenty_streams() {
             });
         }
         reading.join_all().await;
+    });
+}
+
+/// Sends keep-alives on a stream, all at once and before any response is read.
+async fn keep_alives(requests: SendRequest<Bytes>, count: usize) {
+    let (response, mut sending) = call(&requests, "/etcdserverpb.Lease/LeaseKeepAlive").await;
+    let keep_alive = framed(&LeaseKeepAliveRequest { id: 7 });
+    for _ in 0..count {
+        send(&mut sending, keep_alive.clone(), usize::MAX, false).await;
+    }
+    let mut messages = Messages::of(response).await;
+    for _ in 0..count {
+        let renewed: LeaseKeepAliveResponse = messages.next().await;
+        assert_eq!((renewed.id, renewed.ttl), (7, 0));
+    }
+}
+
+/// Far more frames than h2 keeps for a connection. A connection that the server ends fails the
+/// test.
+#[test]
+fn thousands_of_requests_on_each_of_twenty_streams() {
+    with_connection(async |requests| {
+        let mut streams = JoinSet::new();
+        for _ in 0..20 {
+            streams.spawn(keep_alives(requests.clone(), 8000));
+        }
+        streams.join_all().await;
+        let mut making = JoinSet::new();
+        for _ in 0..20 {
+            making.spawn(watches(requests.clone(), "a".to_owned(), 4000, usize::MAX));
+        }
+        making.join_all().await;
     });
 }
 

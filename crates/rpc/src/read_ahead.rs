@@ -241,3 +241,152 @@ impl Body for ReadAheadBody {
         SizeHint::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::AtomicBool;
+
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// Frames of this length, up to a number of bytes. Counts the bytes that were read.
+    fn requests(
+        frame: usize,
+        bytes: usize,
+        read: &Arc<AtomicUsize>,
+    ) -> impl Body<Data = Bytes, Error = Infallible> + Send + 'static {
+        let read = Arc::clone(read);
+        StreamBody::new(stream::poll_fn(move |_| {
+            let before = read.load(Ordering::Relaxed);
+            let length = frame.min(bytes - before);
+            read.store(before + length, Ordering::Relaxed);
+            Poll::Ready((length > 0).then(|| Ok(Frame::data(vec![7; length].into()))))
+        }))
+    }
+
+    fn block_on(work: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work);
+    }
+
+    /// Until the tasks that read can do nothing more.
+    async fn settle() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn a_stream_is_read_up_to_its_limit_and_again_when_bytes_are_taken() {
+        block_on(async {
+            for frame in [300, 20_000] {
+                let (read, memory) = (Arc::default(), ReadAheadMemory::default());
+                let total = 3 * STREAM_BYTES_MAX;
+                let mut body = ReadAheadBody::start(requests(frame, total, &read), &memory);
+                settle().await;
+                let queued = read.load(Ordering::Relaxed);
+                assert!(queued > STREAM_BYTES_MAX / 2, "{queued} bytes of {frame} at once");
+                assert!(memory.0.bytes.load(Ordering::Relaxed) < STREAM_BYTES_MAX + 40_000);
+                let mut taken = 0;
+                while let Some(chunk) = body.frame().await {
+                    taken += chunk.unwrap().into_data().unwrap().len();
+                    let ahead = read.load(Ordering::Relaxed) - taken;
+                    assert!(ahead < STREAM_BYTES_MAX + 40_000, "{ahead} bytes of {frame} at once");
+                }
+                assert_eq!((taken, memory.0.bytes.load(Ordering::Relaxed)), (total, 0));
+                assert!(body.is_end_stream());
+            }
+        });
+    }
+
+    #[test]
+    fn small_requests_take_little_more_memory_than_their_bytes() {
+        block_on(async {
+            let (read, memory) = (Arc::default(), ReadAheadMemory::default());
+            let _body = ReadAheadBody::start(requests(15, 150_000, &read), &memory);
+            settle().await;
+            assert_eq!(read.load(Ordering::Relaxed), 150_000);
+            let held = memory.0.bytes.load(Ordering::Relaxed);
+            assert!(held < 170_000, "{held} bytes for 10,000 requests");
+        });
+    }
+
+    #[test]
+    fn streams_share_the_limit_of_their_connection_and_each_is_read() {
+        block_on(async {
+            let memory = ReadAheadMemory::default();
+            let reads: Vec<Arc<AtomicUsize>> = (0..40).map(|_| Arc::default()).collect();
+            let start =
+                |read| ReadAheadBody::start(requests(10_000, 2 * STREAM_BYTES_MAX, read), &memory);
+            let mut bodies: Vec<ReadAheadBody> = reads.iter().map(start).collect();
+            settle().await;
+            let held = || memory.0.bytes.load(Ordering::Relaxed);
+            assert!(held() >= CONNECTION_BYTES_MAX);
+            assert!(held() < CONNECTION_BYTES_MAX + 40 * 40_000, "{} bytes", held());
+            // The last stream is read although others hold the memory.
+            let mut last = bodies.pop().unwrap();
+            while last.frame().await.is_some() {}
+            assert_eq!(reads[39].load(Ordering::Relaxed), 2 * STREAM_BYTES_MAX);
+            // Memory that some free is for those that wait.
+            let before: usize = reads.iter().map(|read| read.load(Ordering::Relaxed)).sum();
+            bodies.drain(..10);
+            settle().await;
+            let after: usize = reads.iter().map(|read| read.load(Ordering::Relaxed)).sum();
+            assert!(after > before + 5 * STREAM_BYTES_MAX, "{before} and {after} bytes read");
+            drop(bodies);
+            settle().await;
+            assert_eq!(held(), 0);
+        });
+    }
+
+    /// A body that shows when it was dropped.
+    struct Silent(Arc<AtomicBool>);
+
+    impl Drop for Silent {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    impl Body for Silent {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Pending
+        }
+    }
+
+    #[test]
+    fn the_task_ends_with_the_body() {
+        block_on(async {
+            let is_dropped = Arc::new(AtomicBool::new(false));
+            let silent = Silent(Arc::clone(&is_dropped));
+            let body = ReadAheadBody::start(silent, &ReadAheadMemory::default());
+            settle().await;
+            assert!(!is_dropped.load(Ordering::Relaxed));
+            drop(body);
+            settle().await;
+            assert!(is_dropped.load(Ordering::Relaxed));
+        });
+    }
+
+    #[test]
+    fn an_error_drops_what_is_queued() {
+        block_on(async {
+            let frames = [Ok(Frame::data(Bytes::from_static(b"request"))), Err("gone")];
+            let memory = ReadAheadMemory::default();
+            let body = StreamBody::new(stream::iter(frames));
+            let mut body = ReadAheadBody::start(body, &memory);
+            settle().await;
+            assert_eq!(body.frame().await.unwrap().unwrap_err().to_string(), "gone");
+            assert!(body.frame().await.is_none());
+            assert_eq!(memory.0.bytes.load(Ordering::Relaxed), 0);
+        });
+    }
+}

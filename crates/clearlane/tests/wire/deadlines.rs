@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest, WatchRequest,
@@ -82,5 +83,45 @@ fn a_stream_ends_when_its_time_is_over() {
         for path in [RANGE, "/etcdserverpb.KV/RangeStream"] {
             assert_eq!(client.call(path, &PATIENT, &get).await.code, "0");
         }
+    });
+}
+
+/// The client takes the first part of a large response, and the rest after the deadline.
+#[test]
+fn a_deadline_within_a_message_resets_the_stream() {
+    with_server(async |server| {
+        let mut client = server.client().await;
+        let value = Bytes::from(vec![7; 1 << 20]);
+        for key in 0..20_u8 {
+            let put = PutRequest {
+                key: vec![b'k', key].into(),
+                value: value.clone(),
+                ..PutRequest::default()
+            };
+            assert_eq!(client.call(PUT, &[], &put).await.code, "0");
+        }
+        let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+        let begun = Instant::now();
+        // 16 MiB fit into the window of the client.
+        let (answer, mut sends) = client.open(RANGE, &HEADERS);
+        sends.send_data(frame(0, &all.encode_to_vec()), true).unwrap();
+        let mut body = answer.await.unwrap().into_body();
+        let first = body.data().await.unwrap().unwrap();
+        tokio::time::sleep((WAITS + Duration::from_millis(50)).saturating_sub(begun.elapsed()))
+            .await;
+        body.flow_control().release_capacity(first.len()).unwrap();
+        let (mut received, mut end) = (first.len(), None);
+        while end.is_none() {
+            match body.data().await {
+                Some(Ok(piece)) => {
+                    received += piece.len();
+                    body.flow_control().release_capacity(piece.len()).unwrap();
+                }
+                Some(Err(error)) => end = Some(error),
+                None => panic!("trailers after {received} bytes: {:?}", body.trailers().await),
+            }
+        }
+        assert_eq!(end.and_then(|error| error.reason()), Some(h2::Reason::CANCEL));
+        assert!(received < 20 << 20, "{received} bytes");
     });
 }

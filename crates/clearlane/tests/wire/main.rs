@@ -12,5 +12,6 @@ mod heads;
 mod locks_held;
 mod sizes;
 mod streamed_txns;
+mod unread_bodies;
 #[path = "../support/mod.rs"]
 mod support;
