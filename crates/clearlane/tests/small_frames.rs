@@ -185,7 +185,7 @@ fn thousands_of_requests_on_each_of_twenty_streams() {
     with_connection(async |requests| {
         let mut streams = JoinSet::new();
         for _ in 0..20 {
-            streams.spawn(keep_alives(requests.clone(), 8000));
+            streams.spawn(keep_alives(requests.clone(), 5000));
         }
         streams.join_all().await;
         let mut making = JoinSet::new();

@@ -6,7 +6,7 @@
 //!
 //! * Many events at once, as for an unsynced watcher, go in [turns](BulkTurns) of the thread.
 //! * If the client does not read, the stream is not polled: it takes no responses out of its
-//!   channel, which is bounded, and no more requests.
+//!   channel, which is bounded, and no more requests. These wait in a [queue](crate::read_ahead).
 //! * As in etcd, the end of the requests does not end the stream. It ends when the client goes
 //!   away, when the member has been without a leader for too long and the client requires one, when
 //!   the store cannot be read, and when the server stops.
