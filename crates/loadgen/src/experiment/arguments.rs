@@ -42,6 +42,10 @@ pub struct ExperimentArguments {
     /// if it is left out)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rounds: Option<u64>,
+    /// The number of keys in each expensive read (as many as hold a lock for 100 ms, measured at the
+    /// start, if it is left out)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub keys: Option<u64>,
     /// Repeats times, keys and values
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -88,6 +92,7 @@ impl ExperimentArguments {
         }
         self.redis.iter().for_each(|redis| add("redis", redis));
         self.rounds.iter().for_each(|rounds| add("rounds", &rounds.to_string()));
+        self.keys.iter().for_each(|keys| add("keys", &keys.to_string()));
         if self.seed != 1 {
             add("seed", &self.seed.to_string());
         }
@@ -163,8 +168,9 @@ mod tests {
     #[test]
     fn lists_of_eras_and_endpoints_are_taken() {
         const REORDERED: &str =
-            "redis --scale full --era 3.2 --era none --endpoints a:1,b:2 --rounds 3";
-        let line = "redis --era 3.2 --era none --endpoints a:1,b:2 --scale full --rounds 3";
+            "redis --scale full --era 3.2 --era none --endpoints a:1,b:2 --rounds 3 --keys 500";
+        let line =
+            "redis --era 3.2 --era none --endpoints a:1,b:2 --scale full --keys 500 --rounds 3";
         let arguments = parsed(line).expect("it is right");
         assert_eq!((arguments.era.len(), arguments.endpoints.len()), (2, 2));
         assert_eq!((arguments.scale, arguments.rounds, arguments.seed), (Scale::Full, Some(3), 1));
@@ -181,6 +187,7 @@ mod tests {
             ("all --era 3.9", "there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"),
             ("all --scale huge", "possible values: small, full"),
             ("all --rounds 0", "0 is not in 1..=100"),
+            ("all --keys 99", "99 is not in 100..=10000000"),
         ] {
             let error = parsed(line).expect_err(line);
             assert!(error.contains(told), "{line}: {error}");

@@ -25,6 +25,8 @@ pub struct Context {
     pub(super) rounds: u64,
     pub(super) seed: u64,
     pub(super) redis: Option<String>,
+    /// Number of keys in an expensive read, instead of a measured one.
+    pub(super) keys: Option<u64>,
     clearlane: PathBuf,
     /// Instead of those of an experiment.
     eras: Option<Vec<String>>,
@@ -89,6 +91,7 @@ impl Context {
             rounds: arguments.rounds.unwrap_or(rounds),
             seed: arguments.seed,
             redis: arguments.redis.clone(),
+            keys: arguments.keys,
             clearlane,
             eras,
             etcd: arguments.etcd.as_deref().map(ServerProgram::etcd).transpose()?,
@@ -120,6 +123,15 @@ impl Context {
         let mut programs = programs.collect::<Result<Vec<_>>>()?;
         programs.extend(self.etcd.clone());
         Ok(programs.into_iter().map(Subject::Program).collect())
+    }
+
+    /// Our server in this era, whichever eras are compared; without a server of ours, the first one
+    /// that is compared.
+    pub(super) fn program_or_given(&self, era: &str) -> Result<Subject> {
+        if self.starts_ours() {
+            return ServerProgram::clearlane(&self.clearlane, era).map(Subject::Program);
+        }
+        self.servers(&[])?.into_iter().next().ok_or_else(no_server)
     }
 
     /// Whether there is nothing to start beside a cluster that is given.
@@ -176,8 +188,7 @@ impl Context {
         let names = subjects.iter().map(|subject| subject.name().to_owned()).collect();
         let mut all = Measurements::new(names);
         if subjects.is_empty() {
-            let allowed = "name an era, --etcd BINARY, or --endpoints URL if that is possible here";
-            return Err(Error::Local(format!("no server is left to be measured: {allowed}")));
+            return Err(no_server());
         }
         for round in 0..self.rounds {
             for subject in subjects {
@@ -220,6 +231,11 @@ impl Context {
             }
         }
     }
+}
+
+fn no_server() -> Error {
+    let allowed = "name an era, --etcd BINARY, or --endpoints URL if that is possible here";
+    Error::Local(format!("no server is left to be measured: {allowed}"))
 }
 
 fn of_server(name: &str, error: &Error) -> Error {

@@ -18,6 +18,7 @@ mod closed_loop;
 mod clusters;
 mod consistency;
 mod context;
+mod expensive;
 mod failover;
 mod findings;
 mod history;
