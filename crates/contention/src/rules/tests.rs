@@ -48,6 +48,47 @@ fn readers_go_in_until_the_next_writer_is_awake() {
     assert!(!state.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 3).is_acquired);
 }
 
+/// Number of writers that get in between two long holds, if the long holder comes back at once and
+/// a writer always wants the lock. A writer holds it for 10 µs, and waking a thread takes 100 µs.
+/// `docs/head-of-line.md` has the reason for the difference between the two modes.
+fn writers_between_long_holds(long: LockMode) -> Vec<usize> {
+    const LONG_NS: u64 = 6_000_000;
+    const SHORT_NS: u64 = 10_000;
+    const WAKE_NS: u64 = 100_000;
+    let (mut state, mut now_ns, mut counts) = (LockState::default(), 0, Vec::new());
+    let mut holder = state.acquire(ACTOR, long, now_ns).ticket;
+    let mut writer = state.acquire(ACTOR, LockMode::Write, now_ns);
+    for _ in 0..5 {
+        now_ns += LONG_NS;
+        state.release(holder, long, now_ns);
+        let next = state.acquire(ACTOR, long, now_ns);
+        holder = next.ticket;
+        assert!(state.poll(writer.ticket, now_ns) && !next.is_acquired);
+        // The thread of the long holder is awake by then, if it is woken at all.
+        let awake_ns = now_ns + WAKE_NS;
+        let mut count = 0;
+        writer.is_acquired = true;
+        while writer.is_acquired {
+            count += 1;
+            now_ns += SHORT_NS;
+            state.release(writer.ticket, LockMode::Write, now_ns);
+            if now_ns >= awake_ns {
+                assert!(state.poll(holder, now_ns));
+            }
+            writer = state.acquire(ACTOR, LockMode::Write, now_ns);
+        }
+        counts.push(count);
+    }
+    counts
+}
+
+#[test]
+fn one_writer_gets_in_between_long_readers_and_several_between_long_writers() {
+    assert_eq!(writers_between_long_holds(LockMode::Read), [1; 5]);
+    // As many as fit in the time of the wake-up.
+    assert_eq!(writers_between_long_holds(LockMode::Write), [10; 5]);
+}
+
 #[test]
 fn intervals_have_blockers_and_times() {
     let [r1, w1, r2, w2] = ["r1", "w1", "r2", "w2"].map(TaskLabel::named);
