@@ -171,22 +171,32 @@ def renew_stamp(lines, source):
     return False
 
 
+def columns(row):
+    return row.count("|")
+
+
+def rows_for(places, tables):
+    """The next table of the output with as many columns, for each place. None if a place has no such table."""
+    tables, found = iter(tables), {}
+    for place in places:
+        page, _, begin, end = place
+        if begin < end:
+            header = page.read_text(encoding="utf-8").splitlines()[begin]
+            found[place] = next((table for table in tables if columns(table[0]) == columns(header)), None)
+    return None if None in found.values() else found
+
+
 def write(figure, output):
-    """All or nothing: each table of the page has one in the output, with as many columns."""
-    tables, places = tables_of(output), []
+    """Writes all tables of the figure, or nothing."""
+    places = []
     for page, number, mark in marks():
         if mark["name"] == figure["name"]:
             begin, end = table_at(page.read_text(encoding="utf-8").splitlines(), number + 1)
             places.append((page, number, begin, end))
-    wanted = [place for place in places if place[2] < place[3]]
-    columns = lambda row: row.count("|")
-    fits = len(wanted) == len(tables) and all(
-        columns(page.read_text(encoding="utf-8").splitlines()[begin]) == columns(table[0])
-        for (page, _, begin, _), table in zip(wanted, tables))
-    if not fits:
-        return [f"{figure['name']}: the output has {len(tables)} tables for {len(wanted)} in docs, or other columns: "
-                "nothing was written. Paste the figures, then mark them: benches/figures made " + figure["name"]]
-    rows = dict(zip(wanted, tables))
+    rows = rows_for(places, tables_of(output))
+    if rows is None:
+        return [f"{figure['name']}: docs have a table with other columns than the output, so nothing was written. "
+                f"Paste the figures, then run: benches/figures made {figure['name']}"]
     # From the end of a page on, so that the numbers of the lines before it hold.
     for place in reversed(places):
         page, number, begin, end = place

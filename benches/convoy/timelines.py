@@ -16,6 +16,8 @@ LONG = "long range"
 MARGIN = 0.15
 # Waits that are shorter than this share of the longest are not in the table.
 SHORTEST = 0.1
+# The rows of the table in the page.
+ROWS = {"put": "put", "range": "range of 10"}
 CULPRIT = f"readTx, held by {LONG}"
 
 
@@ -90,7 +92,9 @@ def blame(era, paths):
         rest = sorted(medians.items(), key=lambda cause: -cause[1])
         told = ", ".join(f"{share:.0f} % {cause}" for cause, share in rest if share >= 1)
         mean = statistics.median(mean for mean, _ in rows)
-        print(f"| {name}, {era} | {mean:.2f} ms | {culprit:.0f} % | {told} |")
+        print(f"{name}, {era}: {mean:.2f} ms, {culprit:.0f} % {CULPRIT}, {told}", file=sys.stderr)
+        if name != LONG:
+            print(f"| {ROWS[name]}, {era} | {mean:.2f} ms | {culprit:.0f} % |")
 
 
 def middle(paths):

@@ -12,13 +12,16 @@ use clearlane_server::request_trace::{RequestTrace, Stage as Part};
 use clearlane_server::trace::{LaneKind, StepKind, TraceRecorder};
 use hdrhistogram::Histogram;
 
-use crate::bench_config::BenchConfig;
+use crate::bench_config::{BenchConfig, ExpensiveRead};
 use crate::load::{Arrivals, Class, Load};
+use crate::plot::readable_time;
 
 const VALUE_SIZE: usize = 1024;
 const CHEAP_RECORDS: u64 = 10;
 /// Longer times than a minute are recorded as a minute.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
+/// The reads of one measurement of [`ExpensiveRead::Takes`]. The shortest counts.
+const SIZING_READS: u32 = 7;
 /// How often the commit thread looks at the time; the backend commits every 100 ms.
 const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -32,6 +35,10 @@ pub(crate) struct BenchStore {
     pub(crate) recorder: TraceRecorder,
     /// The newest revision; only puts move it.
     revision: AtomicU64,
+    /// Records before the first window.
+    records: u64,
+    /// Records of one expensive read. If these are more than the store has, it reads them again.
+    expensive_records: u64,
     began: Instant,
 }
 
@@ -97,8 +104,39 @@ impl BenchStore {
         let store = Store::open(era, settings.engine, config);
         store.fill(settings.records, VALUE_SIZE);
         let revision = AtomicU64::new(settings.records);
-        let recording = TraceRecorder::new(&locks);
-        BenchStore { era, store, locks, recorder: recording, revision, began: Instant::now() }
+        let recorder = TraceRecorder::new(&locks);
+        let (records, began) = (settings.records, Instant::now());
+        let expensive_records = 0;
+        let mut opened =
+            BenchStore { era, store, locks, recorder, revision, records, expensive_records, began };
+        opened.expensive_records = match settings.expensive_read {
+            ExpensiveRead::Records(records) => records,
+            ExpensiveRead::Takes(time) => opened.records_for(time),
+        };
+        opened
+    }
+
+    /// As many records as a read of this time has.
+    fn records_for(&self, time: Duration) -> u64 {
+        let mut records = self.records;
+        // The second measurement is of a read that is almost right, and of its memory.
+        for _ in 0..2 {
+            let wanted =
+                records as f64 * time.as_secs_f64() / self.read_time(records).as_secs_f64();
+            records = (wanted as u64).max(CHEAP_RECORDS);
+        }
+        let took = readable_time(self.read_time(records).as_secs_f64() * 1e6);
+        eprintln!("{:9} an expensive read has {records} records: {took} if calm", self.era.name());
+        records
+    }
+
+    fn read_time(&self, records: u64) -> Duration {
+        let read = |_| {
+            let begin = Instant::now();
+            self.read_records(1, records);
+            begin.elapsed()
+        };
+        (0..SIZING_READS).map(read).min().expect("there are reads")
     }
 
     /// One window: a thread for each client, one for commits, one for the load.
@@ -113,7 +151,7 @@ impl BenchStore {
             let beside = threads.spawn(|| match load {
                 Load::Idle => 0,
                 Load::Spin => spin(&over),
-                Load::Expensive => self.expensive_reads(&over, settings.expensive_records),
+                Load::Expensive => self.expensive_reads(&over),
             });
             let puts = threads.spawn(|| self.puts(arrivals(Class::Put, 0)));
             let readers: Vec<_> = (0..Class::CheapRead.clients())
@@ -150,11 +188,13 @@ impl BenchStore {
         })
     }
 
-    fn expensive_reads(&self, over: &AtomicBool, records: u64) -> u64 {
+    fn expensive_reads(&self, over: &AtomicBool) -> u64 {
         let actor = TaskLabel::named("expensive_read");
         let mut rounds = 0;
         while !over.load(Ordering::Relaxed) {
-            self.run_recorded(actor, LaneKind::Read, || self.read_records(1, records));
+            self.run_recorded(actor, LaneKind::Read, || {
+                self.read_records(1, self.expensive_records)
+            });
             rounds += 1;
         }
         rounds
@@ -174,11 +214,15 @@ impl BenchStore {
     }
 
     /// Reads records as the crate above does: one look-up per record that the index has named, in
-    /// one read transaction, every value kept for the answer.
+    /// one read transaction, every value kept for the answer. After the last record the first
+    /// follows.
     fn read_records(&self, first: u64, count: u64) {
         let tx = self.store.backend.begin_read();
-        let get = |revision| tx.get(Bucket::Key, &record_key(revision)).expect("a healthy store");
-        let answer: Vec<Bytes> = (first..first + count).filter_map(get).collect();
+        let get = |number| {
+            let revision = 1 + number % self.records;
+            tx.get(Bucket::Key, &record_key(revision)).expect("a healthy store")
+        };
+        let answer: Vec<Bytes> = (first - 1..first - 1 + count).filter_map(get).collect();
         assert_eq!(answer.len() as u64, count, "every record that was put is found");
     }
 

@@ -6,13 +6,13 @@
 //!
 //! For each era, on records of 1 KiB: the clients of `Class` at random times, which do not depend
 //! on what became of earlier operations, a commit every 100 ms, and one `Load` beside them.
-//! **Timed:** from the moment an operation was due to its end. What is still queued when a window
+//! **Timed:** from the time an operation was due to its end. What is still queued when a window
 //! ends counts with its wait so far, and not as served. **Kept out:** filling the store, and the
-//! expensive read. The windows of all eras and loads are shuffled and repeated; the summary gives
-//! the median over the repetitions up to the 99th percentile, and beyond that takes them together.
-//! Results: the terminal, and `target/head_of_line/` with the picture of `docs/images/`. With any
-//! option of criterion (`-- --save-baseline NAME`) its report is made, too. Settings:
-//! `BenchConfig`. Figures: `docs/backend.md`.
+//! expensive read, which has as many records as take 30 ms in a calm store. The windows of all eras
+//! and loads are shuffled and repeated; the summary gives the median over the repetitions up to the
+//! 99th percentile, and beyond that takes them together. Results: the terminal, and the picture in
+//! `target/head_of_line/`. With any option of criterion (`-- --save-baseline NAME`) its report is
+//! made, too. Settings: `BenchConfig`. Figures: `docs/backend.md`.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use clearlane_backend::Era;
 use clearlane_contention::era_colours::era_colour;
 
+use crate::bench_config::BenchConfig;
 use crate::load::{Class, Load};
 use crate::summary::{CURVE, Cell, Summary};
 
@@ -28,13 +29,15 @@ const RAREST: f64 = 0.999;
 const NAMED: f64 = 0.99;
 
 /// Draws the two panels.
-pub(crate) fn draw(summary: &Summary, eras: &[Era]) -> String {
+pub(crate) fn draw(summary: &Summary, settings: &BenchConfig) -> String {
+    let eras = &settings.eras[..];
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
          <text x=\"20\" y=\"28\" font-size=\"18\" font-weight=\"bold\">How long a request takes \
-         while another one reads 20,000 records, again and again</text>\n"
+         while another one reads {}, again and again</text>\n",
+        settings.expensive_read
     );
     let panels = [(Class::Put, "a put", 70.0), (Class::CheapRead, "a read of 10 records", 440.0)];
     for (class, title, left) in panels {

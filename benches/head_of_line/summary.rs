@@ -29,6 +29,8 @@ pub(crate) struct Cell {
     /// The same, for percentiles that are too rare for one repetition.
     pooled: Histogram<u64>,
     served: u64,
+    /// Number of expensive reads in all windows.
+    expensive_reads: u64,
 }
 
 /// The figures of one window.
@@ -66,6 +68,15 @@ impl Cell {
         100.0 * self.served as f64 / self.latencies_ns.len().max(1) as f64
     }
 
+    /// How many operations were done for each expensive read. Zero without such reads.
+    pub(crate) fn served_per_read(&self) -> f64 {
+        if self.expensive_reads == 0 {
+            0.0
+        } else {
+            self.served as f64 / self.expensive_reads as f64
+        }
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "era": self.era.name(),
@@ -80,6 +91,7 @@ impl Cell {
             "longest_hold_us": self.median_us(|repetition| repetition.longest_hold_ns),
             "operations": self.latencies_ns.len(),
             "served": self.served,
+            "expensive_reads": self.expensive_reads,
             "repetitions": self.repetitions.len(),
         })
     }
@@ -138,6 +150,7 @@ impl Summary {
             cell.latencies_ns.extend_from_slice(&met.latencies_ns);
             cell.pooled.add(&met.latency).expect("all histograms have the same bounds");
             cell.served += met.served_count;
+            cell.expensive_reads += window.expensive_reads;
         }
     }
 
@@ -152,6 +165,7 @@ impl Summary {
                 latencies_ns: Vec::new(),
                 pooled: Histogram::new(3).expect("three digits are allowed"),
                 served: 0,
+                expensive_reads: 0,
             });
             self.cells.len() - 1
         });
@@ -166,7 +180,7 @@ impl Summary {
         let table = directory.join("summary.json");
         std::fs::write(&table, text).expect("the target directory is writable");
         let picture = directory.join("head_of_line.svg");
-        let svg = plot::draw(self, &settings.eras);
+        let svg = plot::draw(self, settings);
         std::fs::write(&picture, svg).expect("the target directory is writable");
         self.print(settings);
         picture

@@ -15,7 +15,8 @@ const HELD_UP_FACTOR: f64 = 10.0;
 pub(crate) fn verdict(summary: &Summary, eras: &[Era], is_quick: bool) -> String {
     let mut text =
         "99 of 100 take at most (in brackets: beside a thread that only keeps a core busy)\n\
-                    era        put                    cheap read             puts served\n"
+                    era        put                    cheap read             puts served  \
+                    for each read\n"
             .to_owned();
     let (mut held_up, mut unaffected) = (Vec::new(), Vec::new());
     for era in eras {
@@ -28,11 +29,12 @@ pub(crate) fn verdict(summary: &Summary, eras: &[Era], is_quick: bool) -> String
         let served = summary.cell(*era, Load::Expensive, Class::Put);
         let _ = writeln!(
             text,
-            "{:9} {} {} {:8.0} %",
+            "{:9} {} {} {:8.0} % {:11.1}",
             era.name(),
             times(Class::Put),
             times(Class::CheapRead),
             served.map_or(0.0, |cell| cell.served_percent()),
+            served.map_or(0.0, |cell| cell.served_per_read()),
         );
         let is_held_up = Class::ALL.iter().any(|class| {
             p99_us(Load::Expensive, *class) > HELD_UP_FACTOR * p99_us(Load::Spin, *class)
