@@ -5,7 +5,7 @@ use super::beside::{BESIDE, CALM, data_keys, filled, only, phase, plot_of, table
 use super::charts::{Column, percentiles};
 use super::check::Check;
 use super::context::{Context, Subject};
-use super::expensive::{ExpensiveRead, Records};
+use super::expensive::{ExpensiveRead, LARGE_VALUES, Records};
 use super::findings::{Findings, Story};
 use super::measurements::{Measurements, quotient};
 use crate::Result;
@@ -25,7 +25,7 @@ const EXPENSIVE_READS: Story = Story {
     see: "In 3.2 the expensive read holds readTx to its end; a put waits for it, and behind the \
           put every other request. So cheap reads take about as long as the expensive one. In 3.0 \
           and 3.1 one mutex does the same. From 3.4 on a read copies the pending writes and lets \
-          go. In clearlane it takes no lock: what is left is the core that 25 MB need.",
+          go. In clearlane it takes no lock: what is left is the core that its bytes need.",
     published: "Real etcd under this load on two cores, cheap p99 in ms, calm and beside: 3.1.20 \
                 2.5 and 32.5, 3.2.32 2.8 and 36.3, 3.3.27 2.9 and 27.0, 3.4.45 2.9 and 10.9, \
                 3.5.33 2.9 and 10.2, 3.6.14 2.6 and 7.5, 3.7.1 2.8 and 9.1. Puts beside: 42.0, \
@@ -33,8 +33,9 @@ const EXPENSIVE_READS: Story = Story {
                 from 5.0 to 209 ms in 3.3.27, and from 3.8 to 42 ms in 3.7.1.",
     source: "the load is that of etcd pull request 9384 with a fifth of the keys in each expensive \
              read; the figures are of etcd's releases, built by one compiler, 30 s each",
-    differs: "An old era holds the locks of that etcd for as long as its own read of 25 MB takes, \
-              which is not as long as etcd's: what compares is the order of the eras, and how \
+    differs: "An old era holds the locks of that etcd for as long as its own read takes, which is \
+              at least 100 ms by the size of the read, and longer than etcd's 20,000 keys of 1 KB \
+              took: what compares is the order of the eras, and how \
               many times as long a request takes beside the read. Load and server share two \
               cores, which the expensive read wants, too: a part of each figure beside it is \
               that, at etcd as well.",
@@ -43,21 +44,14 @@ const EXPENSIVE_READS: Story = Story {
 /// Of large values two eras tell all: their servers are filled for longest.
 const LARGE_VALUES_ERAS: [&str; 2] = ["3.2", "clearlane"];
 
-/// The sizes of values in the published figures with large values.
-const LARGE_VALUES: &str = "{ min = 1024, max = 32768 }";
 /// Number of keys in a published expensive read.
 const PUBLISHED_KEYS: u64 = 20_000;
 
 pub(super) async fn expensive_reads(context: &Context) -> Result<Findings> {
     let eras = context.pick(&["3.2", "3.4", "clearlane"][..], &ERAS[..]);
-    // A first look is at the large values, which are filled in less time.
-    let (value, what) = context.pick(
-        (LARGE_VALUES, "The form of the Alibaba test, with large values"),
-        ("1024", "The form of the Alibaba test"),
-    );
-    let (rate, seconds) = (1.0, context.pick(8, 15));
-    let count = context.pick(0, 100_000);
-    let (load, reason) = sized_load(context, value, count, rate, seconds).await?;
+    let records = Records::new(context, PUBLISHED_KEYS);
+    let (count, seconds) = (context.pick(0, 100_000), context.pick(8, 15));
+    let (load, reason) = sized_load(context, records, count, 1.0, seconds).await?;
     let mut measured = in_turns(context, &context.servers(eras)?, &load).await?;
     let mut shown = charts(&measured, &load);
     let mut checks = holds_up_old_readers(&measured, "cheap", 3.0);
@@ -69,9 +63,10 @@ pub(super) async fn expensive_reads(context: &Context) -> Result<Findings> {
     checks.push(Check::at_least("these times in 3.2 over those in 3.4", later, 1.5));
     let ours = quotient(times("3.4"), times("clearlane"));
     checks.push(Check::at_least("these times in 3.4 over ours", ours, 1.0).into_bar());
-    let mut setting = vec![setting_of(&load, what), reason];
+    let mut setting = vec![setting_of(&load, "The form of the Alibaba test"), reason];
     if context.scale == Scale::Full {
-        let (large, reason) = sized_load(context, LARGE_VALUES, 50_000, 0.25, 20).await?;
+        let records = Records { value: LARGE_VALUES, ..records };
+        let (large, reason) = sized_load(context, records, 50_000, 0.25, 20).await?;
         let found = in_turns(context, &context.servers(&LARGE_VALUES_ERAS)?, &large).await?;
         setting.extend([setting_of(&large, "Then the same with large values"), reason]);
         shown.push(cheap_table(&found, &large));
@@ -88,15 +83,13 @@ pub(super) async fn expensive_reads(context: &Context) -> Result<Findings> {
 /// an expensive read has more.
 async fn sized_load(
     context: &Context,
-    value: &str,
+    records: Records<'_>,
     count: u64,
     rate: f64,
     seconds: u64,
 ) -> Result<(Load<'static>, String)> {
-    let keys_min = context.pick(0, PUBLISHED_KEYS);
-    let records = Records { key_size: 256, value, keys_min };
     let ExpensiveRead { keys, reason } = ExpensiveRead::size(context, records).await?;
-    let load = expensive_reads_load(count.max(keys), keys, value, rate, seconds)?;
+    let load = expensive_reads_load(count.max(keys), keys, records.value, rate, seconds)?;
     Ok((load, reason))
 }
 
@@ -146,10 +139,9 @@ const SMALL_BESIDE_BIG: Story = Story {
 };
 
 pub(super) async fn small_beside_big(context: &Context) -> Result<Findings> {
-    let (keys_min, seconds) = (context.pick(0, 100_000), context.pick(4, 30));
-    let records = Records { key_size: 256, value: "1024", keys_min };
+    let (records, seconds) = (Records::new(context, 100_000), context.pick(4, 30));
     let ExpensiveRead { keys: count, reason } = ExpensiveRead::size(context, records).await?;
-    let keys = data_keys(count, 256, "1024");
+    let keys = data_keys(count, records.key_size, records.value);
     let workload = Workload::parse(&format!(
         "seconds = {seconds}
         {keys}
@@ -196,12 +188,11 @@ const TRIPLE_LOAD: Story = Story {
 };
 
 pub(super) async fn triple_load(context: &Context) -> Result<Findings> {
-    let (keys_min, seconds) = (context.pick(0, 200_000), context.pick(4, 30));
-    let records = Records { key_size: 256, value: "1024", keys_min };
+    let (records, seconds) = (Records::new(context, 200_000), context.pick(4, 30));
     let ExpensiveRead { keys: count, reason } = ExpensiveRead::size(context, records).await?;
     let (short, puts) = (context.pick(200, 500), context.pick(60, 150));
     let long = context.pick(0.7, 0.4);
-    let keys = data_keys(count, 256, "1024");
+    let keys = data_keys(count, records.key_size, records.value);
     let workload = Workload::parse(&format!(
         "seconds = {seconds}
         {keys}

@@ -46,6 +46,9 @@ const MARGIN: f64 = 1.15;
 /// Largest size of all keys and values. A faster engine needs a longer [`HOLD_MIN`] or other reads.
 const BYTES_MAX: u64 = 3 << 29;
 
+/// The sizes of values in the published figures with large values.
+pub(super) const LARGE_VALUES: &str = "{ min = 1024, max = 32768 }";
+
 /// The keys and values of a load whose expensive read is sized.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Records<'a> {
@@ -75,7 +78,8 @@ impl ExpensiveRead {
         let mut attempts = 0;
         let hold = loop {
             let hold = Hold::measure(context, &running, records, keys).await?;
-            context.tell(&format!("an expensive read of {keys} keys {}", hold.sentence()));
+            let sentence = hold.sentence(subject.name());
+            context.tell(&format!("an expensive read of {keys} keys {sentence}"));
             let next = keys_for_hold(keys, hold.time, records);
             attempts += 1;
             if next == keys || attempts == ATTEMPTS {
@@ -84,12 +88,12 @@ impl ExpensiveRead {
             keys = next;
         };
         running.end().await?;
-        let (sentence, least) = (hold.sentence(), HOLD_MIN.as_millis());
+        let sentence = hold.sentence(subject.name());
+        let (ms, keys_min) = (HOLD_MIN.as_millis(), records.keys_min);
+        let least = if keys_min > 0 { format!(", and {keys_min} keys") } else { String::new() };
         let reason = format!(
-            "An expensive read has {keys} keys: it {sentence} of {}, measured before the load. The \
-             least is {least} ms and {} keys; `--keys {keys}` repeats this size.",
-            subject.name(),
-            records.keys_min.max(1)
+            "An expensive read has {keys} keys. It {sentence}, measured before the load; the least \
+             is {ms} ms{least}. `--keys {keys}` repeats this size."
         );
         Ok(ExpensiveRead { keys, reason })
     }
@@ -113,7 +117,14 @@ fn rounded_up(wanted: f64) -> u64 {
     ((wanted / step).ceil() * step) as u64
 }
 
-impl Records<'_> {
+impl<'a> Records<'a> {
+    /// At full scale as published: values of 1 KiB, and at least as many keys. A first look has
+    /// large values, which hold the lock for longer by each byte that is filled and sent.
+    pub(super) fn new(context: &Context, published_keys: u64) -> Records<'a> {
+        let (value, keys_min) = context.pick((LARGE_VALUES, 0), ("1024", published_keys));
+        Records { key_size: 256, value, keys_min }
+    }
+
     fn space(self, count: u64) -> Result<KeySpace> {
         let keys = data_keys(count, self.key_size, self.value);
         let class = "[[class]]\nname = 'put'\noperation = 'put'\nrate = 1\n";
@@ -172,13 +183,13 @@ impl Hold {
         Ok(shortest.expect("there is more than one read"))
     }
 
-    fn sentence(self) -> String {
+    fn sentence(self, server: &str) -> String {
         let Hold { time, is_of_lock } = self;
         let ms = number(time.as_secs_f64() * 1e3);
         if is_of_lock {
-            format!("holds `readTx` for {ms} ms in era {ERA}")
+            format!("holds `readTx` of era {ERA} for {ms} ms")
         } else {
-            format!("takes {ms} ms at a calm server")
+            format!("takes {ms} ms at {server} if nothing else runs")
         }
     }
 }

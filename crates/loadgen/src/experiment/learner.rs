@@ -11,6 +11,7 @@ use super::charts::{Column, bars, label, log, table};
 use super::check::Check;
 use super::clusters::cluster;
 use super::context::{Context, Running, Subject, channel};
+use super::expensive::{ExpensiveRead, Records};
 use super::findings::{Findings, Story};
 use super::load::{self, Background, Repetition};
 use super::measurements::Measurements;
@@ -39,8 +40,9 @@ const AT_LEARNER: &str = "at the learner";
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn learner(context: &Context) -> Result<Findings> {
-    let (count, seconds) = (context.pick(30_000, 100_000), context.pick(4, 20));
-    let load = workload(count, seconds)?;
+    let (records, seconds) = (Records::new(context, 100_000), context.pick(4, 20));
+    let ExpensiveRead { keys: count, reason } = ExpensiveRead::size(context, records).await?;
+    let load = workload(count, records, seconds)?;
     let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
         let options = ClusterOptions { members: 3, ..ClusterOptions::default() };
         let mut cluster = cluster(context.start(subject, options).await?)?;
@@ -95,17 +97,26 @@ pub(super) async fn learner(context: &Context) -> Result<Findings> {
             format!("{}, cheap p99 with expensive reads at the learner over calm", label(server));
         checks.push(Check::at_most(&claim, times, 2.0).into_bar());
     }
-    let setting = vec![format!(
-        "Three voting members and a learner; {count} keys of 64 bytes with 1 KiB. Per second 100 \
-         linearizable reads of 10 keys and 20 puts at the leader in an open loop for {seconds} s: \
-         calm; with a serializable read of all keys at the leader, again half a second after its \
-         answer; and with the same at the learner."
-    )];
+    let setting = vec![setting_of(&load), reason];
     Ok(Findings { story: STORY, setting, shown, checks, measured })
 }
 
-fn workload(count: u64, seconds: u64) -> Result<Workload> {
-    let keys = data_keys(count, 64, "1024");
+fn setting_of(load: &Workload) -> String {
+    let Workload { seconds, space: KeySpace { count, key_size, value, .. }, .. } = load;
+    let value = match (value.min, value.max) {
+        (min, max) if min == max => format!("{min} bytes"),
+        (min, max) => format!("{min} to {max} bytes"),
+    };
+    format!(
+        "Three voting members and a learner; {count} keys of {key_size} bytes with values of \
+         {value}. Per second 100 linearizable reads of 10 keys and 20 puts at the leader in an \
+         open loop for {seconds} s: calm; with a serializable read of all keys at the leader, \
+         again half a second after its answer; and with the same at the learner."
+    )
+}
+
+fn workload(count: u64, records: Records<'_>, seconds: u64) -> Result<Workload> {
+    let keys = data_keys(count, records.key_size, records.value);
     Workload::parse(&format!(
         "seconds = {seconds}
         {keys}
