@@ -45,7 +45,7 @@ fn outcome(bytes: &[u8], flipped: &[usize], dir: &Path) -> Outcome<Vec<String>> 
         Ok(engine) => {
             let notes = engine.opening_notes();
             let silent = notes.is_empty().then(|| "nothing is said".to_owned());
-            notes.into_iter().map(|note| format!("opened: {note}")).chain(silent).collect()
+            notes.into_iter().map(|note| format!("opened: {}", note.text())).chain(silent).collect()
         }
         Err(error) => {
             let line = error.to_string();

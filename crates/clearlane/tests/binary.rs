@@ -602,7 +602,7 @@ fn damage_newest_meta(file: &Path) {
 }
 
 #[test]
-fn what_opening_a_bolt_file_has_mended_is_logged() {
+fn a_repair_of_a_bolt_file_is_logged() {
     let dir = tempfile::tempdir().unwrap();
     let engine = "--engine=bolt";
     let stop = |mut running: RunningProgram| {
@@ -611,13 +611,13 @@ fn what_opening_a_bolt_file_has_mended_is_logged() {
         running.end().1
     };
     let file = dir.path().join("member/snap/db");
-    let words = "the store was mended when it was opened";
+    let words = "the store was repaired when it was opened";
     let said = stop(start(dir.path(), &[engine]));
     assert!(!said.iter().any(|line| line.contains(words)), "{said:#?}");
     damage_newest_meta(&file);
     let said = stop(start(dir.path(), &[engine]));
     let told = said.iter().find(|line| line.contains(words));
-    assert!(told.is_some_and(|line| line.contains("was damaged and is mended")), "{said:#?}");
+    assert!(told.is_some_and(|line| line.contains("was damaged and is repaired")), "{said:#?}");
 }
 
 /// A member whose standard error is a terminal.

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use crate::bucket::Bucket;
 use crate::directory::remove_data;
 use crate::error::{EngineKind, Error, Result};
-use crate::interface::{Defragment, Engine, KeyRange, Snapshot, WriteTxn};
+use crate::interface::{Defragment, Engine, KeyRange, OpeningNote, Snapshot, WriteTxn};
 use crate::options::Options;
 use crate::place::{Generation, Place, SharedPath};
 use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
@@ -52,7 +52,7 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
     fn size_in_use(&self) -> u64;
 
     /// See [`Engine::opening_notes`].
-    fn opening_notes(&self) -> &[String] {
+    fn opening_notes(&self) -> &[OpeningNote] {
         &[]
     }
 }
@@ -179,7 +179,7 @@ impl<S: DurableStore> Engine for Arc<DurableEngine<S>> {
         self.current().size_in_use()
     }
 
-    fn opening_notes(&self) -> Vec<String> {
+    fn opening_notes(&self) -> Vec<OpeningNote> {
         self.current().opening_notes().to_vec()
     }
 

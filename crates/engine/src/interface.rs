@@ -88,6 +88,22 @@ pub trait WriteTxn: Read + Send + Debug {
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
+/// A finding of an opening.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpeningNote {
+    /// Damage, and how it was repaired.
+    Repaired(String),
+    /// An expected difference, such as a file that bbolt wrote last.
+    Expected(String),
+}
+
+impl OpeningNote {
+    pub fn text(&self) -> &str {
+        let (OpeningNote::Repaired(text) | OpeningNote::Expected(text)) = self;
+        text
+    }
+}
+
 pub trait Engine: Send + Sync + Debug {
     fn kind(&self) -> EngineKind;
 
@@ -105,8 +121,8 @@ pub trait Engine: Send + Sync + Debug {
     /// whereas [`size_on_disk`](Engine::size_on_disk) falls only by a defragmentation.
     fn size_in_use(&self) -> u64;
 
-    /// What opening the store has found and mended, one line each, for the log of the server.
-    fn opening_notes(&self) -> Vec<String> {
+    /// Notes of the last opening, for the log of the server.
+    fn opening_notes(&self) -> Vec<OpeningNote> {
         Vec::new()
     }
 

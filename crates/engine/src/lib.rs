@@ -42,7 +42,7 @@ pub use bolt::inspect as bolt_file;
 pub use bucket::Bucket;
 pub use cached_read::{NotCached, try_read_cached};
 pub use error::{EngineKind, Error, Result};
-pub use interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, WriteTxn};
+pub use interface::{Defragment, Engine, KeyRange, OpeningNote, Read, Snapshot, Visitor, WriteTxn};
 pub use memory::MemoryEngine;
 pub use open::open;
 pub use options::Options;

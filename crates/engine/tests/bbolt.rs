@@ -254,7 +254,7 @@ fn take_turns(page_size: usize, writes_freelist: bool) {
         let hint = format!("seed {seed}, round {round}: what bbolt has written");
         model.assert_same(&*engine.snapshot().unwrap(), &hint);
         assert_eq!(engine.size_in_use(), model.size(), "{hint}");
-        assert!(engine.opening_notes()[0].contains("another program"));
+        assert!(engine.opening_notes()[0].text().contains("another program"));
         for number in [4 * round + 3, 4 * round + 4] {
             let changes = changes(seed, number);
             commit(&*engine, &changes);

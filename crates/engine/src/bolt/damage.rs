@@ -14,7 +14,7 @@ use super::simulated_file::{create, open, open_image, refused};
 use crate::durable::DurableStore;
 use crate::suite_support::{Model, apply_all, changes_of, model_after};
 use crate::writer_lock::WriterLock;
-use crate::{Bucket, KeyRange, Result};
+use crate::{Bucket, KeyRange, OpeningNote, Result};
 
 const SEED: u64 = 3;
 const COMMITS: u64 = 60;
@@ -108,7 +108,7 @@ fn mending_writes_the_meta_page_anew() {
     image[place * PAGE + 20] ^= 1;
     let disk = SimulatedDisk::with_contents(image);
     let store = open(&disk).unwrap();
-    assert!(store.opening_notes()[0].ends_with("was damaged and is mended"));
+    assert!(store.opening_notes()[0].text().ends_with("was damaged and is repaired"));
     assert!(disk.contents() == whole);
     assert!(open(&disk).unwrap().opening_notes().is_empty());
 }
@@ -123,7 +123,7 @@ fn a_state_that_may_be_one_commit_short_says_so() {
     let notes = store.opening_notes();
     let txid = newest.meta.txid - 1;
     let expected = format!("the state is that of transaction {txid}, one may be lost");
-    assert!(notes.len() == 1 && notes[0].ends_with(&expected), "{notes:?}");
+    assert!(notes.len() == 1 && notes[0].text().ends_with(&expected), "{notes:?}");
     model_after(SEED, COMMITS - 1).assert_same(&*store.snapshot().unwrap(), "one short");
 }
 
@@ -139,7 +139,7 @@ fn a_file_of_another_program_gets_checksums_with_the_next_commit() {
         let store = open(&disk).unwrap();
         let notes = store.opening_notes();
         assert_eq!(
-            notes.iter().any(|note| note.contains("another program")),
+            notes.iter().any(|note| matches!(note, OpeningNote::Expected(_))),
             is_first,
             "{notes:?}"
         );

@@ -16,7 +16,7 @@ use super::meta::{META_PAGE_BYTES, MetaSums, PAGE_SIZE_MAX, PAGE_SIZE_MIN};
 use super::page::{PAGE_HEADER_BYTES, PageHeader, PageId, u32_at, u64_at};
 use crate::durable::DurableStore;
 use crate::error::Result;
-use crate::interface::{Snapshot, WriteTxn};
+use crate::interface::{OpeningNote, Snapshot, WriteTxn};
 use crate::options::Options;
 use crate::writer_lock::WriterLock;
 
@@ -134,7 +134,7 @@ impl MemoryStore {
         self.store.size_in_use()
     }
 
-    pub fn opening_notes(&self) -> &[String] {
+    pub fn opening_notes(&self) -> &[OpeningNote] {
         self.store.opening_notes()
     }
 

@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 use crate::durable::{DataPath, DurableStore};
 use crate::error::{EngineKind, Result};
-use crate::interface::{Snapshot, WriteTxn};
+use crate::interface::{OpeningNote, Snapshot, WriteTxn};
 use crate::options::Options;
 use crate::writer_lock::WriterGuard;
 
@@ -96,7 +96,7 @@ impl DurableStore for BoltStore {
         self.newest().size_in_use
     }
 
-    fn opening_notes(&self) -> &[String] {
+    fn opening_notes(&self) -> &[OpeningNote] {
         &self.notes
     }
 }

@@ -28,6 +28,7 @@ use super::pager::Pager;
 use super::store::{BoltStore, Buckets, Committed, WriterState, load_buckets};
 use super::walk::{InUse, Walk};
 use crate::error::{Error, Result};
+use crate::interface::OpeningNote;
 use crate::options::Options;
 use crate::place::SharedPath;
 
@@ -74,14 +75,14 @@ impl BoltStore {
         let path = &*shared.get();
         let len = file.len().map_err(Error::at(path))?;
         let chosen = choose_meta(&*file, path, &mut notes)?;
-        let MetaPage { meta, table: root, is_damaged, is_misplaced, .. } = chosen;
+        let MetaPage { meta, table: root, is_damaged, is_of_bbolt, is_misplaced } = chosen;
         let needed = meta.high_water * u64::from(meta.page_size);
         if needed > len {
             let detail = format!("cut short: {len} bytes, and its pages take {needed}");
             return Err(Error::corrupt(path, detail));
         }
         let pager = Pager::new(file, meta.page_size as usize, shared, options);
-        let table = load_table(&pager, &meta, root, &mut notes)?;
+        let table = load_table(&pager, (&meta, root, is_of_bbolt), &mut notes)?;
         let root = root.filter(|_| table.is_some());
         let mut walk = Walk::new(&pager, meta.high_water, root.is_some());
         let mut in_use = InUse::new();
@@ -96,7 +97,8 @@ impl BoltStore {
         }
         walk.unused().into_iter().for_each(|run| freelist.free(run));
         for bucket in &in_use.foreign_buckets {
-            notes.push(format!("bucket {bucket:?} is not etcd's: a defragmentation leaves it out"));
+            let note = format!("bucket {bucket:?} is not etcd's: a defragmentation omits it");
+            notes.push(OpeningNote::Expected(note));
         }
         let size_in_use = in_use.size;
         let has_foreign_buckets = !in_use.foreign_buckets.is_empty();
@@ -117,7 +119,11 @@ impl BoltStore {
 }
 
 /// Reads both meta pages and returns the one that counts.
-fn choose_meta(file: &dyn StoreFile, path: &Path, notes: &mut Vec<String>) -> Result<MetaPage> {
+fn choose_meta(
+    file: &dyn StoreFile,
+    path: &Path,
+    notes: &mut Vec<OpeningNote>,
+) -> Result<MetaPage> {
     let page_size = find_page_size(file).map_err(Error::at(path))?;
     let read = |place| {
         let found = read_meta(file, place, page_size).map_err(Error::at(path))?;
@@ -139,10 +145,12 @@ fn choose_meta(file: &dyn StoreFile, path: &Path, notes: &mut Vec<String>) -> Re
     let MetaPage { meta: Meta { txid, .. }, is_damaged, .. } = chosen;
     if let Some((place, reason)) = lost {
         let detail = format!("meta page {place} is damaged: {reason}");
-        notes.push(format!("{detail}; the state is that of transaction {txid}, one may be lost"));
+        let note = format!("{detail}; the state is that of transaction {txid}, one may be lost");
+        notes.push(OpeningNote::Repaired(note));
     }
     if is_damaged {
-        notes.push(format!("the meta page of transaction {txid} was damaged and is mended"));
+        let note = format!("the meta page of transaction {txid} was damaged and is repaired");
+        notes.push(OpeningNote::Repaired(note));
     }
     Ok(chosen)
 }
@@ -176,16 +184,23 @@ pub(super) fn read_meta(
     Ok(parse_meta_page(&bytes, place))
 }
 
-/// Gives the pager the sums of a table that is there and whole.
+const RECALCULATED: &str = "the next commit writes new ones";
+
+/// Gives the pager the checksums of a table that exists and is undamaged.
 fn load_table(
     pager: &Pager,
-    meta: &Meta,
-    root: Option<TableRoot>,
-    notes: &mut Vec<String>,
+    (meta, root, is_of_bbolt): (&Meta, Option<TableRoot>, bool),
+    notes: &mut Vec<OpeningNote>,
 ) -> Result<Option<ChecksumTable>> {
     let Some(root) = root else {
-        let why = "there are no checksums of this state, as when another program has written it";
-        notes.push(format!("{why}; they are made anew"));
+        notes.push(match is_of_bbolt {
+            true => OpeningNote::Expected(format!(
+                "another program, such as etcd, wrote this state without checksums; {RECALCULATED}"
+            )),
+            false => OpeningNote::Repaired(format!(
+                "the checksums of this state are missing; {RECALCULATED}"
+            )),
+        });
         return Ok(None);
     };
     match read_table(pager, meta.high_water, root) {
@@ -194,7 +209,8 @@ fn load_table(
             Ok(Some(table))
         }
         Err(LoadError::Table(Damage { page, reason })) => {
-            notes.push(format!("page {page}: {reason}; the checksums are made anew"));
+            let note = format!("page {page}: {reason}; {RECALCULATED}");
+            notes.push(OpeningNote::Repaired(note));
             Ok(None)
         }
         Err(LoadError::File(error)) => Err(error),

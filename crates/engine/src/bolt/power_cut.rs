@@ -109,8 +109,8 @@ fn check_with(
         return Err(format!("size in use {}, not {}", store.size_in_use(), model.size()));
     }
     // A cut may come between the sectors of a meta page, and damages none.
-    match store.opening_notes().iter().find(|note| note.contains("damaged")) {
-        Some(note) => Err(note.clone()),
+    match store.opening_notes().iter().find(|note| note.text().contains("damaged")) {
+        Some(note) => Err(note.text().to_owned()),
         None => Ok(()),
     }
 }

@@ -14,6 +14,7 @@ use super::tree::{self, BucketHead, BucketRoot, TreePage};
 use crate::bucket::Bucket;
 use crate::durable::DataPath;
 use crate::error::Result;
+use crate::interface::OpeningNote;
 
 /// One committed state.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub(crate) struct BoltStore {
     /// Buckets that are not the ten, which no commit changes.
     pub(super) has_foreign_buckets: bool,
     /// What opening has found and mended.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<OpeningNote>,
     /// Last, so that the file is closed when its path goes. Absent on a simulated disk.
     pub(super) data_path: Option<DataPath>,
 }
@@ -65,7 +66,7 @@ impl BoltStore {
         pager: Pager,
         newest: Committed,
         writer: WriterState,
-        notes: Vec<String>,
+        notes: Vec<OpeningNote>,
     ) -> BoltStore {
         let (newest, open_snapshots) = (Arc::new(newest), BTreeMap::new());
         let readers = Mutex::new(ReaderState { newest, open_snapshots });

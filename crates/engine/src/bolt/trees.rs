@@ -64,7 +64,7 @@ fn shape(store: &BoltStore, bucket: Bucket) -> (usize, usize) {
 fn assert_no_page_is_lost(disk: &SimulatedDisk, store: &BoltStore) {
     let (free, pending) = store.writer().freelist.counts();
     let again = open(disk).unwrap();
-    assert_eq!(again.opening_notes(), [""; 0]);
+    assert_eq!(again.opening_notes(), []);
     let (found, _) = again.writer().freelist.counts();
     assert_eq!(found, free + pending, "of {} pages", store.newest().meta.high_water);
 }

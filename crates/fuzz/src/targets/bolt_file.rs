@@ -42,7 +42,7 @@ pub fn open(data: &[u8]) -> bool {
     let mut records = read_all(&store);
     if change(&store, &mut records).is_some() {
         let again = MemoryStore::open(&file).expect("what was written can be opened");
-        assert_eq!(again.opening_notes().iter().find(|note| note.contains("damaged")), None);
+        assert_eq!(again.opening_notes().iter().find(|note| note.text().contains("damaged")), None);
         assert!(read_all(&again) == records, "what was written is not what is there");
         assert_eq!(again.unused_pages(), store.unused_pages(), "a page is lost, or used twice");
     }

@@ -23,6 +23,7 @@ use clearlane_engine::{Engine, EngineKind, Error, Options, Result, bolt_file, op
 use clearlane_wal::files::{File, FileSystem, read_short, remove_if_there, replace};
 use parking_lot::Mutex;
 
+use super::log_opening_notes;
 use super::store_dir::{StagedStore, StoreDir};
 
 pub(super) const CURRENT: &str = "current";
@@ -141,9 +142,7 @@ impl DiskStoreDir {
         }
         let path = self.store_path(number);
         let engine = open(self.kind, &path, self.options.clone())?;
-        for note in engine.opening_notes() {
-            tracing::warn!(path = %path.display(), note, "the store was mended when it was opened");
-        }
+        log_opening_notes(&path, &engine.opening_notes());
         stores.engines.insert(number, Arc::downgrade(&engine));
         Ok(engine)
     }

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use super::directory::{make_dir, path_error};
 use super::former;
+use super::log_opening_notes;
 use super::store_dir::{StagedStore, StoreDir};
 
 const CURRENT: &str = "db";
@@ -77,9 +78,7 @@ impl FileStoreDir {
 
     fn open_store(&self, path: &Path) -> Result<SingleFileStore> {
         let store = SingleFileStore::open(path, self.options.clone())?;
-        for note in store.engine().opening_notes() {
-            tracing::warn!(path = %path.display(), note, "the store was mended when it was opened");
-        }
+        log_opening_notes(path, &store.engine().opening_notes());
         Ok(store)
     }
 

@@ -35,8 +35,21 @@ pub use store_dir::{StagedStore, StoreDir};
 use std::path::Path;
 use std::sync::Arc;
 
-use clearlane_engine::{EngineKind, Options};
+use clearlane_engine::{EngineKind, OpeningNote, Options};
 use clearlane_wal::files::FileSystem;
+
+/// Logs repairs as warnings, and expected differences as information.
+fn log_opening_notes(path: &Path, notes: &[OpeningNote]) {
+    let path = path.display();
+    for note in notes {
+        match note {
+            OpeningNote::Repaired(note) => {
+                tracing::warn!(%path, note, "the store was repaired when it was opened");
+            }
+            OpeningNote::Expected(note) => tracing::info!(%path, note, "opened the store"),
+        }
+    }
+}
 
 /// The stores in `dir`: of the engine `bolt` as etcd has them, of others in numbered directories.
 pub fn open_store_dir(
