@@ -129,6 +129,9 @@ fn fixed_seeds_break_no_rule() {
         ("used tokens", sum(|report| report.metrics.used_tokens)),
         ("tokens that were waited for", sum(|report| report.metrics.token_waits)),
         ("members that left", sum(|report| report.metrics.members_removed)),
+        ("disks that were wiped", sum(|report| report.metrics.wiped_disks)),
+        ("members that were refused", sum(|report| report.metrics.refused_members)),
+        ("members that were admitted", sum(|report| report.metrics.admitted_members)),
         ("reads of a member that is alone", sum(|report| report.metrics.sole_voter_reads)),
     ] {
         assert!(seen > 0 || count < 100, "no {name} in {count} seeds");
@@ -205,6 +208,18 @@ fn reused_read_id_is_found() {
 #[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
 fn skipped_quorum_check_is_found() {
     assert_found(Bug::SkippedQuorumCheck, &[Rule::Linearizability]);
+}
+
+#[test]
+fn no_identity_check_is_found() {
+    // The wiped member may be found out by any loss, and by a second vote in a term.
+    assert_found(Bug::NoIdentityCheck, &[&LOSSES[..], &[Rule::Leaders]].concat());
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
+fn lost_log_accepted_is_found() {
+    assert_found(Bug::LostLogAccepted, &[Rule::LostLog]);
 }
 
 #[test]
