@@ -1,8 +1,7 @@
 //! The durable end: a file next to the segments that names the newest synced record.
 //!
-//! The format of a segment does not show where a log ends. If its last records turn into zeros, or
-//! its last segment is deleted, the rest looks like a complete log, and acknowledged entries would
-//! be lost silently. The file `durable` names the place that the last sync covered:
+//! If the last records of a log turn into zeros, or its last segment is deleted, the rest looks
+//! like a complete log. So the file `durable` names the end of what the last sync covered:
 //!
 //! ```text
 //!   append ── write ── sync the segment ── overwrite `durable`, without a sync

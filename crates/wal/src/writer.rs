@@ -6,15 +6,13 @@
 //!                                                      └ yes ─ cut
 //! ```
 //!
-//! * A sync covers entries and, after them, one state. So an entry that follows a state which
-//!   follows another entry shows that the first entry was synced. A start relies on it, as it can in
-//!   a log of etcd: see [`SegmentBytes::find_later_sync`](super::frame::SegmentBytes).
+//! * A sync covers entries and, after them, one state: a start relies on it, to tell a hole from a
+//!   torn write (`SegmentBytes::find_later_sync`).
 //! * A segment is full when what was written reaches its size. It may be longer by one batch, and
 //!   by more while the disk has no space for another segment.
 //! * The first failed write or sync is the last operation: it is kept, and every later one returns
 //!   it. Linux drops pages that it could not write and reports that once; a second sync would lie.
-//!
-//! `docs/log.md` draws the cut; its steps are at `Wal::cut`.
+//!   `docs/log.md` draws the cut; its steps are at `Wal::cut`.
 
 use std::collections::VecDeque;
 use std::io;

@@ -9,6 +9,7 @@
 mod contents;
 #[path = "../support/entries.rs"]
 mod entries;
+mod log_loss;
 mod servers;
 
 use std::path::PathBuf;

@@ -1,8 +1,7 @@
 //! The two meta pages: where the newest commit begins.
 //!
 //! A commit writes the page of its parity, so that the other one stays valid while this one is
-//! written. bbolt writes 64 bytes behind the page's header and ignores the rest of the page; there,
-//! in a sector of its own, lies our trailer:
+//! written. bbolt writes 64 bytes after the page's header, and ignores the rest with our trailer:
 //!
 //! ```text
 //!   16    magic · version · page size · flags · root page · sequence · freelist page
@@ -10,8 +9,8 @@
 //!   512   trailer: magic · the same 64 bytes again · root of the checksum table · crc32c of these
 //! ```
 //!
-//! * bbolt fills the page with zeros when it commits: a trailer is there only if we wrote the page.
-//!   Zeros in its place show that bbolt wrote the page. A damaged trailer is not zero.
+//! * bbolt fills the page with zeros when it commits, so zeros in the trailer's place show that
+//!   bbolt wrote the page. A damaged trailer is not zero.
 //! * Damage of the first copy is noticed by the second, which takes its place. Without it, the file
 //!   would open with the commit before, and no reader could tell.
 

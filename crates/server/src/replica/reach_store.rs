@@ -12,9 +12,7 @@
 //! continues from there. The missing entries were acknowledged to no member: etcd acknowledges them
 //! after the sync.
 //!
-//! Which program committed the store last is read from its newest meta page: bbolt overwrites the
-//! place of Clearlane's trailer with zeros. The first commit after a start of Clearlane, which
-//! follows this function, writes the trailer again. See `docs/moving.md`.
+//! The store's newest meta page shows which program wrote it; `docs/moving.md` tells how.
 
 use clearlane_wal::{Append, Contents, Entry, HardState, Options, Wal};
 

@@ -1,0 +1,105 @@
+//! Logs that were damaged after etcd, or Clearlane, has written the directory last.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
+use nix::sys::signal::Signal;
+use tonic::transport::Channel;
+
+use crate::servers::{Members, Program};
+
+const PUTS: u32 = 200;
+
+async fn put_all(channel: &Channel) {
+    let mut client = KvClient::new(channel.clone());
+    for number in 0..PUTS {
+        let (key, value) = (format!("key{number}").into(), "v".repeat(300).into());
+        client.put(PutRequest { key, value, ..PutRequest::default() }).await.unwrap();
+    }
+}
+
+async fn count(channel: &Channel) -> i64 {
+    let (key, range_end) = ("key".into(), "kez".into());
+    let all = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
+    KvClient::new(channel.clone()).range(all).await.unwrap().into_inner().count
+}
+
+fn last_segment(wal: &Path) -> PathBuf {
+    let names = fs::read_dir(wal).unwrap().map(|entry| entry.unwrap().path());
+    names.filter(|path| path.extension().is_some_and(|end| end == "wal")).max().unwrap()
+}
+
+/// Fills sectors of the log with zeros: `length` bytes, from `before_end` before the end on.
+fn zero(wal: &Path, before_end: usize, length: usize) {
+    let segment = last_segment(wal);
+    let mut bytes = fs::read(&segment).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let from = (end - before_end) / 512 * 512;
+    bytes[from..from + length].fill(0);
+    fs::write(&segment, bytes).unwrap();
+}
+
+/// The last line that Clearlane says when it refuses to start.
+fn refusal(members: &Members) -> String {
+    let ended = members.command(Program::Clearlane, 0).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    String::from_utf8(ended.stderr).unwrap().lines().last().unwrap().to_owned()
+}
+
+/// The newest meta page of the store shows which program committed last.
+#[tokio::test]
+#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+async fn a_log_that_ends_before_the_store_is_accepted_after_etcd_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = Members::new(dir.path(), 1);
+    let wal = members.data_dir(0).join("member/wal");
+    put_all(&members.start(Program::Etcd).await[0]).await;
+    // The store is committed at the end.
+    members.stop(Signal::SIGTERM);
+    zero(&wal, 4096, 8192);
+    let channels = members.start(Program::Clearlane).await;
+    assert_eq!(count(&channels[0]).await, i64::from(PUTS));
+    assert!(members.said(0).contains("the log ends before the store"), "{}", members.said(0));
+    put_all(&channels[0]).await;
+    members.stop(Signal::SIGTERM);
+    // The same damage, and of the log's own files nothing that shows it.
+    fs::remove_file(wal.join("durable")).unwrap();
+    zero(&wal, 4096, 8192);
+    let said = refusal(&members);
+    assert!(said.contains("are missing from the log; nothing was changed"), "{said}");
+    assert!(said.contains("--unsafe-accept-log-loss"), "{said}");
+}
+
+#[tokio::test]
+#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+async fn a_hole_in_a_log_of_etcd_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = Members::new(dir.path(), 1);
+    put_all(&members.start(Program::Etcd).await[0]).await;
+    members.stop(Signal::SIGKILL);
+    zero(&members.data_dir(0).join("member/wal"), 20_000, 4096);
+    let said = refusal(&members);
+    assert!(said.contains("has a record that was written later"), "{said}");
+}
+
+/// etcd ignores the file with the durable end, and leaves it true.
+#[tokio::test]
+#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+async fn what_clearlane_had_synced_is_missed_after_etcd_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = Members::new(dir.path(), 1);
+    let wal = members.data_dir(0).join("member/wal");
+    put_all(&members.start(Program::Clearlane).await[0]).await;
+    members.stop(Signal::SIGKILL);
+    let before = fs::read(wal.join("durable")).unwrap();
+    members.start(Program::Etcd).await;
+    members.stop(Signal::SIGKILL);
+    assert_eq!(fs::read(wal.join("durable")).unwrap(), before);
+    // From before etcd's first record to the end.
+    zero(&wal, 20_000, 24_576);
+    let said = refusal(&members);
+    assert!(said.contains("the log has lost its end"), "{said}");
+}
