@@ -3,14 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/frames.rs"]
+mod frames;
 mod support;
+
+use std::io::{Read, Write};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, PutResponse, RangeResponse, WatchCreateRequest,
-    WatchRequest, WatchResponse,
+    LeaseKeepAliveRequest, PutResponse, RangeResponse, WatchCreateRequest, WatchRequest,
+    WatchResponse,
 };
 use clearlane_server::apply::Limits;
 use h2::client::{ResponseFuture, SendRequest};
@@ -20,7 +24,8 @@ use prost::Message;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::{TestServer, block_on, member_config};
+use crate::frames::{PREFACE, frame, headers_of_call};
+use crate::support::{TIMEOUT, TestServer, block_on, member_config};
 
 fn with_connection(test: impl AsyncFnOnce(SendRequest<Bytes>)) {
     let dir = tempfile::tempdir().unwrap();
@@ -164,36 +169,70 @@ fn a_thousand_watches_on_each_of_twenty_streams() {
     });
 }
 
-/// Sends keep-alives on a stream, all at once and before any response is read.
-async fn keep_alives(requests: SendRequest<Bytes>, count: usize) {
-    let (response, mut sending) = call(&requests, "/etcdserverpb.Lease/LeaseKeepAlive").await;
-    let keep_alive = framed(&LeaseKeepAliveRequest { id: 7 });
-    for _ in 0..count {
-        send(&mut sending, keep_alive.clone(), usize::MAX, false).await;
-    }
-    let mut messages = Messages::of(response).await;
-    for _ in 0..count {
-        let renewed: LeaseKeepAliveResponse = messages.next().await;
-        assert_eq!((renewed.id, renewed.ttl), (7, 0));
-    }
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+
+/// Keep-alives in turn on many streams, in frames of 5 bytes, with windows of a GiB for responses.
+fn pipelined_keep_alives(streams: u32, depth: usize) -> Vec<u8> {
+    let window = 1_u32 << 30;
+    let mut bytes = PREFACE.to_vec();
+    bytes.extend(frame(SETTINGS, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat()));
+    bytes.extend(frame(WINDOW_UPDATE, 0, 0, &window.to_be_bytes()));
+    let head = headers_of_call("/etcdserverpb.Lease/LeaseKeepAlive", &[]);
+    let ids = (0..streams).map(|stream| 2 * stream + 1);
+    ids.clone().for_each(|id| bytes.extend(frame(1, 4, id, &head)));
+    let message = framed(&LeaseKeepAliveRequest::default());
+    let round: Vec<u8> = ids.flat_map(|id| frame(0, 0, id, &message)).collect();
+    bytes.extend(round.repeat(depth));
+    bytes
 }
 
-/// Far more frames than h2 keeps for a connection. A connection that the server ends fails the
-/// test.
+/// Reads until there are as many messages on each stream.
+fn read_responses(socket: &mut std::net::TcpStream, streams: u32, depth: usize) {
+    let mut bodies = vec![BytesMut::new(); streams as usize];
+    let (mut left, mut messages) = (streams as usize * depth, vec![0; streams as usize]);
+    while left > 0 {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).unwrap();
+        let [a, b, c, kind, _, id @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        socket.read_exact(&mut payload).unwrap();
+        match kind {
+            0 => {}
+            3 | 7 => panic!("frame {kind}: {}", String::from_utf8_lossy(&payload)),
+            _ => continue,
+        }
+        let stream = (u32::from_be_bytes(id) / 2) as usize;
+        let body = &mut bodies[stream];
+        body.put_slice(&payload);
+        while body.len() >= 5 {
+            let length = u32::from_be_bytes(body[1..5].try_into().unwrap()) as usize;
+            if body.len() < 5 + length {
+                break;
+            }
+            body.advance(5 + length);
+            messages[stream] += 1;
+            left -= 1;
+        }
+    }
+    assert!(messages.iter().all(|count| *count == depth), "{messages:?}");
+}
+
+/// More small frames than h2 keeps for a connection, and none of the responses is read before all
+/// are sent.
 #[test]
-fn thousands_of_requests_on_each_of_twenty_streams() {
-    with_connection(async |requests| {
-        let mut streams = JoinSet::new();
-        for _ in 0..20 {
-            streams.spawn(keep_alives(requests.clone(), 5000));
-        }
-        streams.join_all().await;
-        let mut making = JoinSet::new();
-        for _ in 0..20 {
-            making.spawn(watches(requests.clone(), "a".to_owned(), 4000, usize::MAX));
-        }
-        making.join_all().await;
-    });
+fn hundreds_of_thousands_of_keep_alives_on_one_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = member_config(dir.path(), Era::Clearlane);
+    let server = TestServer::with(&config, 1, Limits::default());
+    let mut socket = std::net::TcpStream::connect(server.server.address()).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    // Each stream stays within the window that it has before the server's settings arrive.
+    let (streams, depth) = (25, 13_000);
+    socket.write_all(&pipelined_keep_alives(streams, depth)).unwrap();
+    read_responses(&mut socket, streams, depth);
+    drop(socket);
+    server.stop();
 }
 
 /// Bodies of 64 KiB, byte by byte, on one connection, and reads beside them.

@@ -1,5 +1,7 @@
 //! HTTP/2 in bytes, for clients that send what a library would not.
 
+#![allow(dead_code, reason = "each test file uses another part of it")]
+
 /// How a connection begins, with empty settings.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -12,12 +14,17 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// The list of headers of a put, without Huffman codes and without a table.
+/// The list of headers of a put.
 pub(crate) fn headers_of_put(more: &[(&str, &str)]) -> Vec<u8> {
+    headers_of_call("/etcdserverpb.KV/Put", more)
+}
+
+/// The list of headers of a call, without Huffman codes and without a table.
+pub(crate) fn headers_of_call(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let own = [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", "/etcdserverpb.KV/Put"),
+        (":path", path),
         (":authority", "here"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
