@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_net::coalescing_writer::{ActiveLargeResponses, LargeResponseGuard};
@@ -29,6 +30,7 @@ use http::Response;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use crate::grpc_frame::{FRAME_HEAD_BYTES, check_message_size};
@@ -39,6 +41,8 @@ use crate::response_body::{BodyError, ResponseBody, ok_response};
 
 /// The number of pieces left at which the pool is asked for more.
 const CHUNKS_AHEAD: usize = 8;
+/// Time from a deadline within a message to the reset of the stream.
+const RESET_DELAY: Duration = Duration::from_millis(100);
 
 /// Field numbers of `RangeResponse`.
 const HEADER: u32 = 1;
@@ -107,6 +111,7 @@ fn streamed_response(
         source,
         deadline,
         is_begun: false,
+        reset_delay: None,
         yields_next: false,
     })))
 }
@@ -252,6 +257,8 @@ pub(crate) struct StreamedRangeBody {
     deadline: Deadline,
     /// If true, at least one chunk was sent.
     is_begun: bool,
+    /// Runs from the deadline on, if a part of the message was sent.
+    reset_delay: Option<Pin<Box<Sleep>>>,
     /// The task yields between two pieces.
     yields_next: bool,
 }
@@ -270,22 +277,30 @@ impl StreamedRangeBody {
         self.length
     }
 
-    /// An error after the deadline.
+    /// An error after the deadline. If a part of the message was sent, the error is delayed: the
+    /// client mostly ends the call itself, and then reports its own deadline.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<BodyFrame, DeadlinePassed>> {
-        let is_begun = self.is_begun && !matches!(self.source, RangeSource::Done);
-        if self.deadline.has_passed() {
-            return Poll::Ready(Err(DeadlinePassed { is_begun }));
+        if let Some(delay) = &mut self.reset_delay {
+            return delay.as_mut().poll(context).map(|()| Err(DeadlinePassed { is_begun: true }));
         }
-        match self.poll_chunk(context) {
-            Poll::Ready(piece) => {
-                self.is_begun = true;
-                Poll::Ready(Ok(piece))
+        if !self.deadline.has_passed() {
+            match self.poll_chunk(context) {
+                Poll::Ready(piece) => {
+                    self.is_begun = true;
+                    return Poll::Ready(Ok(piece));
+                }
+                Poll::Pending => ready!(self.deadline.poll(context)),
             }
-            Poll::Pending => self.deadline.poll(context).map(|()| Err(DeadlinePassed { is_begun })),
         }
+        if !self.is_begun || matches!(self.source, RangeSource::Done) {
+            return Poll::Ready(Err(DeadlinePassed { is_begun: false }));
+        }
+        self.source = RangeSource::Done;
+        let delay = self.reset_delay.insert(Box::pin(sleep(RESET_DELAY)));
+        delay.as_mut().poll(context).map(|()| Err(DeadlinePassed { is_begun: true }))
     }
 
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<BodyFrame> {
