@@ -251,7 +251,7 @@ impl Subject {
     }
 
     /// After a run that was given up: leaves no key in a cluster that was given, if it answers.
-    async fn clean_up(&self) {
+    pub(super) async fn clean_up(&self) {
         if let Subject::Given(endpoints) = self {
             let _ = tokio::time::timeout(CLEAN_UP_MAX, delete_all(&endpoints[0])).await;
         }

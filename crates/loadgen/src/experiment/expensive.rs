@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 
 use super::beside::data_keys;
-use super::context::{Context, Running, channel};
+use super::context::{Context, Running, Subject, channel};
 use super::load;
 use super::number::number;
 use crate::keys::{KeySpace, Sizes};
@@ -73,7 +73,25 @@ impl ExpensiveRead {
             return Ok(ExpensiveRead { keys, reason });
         }
         let subject = context.program_or_given(ERA)?;
-        let running = context.start(&subject, ClusterOptions::default()).await?;
+        let result = tokio::select! {
+            biased;
+            () = context.stop.wait() => {
+                Err(Error::Local("interrupted while the expensive read was sized".to_owned()))
+            }
+            result = ExpensiveRead::measure(context, &subject, records) => result,
+        };
+        if result.is_err() {
+            subject.clean_up().await;
+        }
+        result
+    }
+
+    async fn measure(
+        context: &Context,
+        subject: &Subject,
+        records: Records<'_>,
+    ) -> Result<ExpensiveRead> {
+        let running = context.start(subject, ClusterOptions::default()).await?;
         let mut keys = records.keys_min.max(FIRST_KEYS);
         let mut attempts = 0;
         let hold = loop {
