@@ -6,7 +6,8 @@
     figure_marks.py write NAME FILE        puts the tables and the last line of FILE, a run's output, into the pages
 
 The standard input has four fields for each figure, each with a zero byte at its end: its name, the paths of what it
-measures and of the program that makes it, and its function in benches/figures. A comment in front of a table or a picture has a digest of each:
+measures and of the program that makes it, and its function in benches/figures. A comment in front of a table or a
+picture has a digest of each:
 
     <!-- benches/figures NAME; measured 0123456789ab; program 0123456789ab -->
     <!-- benches/figures NAME; measured 0123456789ab; program 0123456789ab; kept: REASON -->

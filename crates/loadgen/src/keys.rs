@@ -135,6 +135,16 @@ pub struct Sizes {
     pub max: u64,
 }
 
+/// In words: `1024 bytes`, or `1024 to 32768 bytes`.
+impl std::fmt::Display for Sizes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.min, self.max) {
+            (min, max) if min == max => write!(f, "{min} bytes"),
+            (min, max) => write!(f, "{min} to {max} bytes"),
+        }
+    }
+}
+
 impl Sizes {
     pub fn constant(size: u64) -> Sizes {
         Sizes { min: size, max: size }

@@ -9,6 +9,7 @@ use super::expensive::{ExpensiveRead, LARGE_VALUES, Records};
 use super::findings::{Findings, Story};
 use super::measurements::{Measurements, quotient};
 use crate::Result;
+use crate::keys::KeySpace;
 use crate::page::Section;
 use crate::servers::{ClusterOptions, ERAS};
 use crate::workload::{Operation, Workload};
@@ -289,10 +290,6 @@ fn holds_up_old_readers(measured: &Measurements, class: &str, bound: f64) -> Vec
 
 fn setting_of(load: &Load<'_>, what: &str) -> String {
     let Workload { seconds, space, classes } = &load.workload;
-    let value = match (space.value.min, space.value.max) {
-        (min, max) if min == max => format!("{min} bytes"),
-        (min, max) => format!("{min} to {max} bytes"),
-    };
     let classes = classes.iter().map(|class| {
         let kind = class.operation.name();
         let keys = match class.operation {
@@ -302,7 +299,8 @@ fn setting_of(load: &Load<'_>, what: &str) -> String {
         format!("{} {}: {kind}{keys}", class.rate, class.name)
     });
     let classes = classes.collect::<Vec<_>>().join("; ");
-    let (count, key_size, cheap) = (space.count, space.key_size, load.cheap.join(" and "));
+    let KeySpace { count, key_size, value, .. } = space;
+    let cheap = load.cheap.join(" and ");
     format!(
         "{what}: {count} keys of {key_size} bytes with values of {value}. Per second, in an open \
          loop for {seconds} s: {classes}. Before that, {cheap} alone: calm."

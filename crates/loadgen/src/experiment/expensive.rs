@@ -21,7 +21,7 @@ use super::beside::data_keys;
 use super::context::{Context, Running, Subject, channel};
 use super::load;
 use super::number::number;
-use crate::keys::{KeySpace, Sizes};
+use crate::keys::Sizes;
 use crate::requests::range;
 use crate::server_latency::metrics_page;
 use crate::servers::ClusterOptions;
@@ -143,15 +143,17 @@ impl<'a> Records<'a> {
         Records { key_size: 256, value, keys_min }
     }
 
-    fn space(self, count: u64) -> Result<KeySpace> {
+    /// A workload of a class that is not sent by itself: only its keys are used.
+    pub(super) fn workload(self, count: u64) -> Result<Workload> {
         let keys = data_keys(count, self.key_size, self.value);
         let class = "[[class]]\nname = 'put'\noperation = 'put'\nrate = 1\n";
-        Ok(Workload::parse(&format!("seconds = 1\n{keys}{class}"))?.space)
+        Workload::parse(&format!("seconds = 1\n{keys}{class}"))
     }
 
     /// Of a key and its value, on average.
     fn bytes_of_key(self) -> u64 {
-        let value = self.space(1).map_or(Sizes { min: 1024, max: 1024 }, |space| space.value);
+        let default = Sizes { min: 1024, max: 1024 };
+        let value = self.workload(1).map_or(default, |workload| workload.space.value);
         self.key_size + (value.min + value.max) / 2
     }
 }
@@ -172,7 +174,7 @@ impl Hold {
         records: Records<'_>,
         keys: u64,
     ) -> Result<Hold> {
-        let (space, endpoint) = (records.space(keys)?, running.endpoint());
+        let (space, endpoint) = (records.workload(keys)?.space, running.endpoint());
         load::fill(context, &endpoint, &space, context.seed).await?;
         let read = range(&space, 0, keys);
         let mut client =

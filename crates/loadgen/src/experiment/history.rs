@@ -19,6 +19,7 @@ use super::beside::{
 use super::charts::{Column, bars, log, table};
 use super::check::Check;
 use super::context::{Context, Subject, channel};
+use super::expensive::{ExpensiveRead, LARGE_VALUES, Records};
 use super::findings::{Findings, Story};
 use super::load::{Background, Repetition, write_revisions};
 use super::measurements::{Measurements, quotient};
@@ -324,8 +325,11 @@ const SNAPSHOT_ENTRIES: &str = "50";
 const WITHOUT_SNAPSHOTS: &str = "10000000";
 
 pub(super) async fn snapshot_under_load(context: &Context) -> Result<Findings> {
-    let (keys, seconds) = (context.pick(30_000, 150_000), context.pick(2, 20));
-    let (stored, probes) = (data(keys, 64, 512)?, probes(seconds, 150, 200)?);
+    let (value, keys_min) = context.pick((LARGE_VALUES, 0), ("512", 150_000));
+    let records = Records { key_size: 64, value, keys_min };
+    let ExpensiveRead { keys, reason } = ExpensiveRead::size(context, records).await?;
+    let seconds = context.pick(2, 20);
+    let (stored, probes) = (records.workload(keys)?, probes(seconds, 150, 200)?);
     let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
         for (snapshot_count, phases) in [
             (WITHOUT_SNAPSHOTS, &[CALM, READS, SENT][..]),
@@ -351,13 +355,17 @@ pub(super) async fn snapshot_under_load(context: &Context) -> Result<Findings> {
     let subjects = context.programs(&["3.5", "clearlane"])?;
     let measured = context.in_turns(&subjects, measure).await?;
     let (shown, checks) = (snapshot_charts(&measured), snapshot_checks(&measured));
-    let setting = vec![format!(
-        "One member with {keys} keys of 64 bytes with 512. 150 gets and 200 puts per second of \
+    let setting = vec![
+        format!(
+            "One member with {keys} keys of 64 bytes with values of {value}. 150 gets and 200 puts per second of \
          other keys in an open loop for {seconds} s: calm; with a disk snapshot each \
          {SNAPSHOT_ENTRIES} entries, so about four a second; beside a serializable read of all \
          those keys, again and again; the same with these snapshots; beside a snapshot that a \
-         client takes, again and again."
-    )];
+         client takes, again and again.",
+            value = stored.space.value
+        ),
+        reason,
+    ];
     Ok(Findings { story: SNAPSHOT, setting, shown, checks, measured })
 }
 

@@ -103,10 +103,6 @@ pub(super) async fn learner(context: &Context) -> Result<Findings> {
 
 fn setting_of(load: &Workload) -> String {
     let Workload { seconds, space: KeySpace { count, key_size, value, .. }, .. } = load;
-    let value = match (value.min, value.max) {
-        (min, max) if min == max => format!("{min} bytes"),
-        (min, max) => format!("{min} to {max} bytes"),
-    };
     format!(
         "Three voting members and a learner; {count} keys of {key_size} bytes with values of \
          {value}. Per second 100 linearizable reads of 10 keys and 20 puts at the leader in an \
