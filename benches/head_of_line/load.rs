@@ -14,8 +14,8 @@ pub(crate) enum Load {
     /// A thread that keeps a core as busy as the expensive read does, without touching the store:
     /// what this costs is the price of the busy core.
     Spin,
-    /// A thread that reads many records, again and again. Compared with `Spin`, this also costs what
-    /// the era's locks do, and the memory bandwidth and allocations of the read.
+    /// A thread that reads many records, again and again. Compared with `Spin`, this also has the
+    /// cost of the era's locks, and of the memory bandwidth and allocations of the read.
     Expensive,
 }
 

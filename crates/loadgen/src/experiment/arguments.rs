@@ -42,8 +42,8 @@ pub struct ExperimentArguments {
     /// if it is left out)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rounds: Option<u64>,
-    /// The number of keys in each expensive read (as many as hold a lock for 100 ms, measured at the
-    /// start, if it is left out)
+    /// The number of keys in each expensive read (as many as hold a lock for 100 ms, measured
+    /// before the load, if it is left out)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     pub keys: Option<u64>,
     /// Repeats times, keys and values
