@@ -19,5 +19,5 @@ pub mod read_index;
 pub use log::LogPosition;
 pub use node::{
     Error, Leadership, LostLog, LostLogReports, Message, RaftNode, RaftNodeConfig, ReadState,
-    Ready, ReadyAppend, RecoveredState, Result, Role,
+    Ready, ReadyAppend, RecoveredState, Result, Role, VoterProgress,
 };

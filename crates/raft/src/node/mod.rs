@@ -25,6 +25,7 @@ mod read_index_answer;
 mod config;
 mod split_append;
 mod pending_appends;
+mod yield_leadership;
 
 use std::fmt;
 
@@ -39,6 +40,7 @@ pub use self::message::Message;
 use self::pending_appends::{DurableAppends, PendingAppends};
 pub use self::ready::{Leadership, ReadState, Ready, ReadyAppend, Role};
 use self::rng::Rng;
+pub use self::yield_leadership::VoterProgress;
 use crate::convert::{self, RaftForm as _};
 use crate::log::{LogPosition, LogStorage};
 use clearlane_wal::{ConfChange, ConfState, Entry, EntryKind, HardState};
@@ -64,6 +66,8 @@ pub struct RaftNode {
     /// Since the last [`Ready`].
     forwarded_bytes: u64,
     lost_log_reports: LostLogReports,
+    /// If true, this member does not campaign.
+    is_held_back: bool,
 }
 
 impl RaftNode {
@@ -90,6 +94,7 @@ impl RaftNode {
             installing_index: None,
             forwarded_bytes: 0,
             lost_log_reports: LostLogReports::default(),
+            is_held_back: false,
         };
         driver.draw_election_timeout();
         driver.reported_leadership = driver.leadership();
@@ -124,7 +129,10 @@ impl RaftNode {
     /// applied.
     fn can_campaign(&self) -> bool {
         let is_installing = self.installing_index.is_some();
-        self.raw_node.raft.promotable() && !self.pending_appends.has_log_changes() && !is_installing
+        self.raw_node.raft.promotable()
+            && !self.pending_appends.has_log_changes()
+            && !is_installing
+            && !self.is_held_back
     }
 
     /// What raft cannot use now it drops without an error, proposals too: a client repeats its
