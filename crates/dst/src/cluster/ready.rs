@@ -10,7 +10,7 @@ use clearlane_server::AppliedPosition;
 use clearlane_server::apply::RequestRejection;
 use clearlane_server::replica::{
     ApplyReady, ApplyReadyHandler, ApplyReport, Completions, NewStore, ReplicaInput as RaftInput,
-    ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry, ToApply,
+    ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry, StallEvent, ToApply,
 };
 use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
@@ -498,6 +498,10 @@ impl ReplicaReadyHandler for ReadyHandler<'_> {
     fn commit_store(&mut self) {
         let wait = self.cluster.rng.log_uniform(100, 50 * MILLISECOND);
         self.cluster.plan(self.id, wait, MemberEvent::Commit { is_timer: false });
+    }
+
+    fn report_stall(&mut self, event: StallEvent) {
+        self.cluster.trace_line(format_args!("{} {event:?}", self.id));
     }
 
     fn stop(&mut self) {

@@ -6,8 +6,10 @@
 //! out, and `?verbose` lists those that passed, too.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::{AlarmType, RangeRequest};
+use clearlane_server::replica::Part;
 use clearlane_server::{RequestError, apply};
 use http::{Response, StatusCode};
 use tonic::body::Body;
@@ -15,8 +17,10 @@ use tonic::body::Body;
 use super::{HttpService, PLAIN, error_response, query_parts, text};
 
 const LIVE: [&str; 1] = ["serializable_read"];
-const READY: [&str; 4] =
-    ["data_corruption", "serializable_read", "linearizable_read", "non_learner"];
+const READY: [&str; 5] =
+    ["data_corruption", "serializable_read", "linearizable_read", "non_learner", "progress"];
+/// Bound on a linearizable read of a stalled member, which would mostly wait in vain.
+const STALLED_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// All checks of a page, or one of them.
 pub(super) fn checks_of(path: &str) -> Option<&'static [&'static str]> {
@@ -96,6 +100,7 @@ impl HttpService {
                 Some(member) if member.is_learner => Err("this member is a learner".to_owned()),
                 _ => Ok(()),
             },
+            "progress" => self.stall().map_or(Ok(()), Err),
             read => {
                 let done = self.check_read(read == "serializable_read").await;
                 done.map_err(|error| error.to_string())
@@ -103,11 +108,32 @@ impl HttpService {
         }
     }
 
+    /// Names the part of this member that makes no progress, if there is one.
+    fn stall(&self) -> Option<String> {
+        let node = self.server.threads();
+        let (stalls, now) = (node.stalls(), node.now());
+        let raft_loop = stalls.raft_loop_stalled_for(now, node.election_timeout());
+        let raft_loop = raft_loop.map(|stalled| ("the raft loop", stalled));
+        let mut parts = Part::ALL.into_iter().filter_map(|part| {
+            let name = match part {
+                Part::Log => "the disk of the write-ahead log",
+                Part::Apply => "the apply loop",
+                Part::Network => "a network thread",
+            };
+            Some((name, stalls.stalled_for(part, now)?))
+        });
+        let (name, stalled) = parts.next().or(raft_loop)?;
+        Some(format!("{name} has made no progress for {:.1} s", stalled.as_secs_f64()))
+    }
+
     /// Reads a key: locally, or linearizably.
     async fn check_read(&self, is_serializable: bool) -> Result<(), RequestError> {
         if !is_serializable {
-            let fresh =
-                tokio::time::timeout(self.config.read_timeout, self.server.requests().read_index());
+            let timeout = match self.stall() {
+                Some(_) => self.config.read_timeout.min(STALLED_READ_TIMEOUT),
+                None => self.config.read_timeout,
+            };
+            let fresh = tokio::time::timeout(timeout, self.server.requests().read_index());
             fresh.await.unwrap_or(Err(RequestError::TimedOut))?;
         }
         let (key, range_end) = (vec![0].into(), vec![0].into());

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clearlane_contention::{HistogramSnapshot, LockReport, ModeReport};
+use clearlane_server::replica::Part;
 
 use super::MetricSources;
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
@@ -37,6 +38,7 @@ pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     let most =
         Duration::from_nanos(figures.tick_lateness_max.load(Ordering::Relaxed)).as_secs_f64();
     page.gauge("clearlane_raft_tick_lateness_max_seconds", help, most);
+    write_stalls(page, sources);
     let report = sources.server.threads().locks().report();
     let waits = "Time until a lock was acquired. One acquired without a wait counts as 0.";
     write_locks(page, &report, "clearlane_lock_wait_seconds", waits, |mode| &mode.waits);
@@ -57,6 +59,25 @@ pub(super) fn write(page: &mut MetricsPage, sources: &MetricSources<'_>) {
             family.sample(&labels, seconds(blame.total_ns));
         }
     }
+}
+
+fn write_stalls(page: &mut MetricsPage, sources: &MetricSources<'_>) {
+    let node = sources.server.threads();
+    let (stalls, now) = (node.stalls(), node.now());
+    let help = "Time without progress of a part of this member that is stalled. 0 if it is not.";
+    let mut family = page.family("clearlane_stalled_seconds", "gauge", help);
+    for part in Part::ALL {
+        let stalled = stalls.stalled_for(part, now).unwrap_or_default();
+        family.sample(&[("part", part.name())], stalled.as_secs_f64());
+    }
+    let help = "Times that a part made no progress for an election timeout.";
+    let mut family = page.family("clearlane_stalls_total", "counter", help);
+    for part in Part::ALL {
+        family.sample(&[("part", part.name())], stalls.count(part));
+    }
+    let help = "Times that this leader gave up leadership because a part of it was stalled.";
+    let given_up = stalls.leaderships_given_up();
+    page.counter("clearlane_stall_leader_transfers_total", help, given_up);
 }
 
 fn write_locks(

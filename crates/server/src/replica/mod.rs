@@ -27,8 +27,11 @@ mod request_queue;
 mod sole_voter;
 mod wal_pipeline;
 mod slow;
+mod stall;
 mod start;
 mod queued_proposals;
+mod held_proposals;
+mod voter_watch;
 mod wait;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,6 +55,7 @@ use prost::Message as _;
 pub use self::applier::Applier;
 pub use self::apply_messages::{AppliedConfChange, ApplyReport, ToApply};
 pub use self::force_new_cluster::force_new_cluster;
+use self::held_proposals::HeldProposals;
 pub use self::input::ReplicaInput;
 use self::large_proposals::LargeProposals;
 use self::own_alarm::ProposedAlarm;
@@ -61,6 +65,8 @@ pub use self::ready::{
 };
 pub use self::request_queue::{NO_DEADLINE, ROUND_LENGTH, RequestId, RequestOutcome, RequestQueue};
 pub use self::slow::{ApplyTimer, SlowEntry};
+use self::stall::StallGuard;
+pub use self::stall::{Part, StallEvent};
 pub use self::start::{
     CompactionConfig, ReplicaConfig, StorageConfig, bootstrap, bootstrap_admitted, start,
 };
@@ -109,6 +115,8 @@ pub struct Replica {
     pub wait: Arc<Wait>,
     queued_proposals: QueuedProposals,
     large_proposals: LargeProposals,
+    held_proposals: HeldProposals,
+    stalls: StallGuard,
     proposed_alarm: Option<ProposedAlarm>,
     /// The commit index when this member became the sole voter.
     sole_voter_since: Option<u64>,
@@ -174,6 +182,8 @@ impl Replica {
         // The tick may end a transfer of leadership.
         self.check_transfer();
         self.raft.tick();
+        self.held_proposals.tick();
+        self.tick_stalls();
         if let Some(last) = &mut self.ticks_before_stop {
             *last = last.saturating_sub(1);
             self.ready.is_stopping |= *last == 0;
@@ -192,6 +202,7 @@ impl Replica {
                 "{message}: its copy did not come with it"
             )));
         }
+        self.stalls.voters.record_message(message.from());
         let is_behind = match (message.is_append(), message.is_proposal()) {
             (true, _) => self.unapplied_bytes > APPLY_BYTES_MAX,
             (_, true) => self.apply_is_behind(),
@@ -200,7 +211,10 @@ impl Replica {
         if is_behind {
             return Err(raft::Error::QueueFull);
         }
-        if message.is_proposal() { self.step_proposal(message) } else { self.raft.step(message) }
+        if !message.is_proposal() {
+            return self.raft.step(message);
+        }
+        self.hold_proposal(message).map_or(Ok(()), |message| self.step_proposal(message))
     }
 
     /// Whether a proposal would be accepted, here or by the leader to which it is forwarded.
@@ -212,6 +226,11 @@ impl Replica {
     fn apply_is_behind(&self) -> bool {
         let gap = self.raft.committed_index().saturating_sub(self.applied.0);
         gap > APPLY_GAP_MAX || self.unapplied_bytes > APPLY_BYTES_MAX
+    }
+
+    /// Whether the apply loop has entries that it has not reported as applied.
+    pub fn has_unapplied(&self) -> bool {
+        !self.unapplied.is_empty()
     }
 
     /// The proposal may be lost; then its request waits until it times out.
@@ -263,6 +282,7 @@ impl Replica {
     }
 
     fn handle_written(&mut self, written: BatchResult) -> Result<()> {
+        self.record_progress(Part::Log);
         for behind in self.wal.finish_batch(written)? {
             match behind {
                 AfterSync::Appended { number, install } => {
@@ -293,6 +313,9 @@ impl Replica {
         }
         for change in applied.conf_changes {
             self.handle_conf_change(change)?;
+        }
+        if index > self.applied.0 {
+            self.record_progress(Part::Apply);
         }
         self.applied = (index, applied.term);
         if let Some(position) = applied.installed {
@@ -425,8 +448,10 @@ impl Replica {
             self.check_transfer();
             self.read_index.on_committed(self.raft.committed_index());
             let asked = self.run_read_actions();
-            let has_proposed =
-                self.propose_due_leases() | self.propose_queued() | self.propose_waiting_large();
+            let has_proposed = self.propose_due_leases()
+                | self.step_held_proposals()
+                | self.propose_queued()
+                | self.propose_waiting_large();
             if !asked && !has_proposed {
                 break;
             }

@@ -9,7 +9,7 @@ use clearlane_mvcc::{Changes, CompactionJob, WatchableKv};
 use clearlane_raft::{Leadership, Message};
 use clearlane_wal::group_commit::Batch;
 
-use super::{ApplyReport, RequestId, RequestOutcome, SlowEntry, ToApply};
+use super::{ApplyReport, RequestId, RequestOutcome, SlowEntry, StallEvent, ToApply};
 use crate::applied_position::AppliedPosition;
 use crate::apply::split_error;
 use crate::error::Result;
@@ -41,6 +41,8 @@ pub struct ReplicaReady {
     pub is_stopping: bool,
     /// See [`Replica::is_sole_voter_caught_up`](super::Replica::is_sole_voter_caught_up).
     pub is_sole_voter_caught_up: bool,
+    /// In order.
+    pub stall_events: Vec<StallEvent>,
 }
 
 pub trait ReplicaReadyHandler {
@@ -53,6 +55,7 @@ pub trait ReplicaReadyHandler {
     fn set_leadership(&mut self, now: Leadership);
     fn complete(&mut self, completions: Completions);
     fn commit_store(&mut self);
+    fn report_stall(&mut self, event: StallEvent);
     fn stop(&mut self);
 }
 
@@ -89,6 +92,9 @@ impl ReplicaReady {
         }
         if self.is_commit_due {
             handler.commit_store();
+        }
+        for event in self.stall_events {
+            handler.report_stall(event);
         }
     }
 }

@@ -257,6 +257,8 @@ pub fn start(
         now: Duration::ZERO,
         queued_proposals: Default::default(),
         large_proposals: Default::default(),
+        held_proposals: Default::default(),
+        stalls: Default::default(),
         proposed_alarm: None,
         sole_voter_since: None,
         last_transferee: None,

@@ -53,6 +53,12 @@ impl WalPipeline {
         self.group.take_batch()
     }
 
+    /// Whether raft waits for an append to be durable.
+    pub(super) fn is_awaited(&self) -> bool {
+        let mut waiting = self.after_sync.iter();
+        waiting.any(|(_, after)| matches!(after, AfterSync::Appended { .. }))
+    }
+
     /// Returns what is to be done now.
     pub(super) fn finish_batch(&mut self, written: BatchResult) -> Result<Vec<AfterSync>> {
         let durable = self.group.finish_batch(written)?;

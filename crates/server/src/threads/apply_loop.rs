@@ -16,6 +16,7 @@ use clearlane_mvcc::{Changes, CompactionJob};
 use super::ServerState;
 use super::commit_thread::CommitCommand;
 use super::completions::CompletionBatches;
+use super::stalls::ThreadClock;
 use crate::error::Result;
 use crate::replica::{
     Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, SlowEntry, ToApply,
@@ -48,6 +49,9 @@ pub(super) fn run(
 ) -> Result<()> {
     let _watching = WatchCloser(shared);
     let _as = APPLIER.enter();
+    if let Some(clock) = ThreadClock::of_this_thread() {
+        let _ = shared.stalls.apply_thread.set(clock);
+    }
     let mut thread_trace = shared.trace.trace_thread(*APPLIER);
     let mut this = ApplyLoop {
         slow_limit: applier.apply_timer.map_or(Duration::ZERO, |timer| timer.limit),

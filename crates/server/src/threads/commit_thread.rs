@@ -13,6 +13,7 @@ use clearlane_mvcc::{CompactionJob, Store};
 
 use super::ServerState;
 use super::disk_space::{CHECK_INTERVAL, DiskSpaceMonitor};
+use super::stalls::ThreadClock;
 use crate::applied_position::AppliedPosition;
 use crate::error::Result;
 use crate::replica::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput};
@@ -89,6 +90,9 @@ impl CommitThread {
         shared: &ServerState,
     ) -> Result<()> {
         let _as = COMMIT.enter();
+        if let Some(clock) = ThreadClock::of_this_thread() {
+            let _ = shared.stalls.commit_thread.set(clock);
+        }
         let mut thread_trace = shared.trace.trace_thread(*COMMIT);
         let mut commits_now = false;
         loop {

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::ServerState;
+use super::stalls::ThreadProbe;
 use crate::replica::Completions;
 
 /// Completions from the loops for one net thread.
@@ -13,6 +14,7 @@ use crate::replica::Completions;
 pub(super) struct CompletionQueue {
     completions: Mutex<Completions>,
     pub(super) arrived: Notify,
+    pub(super) probe: ThreadProbe,
 }
 
 impl CompletionQueue {

@@ -28,6 +28,7 @@ mod status;
 mod read_pool;
 mod read_schedule;
 mod disk_space;
+mod stalls;
 mod timed_files;
 mod wal_thread;
 pub(crate) mod watch_thread;
@@ -57,6 +58,7 @@ pub use self::read_pool::ReadPool;
 pub use self::read_schedule::JobKind;
 pub use self::request_channel::RequestChannel;
 use self::spawn::spawn_all;
+pub use self::stalls::Stalls;
 pub use self::state::CurrentStore;
 use self::state::ServerState;
 pub use self::status::Status;
@@ -123,6 +125,11 @@ impl ServerThreads {
 
     pub fn status(&self) -> &Status {
         &self.state.status
+    }
+
+    /// The parts of this member that make no progress.
+    pub fn stalls(&self) -> &Stalls {
+        &self.state.stalls
     }
 
     pub fn metrics(&self) -> &Metrics {

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::AlarmType;
 use clearlane_raft::{Leadership, Message, Role};
 use clearlane_wal::group_commit::Batch;
@@ -17,13 +18,14 @@ use super::commit_thread::CommitCommand;
 use super::completions::CompletionBatches;
 use super::lost_logs::LostLogLogger;
 use super::raft_loop_queue::RaftLoopEvent;
+use super::stalls::ProgressMonitor;
 use super::wal_thread::WalCommand;
 use super::{Network, ServerState};
 use crate::alarms;
 use crate::error::{Error, Result};
 use crate::quota::UncheckedGrowth;
 use crate::replica::{
-    Completions, Replica, ReplicaInput, ReplicaReadyHandler, RequestOutcome, ToApply,
+    Completions, Replica, ReplicaInput, ReplicaReadyHandler, RequestOutcome, StallEvent, ToApply,
 };
 use crate::task_labels::{LOG, RAFT};
 use crate::trace::StepKind;
@@ -50,6 +52,7 @@ struct RaftLoop<'s> {
     unreachable: Vec<u64>,
     completion_batches: CompletionBatches,
     lost_logs: LostLogLogger,
+    progress: ProgressMonitor,
     is_stopping: bool,
 }
 
@@ -71,7 +74,10 @@ pub(super) fn run(
     shared: &ServerState,
 ) -> Result<()> {
     let mut thread_trace = shared.trace.trace_thread(*RAFT);
+    let election_ticks = shared.election_timeout.div_duration_f64(tick).round() as usize;
+    let is_apply_checked = shared.store.load().era() == Era::Clearlane;
     let mut this = RaftLoop {
+        progress: ProgressMonitor::new(election_ticks, is_apply_checked),
         replica,
         state: shared,
         channels,
@@ -148,6 +154,7 @@ impl RaftLoop<'_> {
         // The apply loop sets it, too, when it completes requests.
         metrics.proposals_pending.store(self.replica.wait.len() as u64, Relaxed);
         self.check_heartbeat_lateness(late);
+        self.progress.before_tick(&mut self.replica, self.state);
         self.replica.tick();
     }
 
@@ -295,6 +302,10 @@ impl ReplicaReadyHandler for RaftLoop<'_> {
 
     fn commit_store(&mut self) {
         let _ = self.channels.to_commit.send(CommitCommand::Commit);
+    }
+
+    fn report_stall(&mut self, event: StallEvent) {
+        self.state.stalls.record(event, self.state.start.elapsed(), self.tick);
     }
 
     fn stop(&mut self) {

@@ -117,6 +117,7 @@ impl RequestChannel {
         let mut rounds = tokio::time::interval(ROUND_LENGTH);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ChannelQueue { requests, completions } = &*self.queue;
+        let _probe = completions.probe.start();
         loop {
             let look = requests.lock().next_check_ns();
             let wait = look.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
@@ -125,6 +126,7 @@ impl RequestChannel {
                 _ = rounds.tick() => requests.lock().next_round(now_ns()),
                 () = sleep(wait.unwrap_or(ROUND_LENGTH)), if wait.is_some() => requests.lock().check_deadlines(now_ns()),
             }
+            completions.probe.answer();
             let inputs = requests.lock().drain_inputs();
             if !inputs.is_empty() {
                 self.state.raft_queue.push(inputs);

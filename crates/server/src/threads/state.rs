@@ -25,6 +25,7 @@ use super::peer_clients::PeerClients;
 use super::raft_loop_queue::{RaftLoopEvent, RaftLoopQueue};
 use super::read_pool::ReadPool;
 use super::read_schedule::ScheduleLimits;
+use super::stalls::Stalls;
 use super::status::Status;
 use super::timed_files::TimedFiles;
 use crate::alarms::Alarms;
@@ -59,6 +60,7 @@ pub(super) struct ServerState {
     pub(super) store: CurrentStore,
     pub(super) status: Status,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) stalls: Arc<Stalls>,
     pub(super) alarms: ArcSwap<Alarms>,
     pub(super) sizes: StoreSizes,
     pub(super) response_memory: Arc<ResponseMemory>,
@@ -95,10 +97,12 @@ impl ServerState {
     ) -> Result<(Arc<ServerState>, (Replica, Applier, Wal))> {
         let metrics = Arc::new(Metrics::default());
         let disk_space = Arc::new(DiskSpace::default());
+        let stalls = Arc::new(Stalls::default());
         let files: Arc<dyn FileSystem> = Arc::new(TimedFiles {
             files: storage.files,
             metrics: Arc::clone(&metrics),
             disk_space: Arc::clone(&disk_space),
+            stalls: Arc::clone(&stalls),
         });
         let storage = StorageConfig { files: Arc::clone(&files), ..storage };
         let locks = storage.backend.locks.clone();
@@ -123,6 +127,7 @@ impl ServerState {
             store: ArcSwap::from_pointee(applier.store.clone() as Arc<dyn Store<_>>),
             status,
             metrics,
+            stalls,
             trace: TraceRecorder::new(&locks),
             completion_queues: Mutex::default(),
             wait: Arc::clone(&replica.wait),

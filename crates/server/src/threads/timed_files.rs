@@ -1,5 +1,5 @@
-//! Files that time the log's writes and syncs, and wait for room on a [full](super::disk_space)
-//! disk.
+//! Files that time the log's writes and syncs, count what they have done for
+//! [stalls](super::stalls), and wait for room on a [full](super::disk_space) disk.
 //!
 //! The log itself must not read a clock, since the simulated cluster runs it.
 
@@ -14,12 +14,14 @@ use clearlane_wal::files::{File, FileSystem};
 
 use super::disk_space::DiskSpace;
 use super::metrics::Metrics;
+use super::stalls::Stalls;
 
 #[derive(Clone, Debug)]
 pub(super) struct TimedFiles {
     pub(super) files: Arc<dyn FileSystem>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) disk_space: Arc<DiskSpace>,
+    pub(super) stalls: Arc<Stalls>,
 }
 
 impl TimedFiles {
@@ -30,6 +32,14 @@ impl TimedFiles {
             true => file,
             false => Box::new(TimedFile { file, shared: self.clone() }),
         }
+    }
+
+    /// Counts an operation that has ended: the disk makes progress.
+    fn count<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        if done.is_ok() {
+            self.stalls.log_operations.fetch_add(1, Relaxed);
+        }
+        done
     }
 }
 
@@ -48,7 +58,7 @@ impl FileSystem for TimedFiles {
             .retry_while_full(|| self.files.create(path).map(|file| created = Some(file)))?;
         let created =
             created.ok_or_else(|| io::Error::other("a file that was made is not there"))?;
-        Ok(self.wrap(path, created))
+        self.count(Ok(self.wrap(path, created)))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
@@ -60,11 +70,11 @@ impl FileSystem for TimedFiles {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.files.rename(from, to)
+        self.count(self.files.rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.files.remove(path)
+        self.count(self.files.remove(path))
     }
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
@@ -72,7 +82,7 @@ impl FileSystem for TimedFiles {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.files.sync_dir(dir)
+        self.count(self.files.sync_dir(dir))
     }
 
     fn free_space(&self, dir: &Path) -> u64 {
@@ -97,23 +107,24 @@ impl File for TimedFile {
 
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let begin = Instant::now();
-        self.shared.disk_space.retry_while_full(|| self.file.write_at(offset, data))?;
+        let written = self.shared.disk_space.retry_while_full(|| self.file.write_at(offset, data));
+        self.shared.count(written)?;
         self.shared.metrics.log_writes.record(begin.elapsed());
         self.shared.metrics.log_bytes.fetch_add(data.len() as u64, Relaxed);
         Ok(())
     }
 
     fn set_length(&mut self, length: u64) -> io::Result<()> {
-        self.file.set_length(length)
+        self.shared.count(self.file.set_length(length))
     }
 
     fn allocate(&mut self, length: u64) -> io::Result<()> {
-        self.file.allocate(length)
+        self.shared.count(self.file.allocate(length))
     }
 
     fn sync(&mut self) -> io::Result<()> {
         let begin = Instant::now();
-        self.file.sync()?;
+        self.shared.count(self.file.sync())?;
         self.shared.metrics.log_syncs.record(begin.elapsed());
         Ok(())
     }

@@ -10,6 +10,7 @@ mod raft_snapshots;
 mod replica_cluster;
 mod leases;
 mod reads;
+mod stalls;
 mod starts;
 mod writes;
 

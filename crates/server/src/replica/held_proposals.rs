@@ -1,0 +1,76 @@
+//! Proposals of other members that arrive while no member can take them: this leader is handing
+//! over, or it has stepped down and knows no other leader.
+//!
+//! Raft would drop them without an error, and their clients would wait until they time out. They go
+//! to the next leader as soon as it is known, so a proposal is still proposed at most once.
+
+use std::collections::VecDeque;
+
+use clearlane_raft::Message;
+
+use super::Replica;
+
+const PROPOSALS_MAX: usize = 16 << 10;
+const BYTES_MAX: u64 = 64 << 20;
+/// In election time-outs. The client of an older proposal has stopped waiting.
+const TIMEOUTS_MAX: usize = 7;
+
+/// In the order of arrival.
+#[derive(Debug, Default)]
+pub(super) struct HeldProposals {
+    /// Each with the number of ticks until it is dropped.
+    proposals: VecDeque<(Message, usize)>,
+    bytes: u64,
+}
+
+impl HeldProposals {
+    /// Returns the proposal if there is no capacity.
+    fn push(&mut self, proposal: Message, ticks: usize) -> Option<Message> {
+        let bytes = self.bytes + proposal.bytes();
+        if self.proposals.len() >= PROPOSALS_MAX || bytes > BYTES_MAX {
+            return Some(proposal);
+        }
+        self.bytes = bytes;
+        self.proposals.push_back((proposal, ticks));
+        None
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        let (proposal, _) = self.proposals.pop_front()?;
+        self.bytes -= proposal.bytes();
+        Some(proposal)
+    }
+
+    pub(super) fn tick(&mut self) {
+        for (_, ticks) in &mut self.proposals {
+            *ticks = ticks.saturating_sub(1);
+        }
+        while self.proposals.front().is_some_and(|(_, ticks)| *ticks == 0) {
+            self.pop();
+        }
+    }
+}
+
+impl Replica {
+    /// Returns the proposal if raft should get it now.
+    pub(super) fn hold_proposal(&mut self, proposal: Message) -> Option<Message> {
+        if self.can_propose() {
+            return Some(proposal);
+        }
+        let ticks = TIMEOUTS_MAX * self.config.raft.election_ticks;
+        self.held_proposals.push(proposal, ticks)
+    }
+
+    /// Passes the held proposals to raft if a leader can take them. Returns whether there were any.
+    pub(super) fn step_held_proposals(&mut self) -> bool {
+        let mut has_stepped = false;
+        while self.can_propose()
+            && let Some(proposal) = self.held_proposals.pop()
+        {
+            // A rejected proposal is lost, as it would be if it arrived now.
+            let _ = self.step_proposal(proposal);
+            has_stepped = true;
+        }
+        has_stepped
+    }
+}

@@ -1,0 +1,174 @@
+//! Detects parts of this member that make no progress, and moves leadership to another member.
+//!
+//! ```text
+//!   part      has work while                        makes progress when
+//!   log       an append waits for its sync          a file operation ends, a batch is durable
+//!   apply     committed entries are not applied     an entry is applied, or the driver reports it
+//!   network   a thread has not answered the driver  the driver reports it
+//! ```
+//!
+//! A part *stalls* if it has work and makes no progress for one election time-out, in ticks. While
+//! any part is stalled, this member does not campaign. A stalled leader transfers leadership to the
+//! most advanced voter. If it still leads after half an election time-out, it steps down.
+//!
+//! It keeps leadership unless a quorum of other voters is [prompt](super::voter_watch): otherwise
+//! they could not commit without it, as at a sole voter, or if all disks stall. See
+//! `docs/raft-and-apply.md`.
+
+use clearlane_raft::{Role, VoterProgress};
+
+use super::Replica;
+use super::voter_watch::VoterWatches;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The write-ahead log on its disk.
+    Log,
+    Apply,
+    /// A network thread.
+    Network,
+}
+
+impl Part {
+    pub const ALL: [Part; 3] = [Part::Log, Part::Apply, Part::Network];
+
+    /// Used as a label of metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Log => "log",
+            Part::Apply => "apply",
+            Part::Network => "network",
+        }
+    }
+}
+
+/// A part has stalled or recovered, or a stalled leader acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StallEvent {
+    /// The part has made no progress for this number of ticks.
+    Stalled(Part, usize),
+    Recovered(Part, usize),
+    /// The leader has asked this member to take over.
+    TransfersLeadership(u64),
+    /// The transfer did not complete in time. The leader leads no longer, and has asked this member
+    /// to campaign.
+    StepsDown(u64),
+    /// Too few other voters are prompt.
+    KeepsLeadership,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct StallGuard {
+    parts: [PartWatch; Part::ALL.len()],
+    is_network_waiting: bool,
+    pub(super) voters: VoterWatches,
+    attempt: Option<TransferAttempt>,
+    /// [`StallEvent::KeepsLeadership`] was reported in this stall.
+    has_reported_keeping: bool,
+}
+
+#[derive(Debug, Default)]
+struct PartWatch {
+    ticks_without_progress: usize,
+    has_progressed: bool,
+    is_stalled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TransferAttempt {
+    to: u64,
+    ticks: usize,
+}
+
+impl PartWatch {
+    fn tick(&mut self, part: Part, has_work: bool, limit: usize) -> Option<StallEvent> {
+        if std::mem::take(&mut self.has_progressed) || !has_work {
+            let ticks = std::mem::take(&mut self.ticks_without_progress);
+            let was_stalled = std::mem::take(&mut self.is_stalled);
+            return was_stalled.then_some(StallEvent::Recovered(part, ticks));
+        }
+        self.ticks_without_progress += 1;
+        let ticks = self.ticks_without_progress;
+        let has_stalled = ticks >= limit && !std::mem::replace(&mut self.is_stalled, true);
+        has_stalled.then_some(StallEvent::Stalled(part, ticks))
+    }
+}
+
+impl StallGuard {
+    fn is_stalled(&self) -> bool {
+        self.parts.iter().any(|part| part.is_stalled)
+    }
+}
+
+impl Replica {
+    /// The part has done some of its work since the last tick.
+    pub fn record_progress(&mut self, part: Part) {
+        self.stalls.parts[part as usize].has_progressed = true;
+    }
+
+    /// Whether a network thread owes an answer.
+    pub fn set_network_waiting(&mut self, is_waiting: bool) {
+        self.stalls.is_network_waiting = is_waiting;
+    }
+
+    pub(super) fn tick_stalls(&mut self) {
+        let election_ticks = self.config.raft.election_ticks;
+        for part in Part::ALL {
+            let has_work = match part {
+                Part::Log => self.wal.is_awaited(),
+                Part::Apply => self.has_unapplied(),
+                Part::Network => self.stalls.is_network_waiting,
+            };
+            let event = self.stalls.parts[part as usize].tick(part, has_work, election_ticks);
+            self.ready.stall_events.extend(event);
+        }
+        self.raft.set_held_back(self.stalls.is_stalled());
+        let voters = self.raft.voter_progress();
+        self.stalls.voters.tick(&voters, self.raft.last_index(), election_ticks);
+        if self.stalls.is_stalled() && self.raft.leadership().role == Role::Leader {
+            self.hand_over(&voters, election_ticks);
+        } else {
+            self.stalls.attempt = None;
+            self.stalls.has_reported_keeping = false;
+        }
+    }
+
+    fn hand_over(&mut self, voters: &[VoterProgress], election_ticks: usize) {
+        let watches = &self.stalls.voters;
+        let prompt: Vec<VoterProgress> = voters
+            .iter()
+            .filter(|voter| watches.is_prompt(voter.id, election_ticks))
+            .copied()
+            .collect();
+        let quorum = voters.len().div_ceil(2) + 1;
+        let attempt = self.stalls.attempt;
+        let heir = most_advanced(&prompt, attempt.map(|attempt| attempt.to));
+        let Some(heir) = heir.filter(|_| prompt.len() >= quorum) else {
+            if !std::mem::replace(&mut self.stalls.has_reported_keeping, true) {
+                self.ready.stall_events.push(StallEvent::KeepsLeadership);
+            }
+            return;
+        };
+        self.stalls.attempt = match attempt {
+            None => {
+                self.raft.transfer_leader(heir);
+                self.ready.stall_events.push(StallEvent::TransfersLeadership(heir));
+                Some(TransferAttempt { to: heir, ticks: 0 })
+            }
+            Some(TransferAttempt { to, ticks }) if 2 * (ticks + 1) < election_ticks => {
+                Some(TransferAttempt { to, ticks: ticks + 1 })
+            }
+            Some(_) => {
+                self.raft.step_down(Some(heir));
+                self.ready.stall_events.push(StallEvent::StepsDown(heir));
+                None
+            }
+        };
+    }
+}
+
+/// Among equals, a member that was not asked before.
+fn most_advanced(voters: &[VoterProgress], asked: Option<u64>) -> Option<u64> {
+    let key = |voter: &&VoterProgress| (voter.matched, Some(voter.id) != asked);
+    voters.iter().max_by_key(key).map(|voter| voter.id)
+}

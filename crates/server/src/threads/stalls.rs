@@ -1,0 +1,322 @@
+//! Which parts of this member make no progress: measured for the replica, which
+//! [decides](crate::replica::Part), and published for `/readyz` and the metrics.
+//!
+//! * Log: each file operation that ends is progress, so a batch of many slow syncs does not stall.
+//! * Apply: processor time of its thread or of the committer's, which it may wait for, is progress:
+//!   an entry that takes long to apply must not cost this member its leadership. Time in which the
+//!   thread waits for a processor also counts. In the old eras the apply loop may wait for locks,
+//!   as in etcd, and never stalls.
+//! * Network: each network thread is asked for an answer now and then. Its processor time counts
+//!   as above.
+//!
+//! Processor times are read from Linux's `schedstat`. Without it, apply loop and network threads
+//! never stall.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::ServerState;
+use super::completions::CompletionQueue;
+use crate::replica::{Part, Replica, StallEvent};
+
+/// Less processor time in one tick is what a blocked thread uses to look around.
+const BUSY_NS_MIN: u64 = 1_000_000;
+
+#[derive(Debug, Default)]
+pub struct Stalls {
+    parts: [PartStatus; Part::ALL.len()],
+    leaderships_given_up: AtomicU64,
+    /// On the clock of [`ServerThreads::now`](super::ServerThreads::now).
+    last_tick_ns: AtomicU64,
+    /// Finished operations on files of the log.
+    pub(super) log_operations: AtomicU64,
+    pub(super) apply_thread: OnceLock<ThreadClock>,
+    pub(super) commit_thread: OnceLock<ThreadClock>,
+}
+
+#[derive(Debug, Default)]
+struct PartStatus {
+    /// 0 while the part is not stalled.
+    since_ns: AtomicU64,
+    stalls: AtomicU64,
+}
+
+impl Stalls {
+    /// How long the part has made no progress, if it is stalled.
+    pub fn stalled_for(&self, part: Part, now: Duration) -> Option<Duration> {
+        let since = self.parts[part as usize].since_ns.load(Relaxed);
+        (since > 0).then(|| now.saturating_sub(Duration::from_nanos(since)))
+    }
+
+    /// How long the raft loop has not ticked, if that is longer than `limit`.
+    pub fn raft_loop_stalled_for(&self, now: Duration, limit: Duration) -> Option<Duration> {
+        let idle = now.saturating_sub(Duration::from_nanos(self.last_tick_ns.load(Relaxed)));
+        Some(idle).filter(|idle| *idle > limit)
+    }
+
+    /// Number of stalls since the start.
+    pub fn count(&self, part: Part) -> u64 {
+        self.parts[part as usize].stalls.load(Relaxed)
+    }
+
+    /// Times that this leader gave leadership up because of a stall.
+    pub fn leaderships_given_up(&self) -> u64 {
+        self.leaderships_given_up.load(Relaxed)
+    }
+
+    pub(super) fn record(&self, event: StallEvent, now: Duration, tick: Duration) {
+        let elapsed = |ticks: usize| tick * u32::try_from(ticks).unwrap_or(u32::MAX);
+        match event {
+            StallEvent::Stalled(part, ticks) => {
+                let status = &self.parts[part as usize];
+                let since = now.saturating_sub(elapsed(ticks));
+                status.since_ns.store(nanoseconds(since).max(1), Relaxed);
+                status.stalls.fetch_add(1, Relaxed);
+            }
+            StallEvent::Recovered(part, _) => {
+                self.parts[part as usize].since_ns.store(0, Relaxed);
+            }
+            StallEvent::TransfersLeadership(_) => {
+                self.leaderships_given_up.fetch_add(1, Relaxed);
+            }
+            StallEvent::StepsDown(_) | StallEvent::KeepsLeadership => {}
+        }
+        log(event, elapsed);
+    }
+}
+
+fn log(event: StallEvent, elapsed: impl Fn(usize) -> Duration) {
+    match event {
+        StallEvent::Stalled(part, ticks) => tracing::warn!(
+            part = part.name(),
+            "without-progress" = ?elapsed(ticks),
+            "{} no progress; this member does not campaign until it recovers",
+            makes(part),
+        ),
+        StallEvent::Recovered(part, ticks) => tracing::info!(
+            part = part.name(),
+            stalled = ?elapsed(ticks),
+            "{} progress again",
+            makes(part),
+        ),
+        StallEvent::TransfersLeadership(to) => tracing::warn!(
+            to = format!("{to:x}"),
+            "this leader makes no progress and transfers leadership to another member",
+        ),
+        StallEvent::StepsDown(to) => tracing::warn!(
+            to = format!("{to:x}"),
+            "the transfer of leadership was not completed in time; this leader steps down, stops \
+             its heartbeats and asks another member to campaign",
+        ),
+        StallEvent::KeepsLeadership => tracing::warn!(
+            "this leader makes no progress and keeps leading: without it, too few voters \
+             acknowledge entries in time"
+        ),
+    }
+}
+
+fn makes(part: Part) -> &'static str {
+    match part {
+        Part::Log => "the write-ahead log makes (see its disk)",
+        Part::Apply => "the apply loop makes",
+        Part::Network => "a network thread makes",
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The processor time of a thread, readable from other threads.
+#[derive(Debug)]
+pub(super) struct ThreadClock(PathBuf);
+
+impl ThreadClock {
+    /// Of the calling thread; `None` if the system does not show it.
+    pub(super) fn of_this_thread() -> Option<ThreadClock> {
+        let thread = std::fs::read_link("/proc/thread-self").ok()?;
+        let clock = ThreadClock(Path::new("/proc").join(thread).join("schedstat"));
+        clock.read_ns()?;
+        Some(clock)
+    }
+
+    /// Time on a processor, and time in which the thread waited for one.
+    fn read_ns(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(&self.0).ok()?;
+        let mut numbers = text.split_whitespace().map_while(|number| number.parse::<u64>().ok());
+        Some(numbers.next()? + numbers.next()?)
+    }
+}
+
+/// The answers that one network thread owes to the raft loop.
+#[derive(Debug, Default)]
+pub(super) struct ThreadProbe {
+    /// The thread serves its queue.
+    is_running: AtomicBool,
+    is_asked: AtomicBool,
+    clock: OnceLock<ThreadClock>,
+}
+
+impl ThreadProbe {
+    pub(super) fn start(&self) -> RunningProbe<'_> {
+        if let Some(clock) = ThreadClock::of_this_thread() {
+            // A queue is served by one thread, so the first clock is the right one.
+            let _ = self.clock.set(clock);
+            self.is_running.store(true, Relaxed);
+        }
+        RunningProbe(self)
+    }
+
+    pub(super) fn answer(&self) {
+        if self.is_asked.load(Relaxed) {
+            self.is_asked.store(false, Relaxed);
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.is_running.load(Relaxed) && self.is_asked.load(Relaxed)
+    }
+}
+
+/// When it is dropped, no answer is expected any longer.
+pub(super) struct RunningProbe<'p>(&'p ThreadProbe);
+
+impl Drop for RunningProbe<'_> {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, Relaxed);
+        self.0.is_asked.store(false, Relaxed);
+    }
+}
+
+/// Owned by the raft loop, which calls it before each tick.
+#[derive(Debug)]
+pub(super) struct ProgressMonitor {
+    log_operations: u64,
+    apply_ns: u64,
+    network_ns: u64,
+    /// Ticks between two questions to the network threads.
+    probe_interval: usize,
+    ticks_until_probe: usize,
+    is_apply_checked: bool,
+}
+
+impl ProgressMonitor {
+    pub(super) fn new(election_ticks: usize, is_apply_checked: bool) -> ProgressMonitor {
+        let probe_interval = election_ticks.div_ceil(2);
+        ProgressMonitor {
+            log_operations: 0,
+            apply_ns: 0,
+            network_ns: 0,
+            probe_interval,
+            ticks_until_probe: probe_interval,
+            is_apply_checked,
+        }
+    }
+
+    pub(super) fn before_tick(&mut self, replica: &mut Replica, shared: &ServerState) {
+        let stalls = &shared.stalls;
+        stalls.last_tick_ns.store(nanoseconds(shared.start.elapsed()), Relaxed);
+        let operations = stalls.log_operations.load(Relaxed);
+        if std::mem::replace(&mut self.log_operations, operations) != operations {
+            replica.record_progress(Part::Log);
+        }
+        if replica.has_unapplied() && self.is_apply_busy(stalls) {
+            replica.record_progress(Part::Apply);
+        }
+        self.probe_network(replica, &shared.completion_queues.lock());
+    }
+
+    fn is_apply_busy(&mut self, stalls: &Stalls) -> bool {
+        let threads = [stalls.apply_thread.get(), stalls.commit_thread.get()];
+        let clocks: Option<Vec<u64>> =
+            threads.into_iter().map(|clock| clock.and_then(ThreadClock::read_ns)).collect();
+        let Some(clocks) = clocks.filter(|_| self.is_apply_checked) else { return true };
+        is_busy(&mut self.apply_ns, clocks.iter().sum())
+    }
+
+    fn probe_network(&mut self, replica: &mut Replica, queues: &[std::sync::Arc<CompletionQueue>]) {
+        let awaited = || queues.iter().filter(|queue| queue.probe.is_awaited());
+        let is_waiting = awaited().next().is_some();
+        replica.set_network_waiting(is_waiting);
+        if is_waiting {
+            let clocks = awaited().filter_map(|queue| queue.probe.clock.get()?.read_ns());
+            if is_busy(&mut self.network_ns, clocks.sum()) {
+                replica.record_progress(Part::Network);
+            }
+            return;
+        }
+        self.ticks_until_probe = self.ticks_until_probe.saturating_sub(1);
+        if self.ticks_until_probe == 0 {
+            self.ticks_until_probe = self.probe_interval;
+            for queue in queues.iter().filter(|queue| queue.probe.is_running.load(Relaxed)) {
+                queue.probe.is_asked.store(true, Relaxed);
+                queue.arrived.notify_one();
+            }
+        }
+    }
+}
+
+/// Replaces an earlier reading of a clock, and returns whether the clock has moved.
+fn is_busy(earlier_ns: &mut u64, now_ns: u64) -> bool {
+    std::mem::replace(earlier_ns, now_ns).saturating_add(BUSY_NS_MIN) <= now_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_computes_is_busy_and_a_blocked_one_is_not() {
+        let (clocks, clock) = channel();
+        let (starts, start) = channel::<()>();
+        let worker = thread::spawn(move || {
+            clocks.send(ThreadClock::of_this_thread()).unwrap();
+            start.recv().unwrap();
+            let begin = Instant::now();
+            let mut sum = 0u64;
+            while begin.elapsed() < Duration::from_millis(20) {
+                sum = std::hint::black_box(sum.wrapping_add(1));
+            }
+            clocks.send(None).unwrap();
+            start.recv().unwrap();
+        });
+        let Some(thread_clock) = clock.recv().unwrap() else {
+            eprintln!("SKIPPED: this system has no /proc/thread-self/schedstat");
+            drop(starts);
+            drop(worker.join());
+            return;
+        };
+        let mut earlier = 0;
+        is_busy(&mut earlier, thread_clock.read_ns().unwrap());
+        starts.send(()).unwrap();
+        clock.recv().unwrap();
+        assert!(is_busy(&mut earlier, thread_clock.read_ns().unwrap()));
+        // The worker is about to block. Its clock stops moving once it does.
+        let begin = Instant::now();
+        while is_busy(&mut earlier, thread_clock.read_ns().unwrap()) {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        starts.send(()).unwrap();
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn a_stall_is_shown_until_the_part_recovers() {
+        let (stalls, tick) = (Stalls::default(), Duration::from_millis(100));
+        let seconds = Duration::from_secs;
+        stalls.record(StallEvent::Stalled(Part::Log, 10), seconds(5), tick);
+        stalls.record(StallEvent::TransfersLeadership(2), seconds(5), tick);
+        stalls.record(StallEvent::StepsDown(2), seconds(6), tick);
+        assert_eq!(stalls.stalled_for(Part::Log, seconds(7)), Some(seconds(3)));
+        assert_eq!(stalls.stalled_for(Part::Apply, seconds(7)), None);
+        stalls.record(StallEvent::Recovered(Part::Log, 30), seconds(7), tick);
+        assert_eq!(stalls.stalled_for(Part::Log, seconds(8)), None);
+        assert_eq!((stalls.count(Part::Log), stalls.leaderships_given_up()), (1, 1));
+    }
+}
