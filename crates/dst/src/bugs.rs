@@ -12,7 +12,7 @@ use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft::{Message, Role};
 use clearlane_server::apply::{self, AppliedResponse, ReadMode};
 use clearlane_server::replica::{
-    AppliedConfChange, Applier, ApplyReady, ApplyReport, Completions, Replica, ReplicaConfig,
+    AppliedConfChange, Applier, ApplyReady, ApplyReport, Completions, Part, Replica, ReplicaConfig,
     ReplicaInput, ReplicaReady, RequestOutcome, ToApply,
 };
 use clearlane_wal::group_commit::Batch;
@@ -52,6 +52,8 @@ pub enum Bug {
     NoIdentityCheck,
     /// As above, and it serves on when a heartbeat shows that it has lost acknowledged entries.
     LostLogAccepted,
+    /// A leader takes its stalled disk for one that works.
+    StalledLeaderLeads,
     /// The permission for a write is checked when it is proposed, and not when it is applied.
     PermissionOnlyProposed,
     /// An entry is applied although users have changed since it was proposed.
@@ -70,7 +72,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    pub const ALL: [(Bug, &str); 21] = [
+    pub const ALL: [(Bug, &str); 22] = [
         (Bug::AcknowledgeBeforeSync, "acknowledge-before-sync"),
         (Bug::ReusedReadId, "reused-read-id"),
         (Bug::SkippedQuorumCheck, "skipped-quorum-check"),
@@ -85,6 +87,7 @@ impl Bug {
         (Bug::CompletedTwice, "completed-twice"),
         (Bug::NoIdentityCheck, "no-identity-check"),
         (Bug::LostLogAccepted, "lost-log-accepted"),
+        (Bug::StalledLeaderLeads, "stalled-leader-leads"),
         (Bug::PermissionOnlyProposed, "permission-only-proposed"),
         (Bug::AuthRevisionIgnored, "auth-revision-ignored"),
         (Bug::AuthNotInstalled, "auth-not-installed"),
@@ -148,6 +151,12 @@ impl PlantedBug {
         if self.is(Bug::LostVote) {
             // Its silence after a start would hide that it has forgotten its vote.
             (0..election_ticks).for_each(|_| replica.tick());
+        }
+    }
+
+    pub fn before_tick(&self, replica: &mut Replica) {
+        if self.is(Bug::StalledLeaderLeads) {
+            replica.record_progress(Part::Log);
         }
     }
 

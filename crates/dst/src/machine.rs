@@ -53,6 +53,10 @@ pub struct Machine {
     pub paused_until: Micros,
     /// Until when the disk is slow, and the longest write until then.
     pub slow_disk: (Micros, Micros),
+    /// Until then no write to the disk completes.
+    pub disk_stalled_until: Micros,
+    /// Since when the stalled disk has held up a write.
+    pub write_held_since: Option<Micros>,
     /// How long the member will be down after the planned power cut.
     pub planned_power_cut: Option<Micros>,
     /// How long the member will be down after the planned disk error.
@@ -136,6 +140,8 @@ impl Machine {
             clock: Clock::new(id * 1000 * MILLISECOND),
             paused_until: 0,
             slow_disk: (0, 0),
+            disk_stalled_until: 0,
+            write_held_since: None,
             planned_power_cut: None,
             planned_disk_error: None,
             is_removed: false,
@@ -226,6 +232,7 @@ impl Machine {
         self.planned_power_cut = None;
         self.planned_disk_error = None;
         self.paused_until = 0;
+        self.write_held_since = None;
         self.disk = match power {
             Some(seed) => self.disk.after_power_cut(seed),
             None => self.disk.after_kill(),

@@ -9,8 +9,8 @@
 //!
 //! [`ready`] polls a member's replica and turns its outputs into events, at moments drawn from the
 //! seed. [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`auth_clients`],
-//! [`user_requests`], [`fault_injection`], [`wiped_disks`] and [`message_triggers`] have their events
-//! each; [`quiet`] is the end of a run.
+//! [`user_requests`], [`fault_injection`], [`wiped_disks`], [`stalled_disks`] and
+//! [`message_triggers`] have their events each; [`quiet`] is the end of a run.
 
 mod message_triggers;
 mod ready;
@@ -22,6 +22,7 @@ mod lease_clients;
 mod auth_clients;
 mod user_requests;
 mod wiped_disks;
+mod stalled_disks;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -37,6 +38,7 @@ use self::lease_clients::LeaseClients;
 use self::message_triggers::MessageTriggers;
 use self::quiet::QuietPhase;
 use self::snapshot_transfer::SnapshotTransfer;
+use self::stalled_disks::StalledDisks;
 use self::user_requests::PermittedRead;
 use self::wiped_disks::{WipedDiskEvent, WipedDisks};
 use crate::bugs::Bug;
@@ -76,6 +78,7 @@ enum Event {
     LeaseClient,
     AuthClient,
     Fault,
+    StallDisks,
     Partition(Partition, Micros),
     PowerCut(u64, Micros),
     RestoreLinks(Vec<Link>),
@@ -167,6 +170,8 @@ pub struct Cluster {
     message_triggers: MessageTriggers,
     /// In a run that wipes disks.
     wiped_disks: Option<WipedDisks>,
+    /// In a run with disks that stall.
+    stalled_disks: Option<StalledDisks>,
     newest_id: u64,
     pub metrics: RunMetrics,
 }
@@ -210,6 +215,9 @@ pub struct RunMetrics {
     pub lost_logs: u64,
     /// Clusters without a quorum of voters with an intact disk.
     pub waiting_ends: u64,
+    pub disk_stalls: u64,
+    /// Times that a stalled leader asked another member to lead.
+    pub stall_transfers: u64,
 }
 
 impl Cluster {
@@ -220,6 +228,8 @@ impl Cluster {
         config.add_users(&mut auth_rng);
         let mut wipe_rng = Rng::new((options.seed ^ options.members << 56).rotate_left(32));
         config.add_wiped_disks(&mut wipe_rng);
+        // It draws nothing else: all other runs are as they would be without stalls.
+        let stall_rng = Rng::new((options.seed ^ options.members << 56).rotate_left(17));
         let voters_min = match config.can_lose_members {
             true => 1,
             false => (options.members as usize).saturating_sub(1).max(3),
@@ -253,6 +263,7 @@ impl Cluster {
             quiet: QuietPhase::default(),
             message_triggers: MessageTriggers::default(),
             wiped_disks: config.wipes_disks.then(|| WipedDisks::new(wipe_rng, options.members)),
+            stalled_disks: StalledDisks::random(stall_rng, options.bug),
             newest_id: options.members,
             metrics: RunMetrics::default(),
             config,
@@ -277,10 +288,12 @@ impl Cluster {
         self.plan_lease_client();
         self.plan_auth_clients();
         self.plan_wiped_disks();
+        self.plan_stalls();
+        let delay = self.stalled_disks.as_ref().map_or(0, StalledDisks::delay);
         let pause = self.faults.pause();
         // Faults begin after the first election.
-        self.events.schedule(2 * SECOND + pause, Event::Fault);
-        self.events.schedule(self.config.fault_phase, Event::EndFaults);
+        self.events.schedule(delay + 2 * SECOND + pause, Event::Fault);
+        self.events.schedule(delay + self.config.fault_phase, Event::EndFaults);
         while !self.quiet.is_over {
             let event = self.events.next_event().expect("ticks never end");
             self.metrics.events += 1;
@@ -322,6 +335,7 @@ impl Cluster {
             Event::RequestArrives(operation) => return self.handle_client_request(operation),
             Event::CheckConvergence => return self.check_convergence(),
             Event::WipedDisk(event) => return self.on_wiped_disk_event(event),
+            Event::StallDisks => return self.stall_disks(),
             Event::ClientRequest(client) => self.send_client_request(client),
             Event::ReplyArrives(operation, outcome) => self.on_reply(operation, outcome),
             Event::ClientTimeout(operation) => self.on_client_timeout(operation),
@@ -364,7 +378,9 @@ impl Cluster {
             return Ok(());
         };
         let clock = machine.clock;
-        let Some(RunningMember { replica: core, .. }) = &mut machine.running else { return Ok(()) };
+        let Some(RunningMember { replica: core, planted_bug, .. }) = &mut machine.running else {
+            return Ok(());
+        };
         self.trace.record(now, format_args!("{id} {}", what.name()));
         let give = match what {
             MemberEvent::Poll => return self.poll(id),
@@ -387,10 +403,11 @@ impl Cluster {
                 return self.compare_auth_revision(id, *read);
             }
             MemberEvent::Tick => {
+                planted_bug.before_tick(core);
                 core.tick();
                 self.events.schedule(clock.to_sim_time(TICK_INTERVAL), tick_event(id, incarnation));
                 self.plan_poll(id);
-                return Ok(());
+                return self.check_stalled_leader(id);
             }
             MemberEvent::Written(written) => RaftInput::WalWritten(written),
             MemberEvent::StoreCommitted(durable) => RaftInput::StoreCommitted(durable),

@@ -41,6 +41,7 @@ impl Cluster {
         for machine in self.machines.values_mut() {
             machine.paused_until = 0;
             machine.slow_disk = (0, 0);
+            machine.disk_stalled_until = 0;
             machine.clock.set_drift(now, 0);
             self.events.schedule(MILLISECOND, Event::Start(machine.id));
         }

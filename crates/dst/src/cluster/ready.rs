@@ -279,7 +279,15 @@ impl Cluster {
 
     /// Writes the batch and schedules the report of its completion.
     pub(super) fn write(&mut self, id: u64, batch: Batch) -> CheckResult {
+        let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        if now < machine.disk_stalled_until {
+            machine.write_held_since.get_or_insert(now);
+            let wait = machine.disk_stalled_until - now;
+            self.plan(id, wait, MemberEvent::Write(batch));
+            return Ok(());
+        }
+        machine.write_held_since = None;
         let appends = batch.appends().len();
         let Some(written) = machine.write(batch) else { return Ok(()) };
         if !machine.disk.has_power() {
@@ -324,6 +332,13 @@ impl Cluster {
             self.plan(id, wait, MemberEvent::Commit { is_timer });
         }
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        if now < machine.disk_stalled_until {
+            let wait = machine.disk_stalled_until - now;
+            if !is_timer {
+                self.plan(id, wait, MemberEvent::Commit { is_timer });
+            }
+            return Ok(());
+        }
         let time = machine.clock.elapsed(now);
         let Some(running) = &mut machine.running else { return Ok(()) };
         running.applier.leases.forget_ended();
@@ -502,6 +517,8 @@ impl ReplicaReadyHandler for ReadyHandler<'_> {
 
     fn report_stall(&mut self, event: StallEvent) {
         self.cluster.trace_line(format_args!("{} {event:?}", self.id));
+        let asks = matches!(event, StallEvent::TransfersLeadership(_));
+        self.cluster.metrics.stall_transfers += u64::from(asks);
     }
 
     fn stop(&mut self) {
