@@ -7,6 +7,7 @@
 //! CLEARLANE_SECONDS=120 cargo test --release -p clearlane --test faults three -- --nocapture
 //! CLEARLANE_ROUNDS=50 cargo test --release -p clearlane --test faults compacting -- --nocapture
 //! CLEARLANE_ROUNDS=100 cargo test --release -p clearlane --test faults in_turn -- --nocapture
+//! CLEARLANE_ROUNDS=50 cargo test --release -p clearlane --test faults stalled_disk -- --nocapture
 //! CLEARLANE_KEYS=500000 CLEARLANE_TICK_MAX_MS=20 \
 //!     cargo test --release -p clearlane --test faults heavy -- --nocapture --test-threads 1
 //! ```
@@ -33,6 +34,7 @@ mod in_turn;
 mod links;
 mod program;
 mod sleeper;
+mod stalled_disk;
 #[path = "../support/mod.rs"]
 mod support;
 mod three;

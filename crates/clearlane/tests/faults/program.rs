@@ -29,6 +29,8 @@ pub(crate) struct Program {
     /// `http`, or `https` with certificates that each member makes.
     peer_scheme: &'static str,
     pub(crate) flags: Vec<String>,
+    /// Environment variables of the process.
+    pub(crate) variables: Vec<(String, String)>,
     process: Option<Child>,
 }
 
@@ -63,6 +65,7 @@ fn members_with(dir: &Path, count: usize, peer_scheme: &'static str) -> Vec<Prog
         cluster: cluster.clone(),
         peer_scheme,
         flags: Vec::new(),
+        variables: Vec::new(),
         process: None,
     };
     (0..count).map(member).collect()
@@ -80,6 +83,7 @@ impl Program {
         command.env_clear().stdout(Stdio::null()).stderr(log);
         // What is free goes back at once, not after some seconds: then what is resident is in use.
         command.env("MIMALLOC_PURGE_DELAY", "10");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.args(["--name", &self.name, "--initial-cluster", &self.cluster]);
         command.arg("--data-dir").arg(self.disk.join(&self.name));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);

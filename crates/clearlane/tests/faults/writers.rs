@@ -34,6 +34,11 @@ pub(crate) struct Writers {
 impl Writers {
     /// This number of tasks of each kind.
     pub(crate) fn start(ports: &[u16], writers: usize, readers: usize) -> Writers {
+        Writers::start_at(ports, writers, readers, "")
+    }
+
+    /// The writers' keys contain `round`, so those of different rounds differ.
+    pub(crate) fn start_at(ports: &[u16], writers: usize, readers: usize, round: &str) -> Writers {
         let seen = Arc::new(WriterProgress {
             started_at: Instant::now(),
             is_stopping: AtomicBool::new(false),
@@ -45,7 +50,8 @@ impl Writers {
         let mut all = Writers { progress: seen, writers: JoinSet::new(), readers: JoinSet::new() };
         for number in 0..writers {
             let member = FailoverClient::new(ports, number);
-            all.writers.spawn(write(member, number, Arc::clone(&all.progress)));
+            let prefix = format!("w{number:02}{round}");
+            all.writers.spawn(write(member, prefix, Arc::clone(&all.progress)));
         }
         for number in 0..readers {
             all.readers.spawn(read(FailoverClient::new(ports, number), Arc::clone(&all.progress)));
@@ -103,7 +109,7 @@ impl FailoverClient {
 
 async fn write(
     mut member: FailoverClient,
-    writer: usize,
+    prefix: String,
     seen: Arc<WriterProgress>,
 ) -> Vec<String> {
     let mut acknowledged = Vec::new();
@@ -113,7 +119,7 @@ async fn write(
         }
         let begun = seen.started_at.elapsed().as_micros() as u64;
         let Some(client) = member.client().await else { continue };
-        let key = format!("w{writer:02}/{number:010}");
+        let key = format!("{prefix}/{number:010}");
         match client.put(put(&key, value_of(&key))).await {
             Ok(reply) => {
                 let revision = reply.into_inner().header.unwrap().revision;

@@ -1,0 +1,73 @@
+/* Preloaded into a member: holds up its syncs of files below a directory.
+ *
+ * STALL_DIR      the directory, as the kernel names it
+ * STALL_CONTROL  a file: while it exists and is empty, no sync returns; if it has a number,
+ *                each sync takes this number of milliseconds longer
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Returns -1 if there is no file, and otherwise its number. */
+static long control(void) {
+    char text[32] = {0};
+    const char *path = getenv("STALL_CONTROL");
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0) return -1;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    return length > 0 ? atol(text) : 0;
+}
+
+static void wait_for_control(void) {
+    long delay_ms = control();
+    if (delay_ms > 0) {
+        usleep((useconds_t)delay_ms * 1000);
+        return;
+    }
+    while (control() == 0) usleep(5000);
+}
+
+static void wait_for_file(int fd) {
+    char link[64], path[PATH_MAX];
+    const char *dir = getenv("STALL_DIR");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (!dir || length < 0) return;
+    path[length] = 0;
+    if (strncmp(path, dir, strlen(dir)) == 0) wait_for_control();
+}
+
+#define REAL(name, ...)                                                \
+    static int (*real)(__VA_ARGS__);                                   \
+    if (!real) real = (int (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+
+int fsync(int fd) {
+    REAL(fsync, int);
+    wait_for_file(fd);
+    return real(fd);
+}
+
+int fdatasync(int fd) {
+    REAL(fdatasync, int);
+    wait_for_file(fd);
+    return real(fd);
+}
+
+int sync_file_range(int fd, off_t offset, off_t length, unsigned int flags) {
+    REAL(sync_file_range, int, off_t, off_t, unsigned int);
+    wait_for_file(fd);
+    return real(fd, offset, length, flags);
+}
+
+int msync(void *start, size_t length, int flags) {
+    REAL(msync, void *, size_t, int);
+    if (flags & MS_SYNC) wait_for_control();
+    return real(start, length, flags);
+}

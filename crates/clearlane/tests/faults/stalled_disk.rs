@@ -1,0 +1,315 @@
+//! Disks that complete no sync for a while: another member leads, and nothing acknowledged is lost.
+//!
+//! The disks stall in two ways. A preloaded [library](fsync_shim.c) holds up the syncs of a member,
+//! which takes a C compiler. `fsfreeze` also holds up writes, and takes the right to mount a file
+//! system. Without them the tests print that they have checked nothing. etcd's counterpart is the
+//! fail point `walBeforeSync` of its robustness suite.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::StatusResponse;
+
+use crate::env_number;
+use crate::program::{Program, TIMEOUT, kv, kv_with_timeout, leader_of, members, short_pause};
+use crate::support::{get, http_get, put};
+use crate::three::agree;
+use crate::writers::{Writers, check_keys_present};
+
+/// The default.
+const ELECTION: Duration = Duration::from_secs(1);
+
+enum Disk {
+    /// The control file of the library.
+    Preloaded(PathBuf),
+    /// The mount point.
+    Frozen(PathBuf),
+}
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    let output = Command::new(program).args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+fn skip(reason: &str) {
+    // Past the harness, which shows what a test prints only if it fails.
+    let message = format!("SKIPPED: {reason}; nothing was checked\n");
+    std::io::stderr().write_all(message.as_bytes()).unwrap();
+}
+
+/// Compiles the library; `None` without a C compiler.
+fn compile_library(dir: &Path) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/fsync_shim.c");
+    let library = dir.join("fsync_shim.so");
+    let (source, output) = (source.to_str().unwrap(), library.to_str().unwrap());
+    let arguments = ["-shared", "-fPIC", "-O1", "-o", output, source, "-ldl"];
+    run("cc", &arguments).then_some(library)
+}
+
+fn preloaded_disks(dir: &Path, members: &mut [Program]) -> Option<Vec<Disk>> {
+    let Some(library) = compile_library(dir) else {
+        skip("there is no C compiler for the library that holds up syncs");
+        return None;
+    };
+    let disks = members.iter_mut().map(|member| {
+        let control = dir.join(format!("{}.stall", member.name));
+        let below = fs::canonicalize(dir).unwrap().join(&member.name);
+        let paths = [("LD_PRELOAD", &library), ("STALL_CONTROL", &control), ("STALL_DIR", &below)];
+        member.variables =
+            paths.map(|(name, path)| (name.to_owned(), path.to_str().unwrap().to_owned())).to_vec();
+        Disk::Preloaded(control)
+    });
+    Some(disks.collect())
+}
+
+fn frozen_disks(dir: &Path, members: &mut [Program]) -> Option<Vec<Disk>> {
+    let mut disks = Vec::new();
+    for member in members {
+        let (image, mount) = (dir.join(format!("{}.ext4", member.name)), dir.join(&member.name));
+        fs::create_dir(&mount).unwrap();
+        fs::File::create(&image).unwrap().set_len(768 << 20).unwrap();
+        let (image, path) = (image.to_str().unwrap(), mount.to_str().unwrap());
+        if !run("mkfs.ext4", &["-q", "-F", image]) || !run("mount", &["-o", "loop", image, path]) {
+            skip("this process may not mount a file system that it can freeze");
+            return None;
+        }
+        member.disk = mount.clone();
+        disks.push(Disk::Frozen(mount));
+    }
+    Some(disks)
+}
+
+impl Disk {
+    fn stall(&self) {
+        match self {
+            Disk::Preloaded(control) => drop(fs::File::create(control).unwrap()),
+            Disk::Frozen(mount) => assert!(run("fsfreeze", &["-f", mount.to_str().unwrap()])),
+        }
+    }
+
+    /// Does nothing if the disk works.
+    fn release(&self) {
+        match self {
+            Disk::Preloaded(control) => drop(fs::remove_file(control)),
+            Disk::Frozen(mount) => drop(run("fsfreeze", &["-u", mount.to_str().unwrap()])),
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.release();
+        if let Disk::Frozen(mount) = self {
+            let _ = run("umount", &["-l", mount.to_str().unwrap()]);
+        }
+    }
+}
+
+/// Three members whose disks can stall. The disks are dropped first: a process that waits for its
+/// disk cannot be killed.
+struct Cluster {
+    disks: Vec<Disk>,
+    members: Vec<Program>,
+}
+
+impl Cluster {
+    async fn start(
+        dir: &Path,
+        count: usize,
+        make_disks: fn(&Path, &mut [Program]) -> Option<Vec<Disk>>,
+    ) -> Option<Cluster> {
+        let mut members = members(dir, count);
+        let disks = make_disks(dir, &mut members)?;
+        members.iter_mut().for_each(Program::start);
+        for member in &mut members {
+            member.ready().await;
+        }
+        Some(Cluster { disks, members })
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        self.members.iter().map(|member| member.client).collect()
+    }
+
+    /// The members other than this one.
+    fn others(&self, at: usize) -> Vec<usize> {
+        (0..self.members.len()).filter(|other| *other != at).collect()
+    }
+
+    /// Waits until a member reports such a status.
+    async fn status(
+        &mut self,
+        at: usize,
+        until: impl Fn(&StatusResponse) -> bool,
+    ) -> StatusResponse {
+        let begin = Instant::now();
+        loop {
+            let status = self.members[at].ready().await;
+            if until(&status) {
+                return status;
+            }
+            assert!(begin.elapsed() < TIMEOUT, "{status:?}: {}", self.members[at].log());
+            short_pause().await;
+        }
+    }
+}
+
+fn page(member: &Program, path: &str) -> String {
+    http_get(("127.0.0.1", member.client), path)
+}
+
+fn metric(member: &Program, name: &str) -> u64 {
+    let page = page(member, "/metrics");
+    let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    line.trim().parse().unwrap_or_else(|_| panic!("{name} in {page}"))
+}
+
+#[tokio::test]
+async fn a_stalled_disk_preloaded_costs_the_leader_its_leadership() {
+    lead_elsewhere(preloaded_disks).await;
+}
+
+#[tokio::test]
+async fn a_stalled_disk_frozen_costs_the_leader_its_leadership() {
+    lead_elsewhere(frozen_disks).await;
+}
+
+async fn lead_elsewhere(make_disks: fn(&Path, &mut [Program]) -> Option<Vec<Disk>>) {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut cluster) = Cluster::start(dir.path(), 3, make_disks).await else { return };
+    let long_run = env_number("CLEARLANE_ROUNDS");
+    let mut times = Vec::new();
+    let mut keys = Vec::new();
+    for round in 0..long_run.unwrap_or(2) {
+        // A member counts as one with a working disk after two election time-outs.
+        tokio::time::sleep(2 * ELECTION).await;
+        let leader = leader_of(&mut cluster.members).await;
+        let others = cluster.others(leader);
+        let ports: Vec<u16> = others.iter().map(|at| cluster.members[*at].client).collect();
+        let term = cluster.members[others[0]].ready().await.raft_term;
+        let writers = Writers::start_at(&ports, 2, 1, &format!("{round}"));
+        writers.progress.wait_for_recovery().await;
+
+        let begin = Instant::now();
+        cluster.disks[leader].stall();
+        let is_next = |status: &StatusResponse| status.raft_term > term && status.leader != 0;
+        let next = cluster.status(others[0], is_next).await;
+        let elected = begin.elapsed();
+        writers.progress.wait_for_recovery().await;
+        let wrote = begin.elapsed();
+        println!("round {round}: another leader after {elected:.2?}, next put after {wrote:.2?}");
+        times.push(wrote);
+        check_stalled_member(&cluster.members[leader]);
+
+        // The stall goes on, and nothing changes.
+        let until = Instant::now() + 2 * ELECTION;
+        while Instant::now() < until {
+            let status = cluster.members[others[1]].ready().await;
+            assert_eq!((status.raft_term, status.leader), (next.raft_term, next.leader));
+            short_pause().await;
+        }
+        cluster.disks[leader].release();
+        keys.extend(writers.end().await);
+        agree(&mut cluster.members).await;
+        let status = cluster.members[leader].ready().await;
+        assert_eq!((status.raft_term, status.leader), (next.raft_term, next.leader));
+        assert!(page(&cluster.members[leader], "/readyz").ends_with("ok\n"));
+    }
+    for member in &cluster.members {
+        check_keys_present(member.client, &keys, true).await;
+    }
+    times.sort();
+    println!("{} puts are there; longest of {}: {:?}", keys.len(), times.len(), times.last());
+    let bound = if long_run.is_some() { ELECTION * 5 / 2 } else { 30 * ELECTION };
+    assert!(times.last().is_none_or(|longest| *longest <= bound), "{times:?}");
+}
+
+/// While the disk of a former leader is stalled.
+fn check_stalled_member(member: &Program) {
+    let ready = page(member, "/readyz?exclude=linearizable_read");
+    let report = "[-]progress failed: the disk of the write-ahead log has made no progress for ";
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains(report), "{ready}");
+    assert!(page(member, "/livez").ends_with("ok\n"));
+    assert!(metric(member, "clearlane_stalls_total{part=\"log\"}") >= 1);
+    assert!(metric(member, "clearlane_stall_leader_transfers_total") >= 1);
+    assert!(member.log().contains("this leader makes no progress"), "{}", member.log());
+}
+
+#[tokio::test]
+async fn a_slow_disk_costs_no_leader_its_leadership() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut cluster) = Cluster::start(dir.path(), 3, preloaded_disks).await else { return };
+    let leader = leader_of(&mut cluster.members).await;
+    let term = cluster.members[leader].ready().await.raft_term;
+    for disk in &cluster.disks {
+        let Disk::Preloaded(control) = disk else { unreachable!("of another kind") };
+        // With its bytes from the start: an empty file would hold up the syncs.
+        let new = control.with_extension("new");
+        fs::write(&new, "300").unwrap();
+        fs::rename(new, control).unwrap();
+    }
+    let writers = Writers::start(&cluster.ports(), 8, 1);
+    let until = Instant::now() + Duration::from_secs(env_number("CLEARLANE_SECONDS").unwrap_or(8));
+    while Instant::now() < until {
+        writers.progress.wait_for_recovery().await;
+        let status = cluster.members[leader].ready().await;
+        assert_eq!(status.raft_term, term, "{}", cluster.members[leader].log());
+    }
+    cluster.disks.iter().for_each(Disk::release);
+    let keys = writers.end().await;
+    println!("{} puts were acknowledged in term {term}", keys.len());
+}
+
+#[tokio::test]
+async fn if_all_disks_stall_leadership_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut cluster) = Cluster::start(dir.path(), 3, preloaded_disks).await else { return };
+    let leader = leader_of(&mut cluster.members).await;
+    let term = cluster.members[leader].ready().await.raft_term;
+    let writers = Writers::start(&cluster.ports(), 3, 0);
+    writers.progress.wait_for_recovery().await;
+    tokio::time::sleep(2 * ELECTION).await;
+    cluster.disks.iter().for_each(Disk::stall);
+    let timeouts = env_number("CLEARLANE_SECONDS").map_or(6, |seconds| seconds as u32);
+    let until = Instant::now() + timeouts * ELECTION;
+    let mut terms = std::collections::BTreeSet::new();
+    while Instant::now() < until {
+        terms.insert(cluster.members[leader].ready().await.raft_term);
+        short_pause().await;
+    }
+    let allowed = timeouts.div_ceil(10) as usize;
+    assert!(
+        terms.len() <= 1 + allowed,
+        "from {term}: {terms:?}: {}",
+        cluster.members[leader].log()
+    );
+    cluster.disks.iter().for_each(Disk::release);
+    writers.progress.wait_for_recovery().await;
+    let keys = writers.end().await;
+    check_keys_present(cluster.members[leader].client, &keys, false).await;
+}
+
+#[tokio::test]
+async fn a_sole_voter_serves_reads_while_its_disk_is_stalled() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(cluster) = Cluster::start(dir.path(), 1, preloaded_disks).await else { return };
+    let member = &cluster.members[0];
+    let mut client = kv_with_timeout(member.client).await;
+    client.put(put("before", "1")).await.unwrap();
+    cluster.disks[0].stall();
+    let mut writer = kv(member.client).await.unwrap();
+    let begin = Instant::now();
+    while !member.log().contains("keeps leading") {
+        // It times out, and is not acknowledged.
+        writer.put(put("during", "2")).await.unwrap_err();
+        assert!(begin.elapsed() < TIMEOUT, "{}", member.log());
+        let found = client.range(get("before")).await.unwrap().into_inner();
+        assert_eq!(found.kvs.len(), 1);
+    }
+    cluster.disks[0].release();
+    client.put(put("after", "3")).await.unwrap();
+    assert_eq!(client.range(get("after")).await.unwrap().into_inner().kvs.len(), 1);
+}
