@@ -126,6 +126,8 @@ fn fixed_seeds_break_no_rule() {
         ("changes of users", sum(|report| report.metrics.auth_changes)),
         ("reads of users", sum(|report| report.metrics.user_reads)),
         ("requests that were refused", sum(|report| report.metrics.refused_requests)),
+        ("stalls of disks", sum(|report| report.metrics.disk_stalls)),
+        ("stalled leaders that handed over", sum(|report| report.metrics.stall_transfers)),
         ("used tokens", sum(|report| report.metrics.used_tokens)),
         ("tokens that were waited for", sum(|report| report.metrics.token_waits)),
         ("members that left", sum(|report| report.metrics.members_removed)),
@@ -179,6 +181,11 @@ fn assert_found(bug: Bug, rules: &[Rule]) {
     };
     println!("{bug:?} is found by seed {seed}: {violation}");
     assert!(rules.contains(&violation.rule), "{bug:?} is found by {violation}, of all rules");
+}
+
+#[test]
+fn stalled_leader_leads_is_found() {
+    assert_found(Bug::StalledLeaderLeads, &[Rule::Progress]);
 }
 
 /// The rules that a member's loss of data may break.

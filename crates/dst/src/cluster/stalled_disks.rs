@@ -25,9 +25,10 @@ const FIRST_STALL: Micros = 3 * SECOND;
 const STALL_PHASE: Micros = 20 * SECOND;
 /// One election time-out of a member without a drifting clock.
 const ELECTION_TIMEOUT: Micros = SECOND;
-/// From a write that the stalled disk holds up, until this member must not lead.
+/// Longest time between a write that the stalled disk holds up and the end of leadership.
 const HAND_OVER_MAX: Micros = 5 * ELECTION_TIMEOUT / 2;
-/// From the end of a stall, until the member counts as one with a working disk.
+/// Longest time between the end of a stall and the tick at which the member's disk counts as
+/// working.
 const RECOVERY_MAX: Micros = 5 * ELECTION_TIMEOUT;
 
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl StalledDisks {
         has_stalls.then_some(StalledDisks { rng, current: None, last_end: 0, bug })
     }
 
-    /// By how much the other faults start later.
+    /// The other faults start later by this time.
     pub(super) fn delay(&self) -> Micros {
         FIRST_STALL + STALL_PHASE
     }
@@ -123,7 +124,7 @@ impl Cluster {
         })
     }
 
-    /// Called when a stalled leader ticks.
+    /// Called when a member ticks.
     pub(super) fn check_stalled_leader(&self, id: u64) -> CheckResult {
         let Some(stalled) = &self.stalled_disks else { return Ok(()) };
         let (Some(machine), Some(stall)) = (self.machines.get(&id), &stalled.current) else {

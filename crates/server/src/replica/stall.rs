@@ -7,13 +7,11 @@
 //!   network   a thread has not answered the driver  the driver reports it
 //! ```
 //!
-//! A part *stalls* if it has work and makes no progress for one election time-out, in ticks. While
-//! any part is stalled, this member does not campaign. A stalled leader transfers leadership to the
-//! most advanced voter. If it still leads after half an election time-out, it steps down.
-//!
-//! It keeps leadership unless a quorum of other voters is [prompt](super::voter_watch): otherwise
-//! they could not commit without it, as at a sole voter, or if all disks stall. See
-//! `docs/raft-and-apply.md`.
+//! A part *stalls* if it has work and makes no progress for one election time-out, in ticks. A
+//! stalled member does not campaign. A stalled leader transfers leadership to the most advanced
+//! voter, and steps down if it still leads after half an election time-out. It keeps leadership if
+//! the other voters could not commit without it: a quorum of them must be
+//! [prompt](super::voter_watch). See `docs/raft-and-apply.md`.
 
 use clearlane_raft::{Role, VoterProgress};
 

@@ -2,15 +2,13 @@
 //! [decides](crate::replica::Part), and published for `/readyz` and the metrics.
 //!
 //! * Log: each file operation that ends is progress, so a batch of many slow syncs does not stall.
-//! * Apply: processor time of its thread or of the committer's, which it may wait for, is progress:
-//!   an entry that takes long to apply must not cost this member its leadership. Time in which the
-//!   thread waits for a processor also counts. In the old eras the apply loop may wait for locks,
-//!   as in etcd, and never stalls.
-//! * Network: each network thread is asked for an answer now and then. Its processor time counts
-//!   as above.
+//! * Apply: a read that ends is progress, and so is processor time of its thread or of the
+//!   committer's, for which it may wait: an entry that takes long must not cost this member its
+//!   leadership. In the old eras the apply loop may wait for locks, as in etcd, and never stalls.
+//! * Network: each thread is asked for an answer now and then. Its processor time is progress.
 //!
-//! Processor times are read from Linux's `schedstat`. Without it, apply loop and network threads
-//! never stall.
+//! Processor time includes the time in which a thread waits for a processor. Without Linux's
+//! `schedstat`, apply loop and network threads never stall.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -92,14 +90,14 @@ fn log(event: StallEvent, elapsed: impl Fn(usize) -> Duration) {
         StallEvent::Stalled(part, ticks) => tracing::warn!(
             part = part.name(),
             "without-progress" = ?elapsed(ticks),
-            "{} no progress; this member does not campaign until it recovers",
-            makes(part),
+            "{} makes no progress; this member does not campaign until it recovers",
+            description(part),
         ),
         StallEvent::Recovered(part, ticks) => tracing::info!(
             part = part.name(),
             stalled = ?elapsed(ticks),
-            "{} progress again",
-            makes(part),
+            "{} makes progress again",
+            description(part),
         ),
         StallEvent::TransfersLeadership(to) => tracing::warn!(
             to = format!("{to:x}"),
@@ -117,11 +115,11 @@ fn log(event: StallEvent, elapsed: impl Fn(usize) -> Duration) {
     }
 }
 
-fn makes(part: Part) -> &'static str {
+fn description(part: Part) -> &'static str {
     match part {
-        Part::Log => "the write-ahead log makes (see its disk)",
-        Part::Apply => "the apply loop makes",
-        Part::Network => "a network thread makes",
+        Part::Log => "the disk of the write-ahead log",
+        Part::Apply => "the apply loop",
+        Part::Network => "a network thread",
     }
 }
 
@@ -129,7 +127,8 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The processor time of a thread, readable from other threads.
+/// The processor time and the reads of a thread, visible to other threads. Holds its directory
+/// below `/proc`.
 #[derive(Debug)]
 pub(super) struct ThreadClock(PathBuf);
 
@@ -137,16 +136,22 @@ impl ThreadClock {
     /// Of the calling thread; `None` if the system does not show it.
     pub(super) fn of_this_thread() -> Option<ThreadClock> {
         let thread = std::fs::read_link("/proc/thread-self").ok()?;
-        let clock = ThreadClock(Path::new("/proc").join(thread).join("schedstat"));
+        let clock = ThreadClock(Path::new("/proc").join(thread));
         clock.read_ns()?;
         Some(clock)
     }
 
     /// Time on a processor, and time in which the thread waited for one.
     fn read_ns(&self) -> Option<u64> {
-        let text = std::fs::read_to_string(&self.0).ok()?;
+        let text = std::fs::read_to_string(self.0.join("schedstat")).ok()?;
         let mut numbers = text.split_whitespace().map_while(|number| number.parse::<u64>().ok());
         Some(numbers.next()? + numbers.next()?)
+    }
+
+    /// Number of read calls of the thread that have ended.
+    fn read_calls(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.0.join("io")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("syscr:"))?.trim().parse().ok()
     }
 }
 
@@ -195,6 +200,7 @@ impl Drop for RunningProbe<'_> {
 pub(super) struct ProgressMonitor {
     log_operations: u64,
     apply_ns: u64,
+    apply_reads: u64,
     network_ns: u64,
     /// Ticks between two questions to the network threads.
     probe_interval: usize,
@@ -208,6 +214,7 @@ impl ProgressMonitor {
         ProgressMonitor {
             log_operations: 0,
             apply_ns: 0,
+            apply_reads: 0,
             network_ns: 0,
             probe_interval,
             ticks_until_probe: probe_interval,
@@ -233,7 +240,9 @@ impl ProgressMonitor {
         let clocks: Option<Vec<u64>> =
             threads.into_iter().map(|clock| clock.and_then(ThreadClock::read_ns)).collect();
         let Some(clocks) = clocks.filter(|_| self.is_apply_checked) else { return true };
-        is_busy(&mut self.apply_ns, clocks.iter().sum())
+        let reads = stalls.apply_thread.get().and_then(ThreadClock::read_calls).unwrap_or_default();
+        let has_read = std::mem::replace(&mut self.apply_reads, reads) != reads;
+        is_busy(&mut self.apply_ns, clocks.iter().sum()) || has_read
     }
 
     fn probe_network(&mut self, replica: &mut Replica, queues: &[std::sync::Arc<CompletionQueue>]) {
