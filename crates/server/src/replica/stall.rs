@@ -170,3 +170,36 @@ fn most_advanced(voters: &[VoterProgress], asked: Option<u64>) -> Option<u64> {
     let key = |voter: &&VoterProgress| (voter.matched, Some(voter.id) != asked);
     voters.iter().max_by_key(key).map(|voter| voter.id)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_stalls_at_the_limit_and_recovers_with_progress() {
+        let mut watch = PartWatch::default();
+        let mut tick = |has_work: bool, progresses: bool| {
+            watch.has_progressed |= progresses;
+            watch.tick(Part::Apply, has_work, 3)
+        };
+        // Without work, and with progress in every third tick, nothing stalls.
+        assert!((0..10).all(|_| tick(false, false).is_none()));
+        assert!((0..10).all(|number| tick(true, number % 3 == 2).is_none()));
+        assert!(tick(false, false).is_none());
+        assert!((0..2).all(|_| tick(true, false).is_none()));
+        assert_eq!(tick(true, false), Some(StallEvent::Stalled(Part::Apply, 3)));
+        assert!((0..4).all(|_| tick(true, false).is_none()), "it is reported once");
+        assert_eq!(tick(true, true), Some(StallEvent::Recovered(Part::Apply, 7)));
+        assert!((0..2).all(|_| tick(true, false).is_none()), "it counts from the progress");
+    }
+
+    #[test]
+    fn the_most_advanced_voter_is_asked_and_among_equals_another_one() {
+        let voter = |id, matched| VoterProgress { id, matched, needs_snapshot: false };
+        let voters = [voter(2, 7), voter(3, 9), voter(4, 9)];
+        assert_eq!(most_advanced(&voters, Some(3)), Some(4));
+        assert_eq!(most_advanced(&voters, Some(4)), Some(3));
+        assert_eq!(most_advanced(&voters[..2], Some(3)), Some(3));
+        assert_eq!(most_advanced(&[], None), None);
+    }
+}
