@@ -2,8 +2,7 @@
 //!
 //! The disks stall in two ways. A preloaded [library](fsync_shim.c) holds up the syncs of a member,
 //! which takes a C compiler. `fsfreeze` also holds up writes, and takes the right to mount a file
-//! system. Without them the tests print that they have checked nothing. etcd's counterpart is the
-//! fail point `walBeforeSync` of its robustness suite.
+//! system. Without them the tests print that they have checked nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,12 +11,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::StatusResponse;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use tonic::transport::Channel;
 
 use crate::env_number;
 use crate::program::{Program, TIMEOUT, kv, kv_with_timeout, leader_of, members, short_pause};
 use crate::support::{get, http_get, put};
 use crate::three::agree;
-use crate::writers::{Writers, check_keys_present};
+use crate::writers::{Writers, check_keys_present, value_of};
 
 /// The default.
 const ELECTION: Duration = Duration::from_secs(1);
@@ -251,16 +252,34 @@ async fn a_slow_disk_costs_no_leader_its_leadership() {
         fs::write(&new, "300").unwrap();
         fs::rename(new, control).unwrap();
     }
-    let writers = Writers::start(&cluster.ports(), 8, 1);
     let until = Instant::now() + Duration::from_secs(env_number("CLEARLANE_SECONDS").unwrap_or(8));
+    let mut writers = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        // Two syncs in a row take longer than the time-out of `Writers`.
+        let client = kv_with_timeout(cluster.members[number % 3].client).await;
+        writers.spawn(put_until(client, format!("w{number:02}"), until));
+    }
     while Instant::now() < until {
-        writers.progress.wait_for_recovery().await;
+        short_pause().await;
         let status = cluster.members[leader].ready().await;
         assert_eq!(status.raft_term, term, "{}", cluster.members[leader].log());
     }
     cluster.disks.iter().for_each(Disk::release);
-    let keys = writers.end().await;
+    let keys = writers.join_all().await.concat();
     println!("{} puts were acknowledged in term {term}", keys.len());
+    assert!(!keys.is_empty());
+    check_keys_present(cluster.members[leader].client, &keys, false).await;
+}
+
+/// Returns the keys that were acknowledged.
+async fn put_until(mut client: KvClient<Channel>, prefix: String, until: Instant) -> Vec<String> {
+    let mut keys = Vec::new();
+    while Instant::now() < until {
+        let key = format!("{prefix}/{:010}", keys.len());
+        client.put(put(&key, value_of(&key))).await.unwrap();
+        keys.push(key);
+    }
+    keys
 }
 
 #[tokio::test]
