@@ -7,16 +7,16 @@
 //! ```text
 //!   leader, term 7      m2 has acknowledged 1..40     heartbeat to m2: commit 40
 //!   m2, wiped           log ends at 3                 40 > 3: m2 stops
-//!                       m2 rejects an append          hint 3 < 40: the leader ignores it
+//!                       m2 rejects an append at 40    the leader ignores it
 //! ```
 //!
 //! * **The member.** The commit index of a heartbeat is at most the index that the receiver has
 //!   acknowledged to this leader, and acknowledgements leave when the entries are on disk. So a
 //!   commit index above the last entry proves the loss, in the member's term or in a later one. An
 //!   append may carry a larger commit index, and a heartbeat of an earlier term is answered by raft.
-//! * **The leader.** A member that has all it acknowledged names a hint at or above that index: its
-//!   entries up to there have the leader's terms. A lower hint is late, or the log is lost. In both
-//!   cases the acknowledged index stays, and no earlier entries are sent.
+//! * **The leader.** A member that has all it acknowledged rejects no append at or below that index:
+//!   its entries up to there have the leader's terms. Such a rejection is late, or the log is lost.
+//!   In both cases the acknowledged index stays, and no earlier entries are sent.
 
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole};
@@ -27,7 +27,7 @@ use crate::log::LogStorage;
 /// What a leader has seen of members that lost acknowledged entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostLogReports {
-    /// Rejections that were below the acknowledged index, since the start.
+    /// Rejections at or below the acknowledged index, since the start.
     pub count: u64,
     /// The newest one.
     pub last: Option<LostLog>,
@@ -54,14 +54,22 @@ pub(super) fn check_heartbeat(message: &Message, raft: &Raft<LogStorage>) -> Res
     Ok(())
 }
 
-/// Returns the loss that a member's rejection shows to this leader, if any.
-pub(super) fn loss_in_rejection(message: &Message, raft: &Raft<LogStorage>) -> Option<LostLog> {
+/// Checks a member's rejection against what it has acknowledged to this leader. Returns the loss that
+/// the rejection shows, if any. Otherwise raises a hint below the acknowledged index to that index.
+pub(super) fn check_rejection(message: &mut Message, raft: &Raft<LogStorage>) -> Option<LostLog> {
     let counts = raft.state == StateRole::Leader && message.term == raft.term;
     let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;
     if !counts || !is_rejection {
         return None;
     }
-    let acknowledged = raft.prs().get(message.from)?.matched;
-    let lost = LostLog { member: message.from, acknowledged, found: message.reject_hint };
-    (lost.found < acknowledged).then_some(lost)
+    let (found, acknowledged) = (message.reject_hint, raft.prs().get(message.from)?.matched);
+    if found >= acknowledged {
+        return None;
+    }
+    if message.index > acknowledged {
+        message.reject_hint = acknowledged;
+        message.log_term = raft.raft_log.term(acknowledged).unwrap_or(0);
+        return None;
+    }
+    Some(LostLog { member: message.from, acknowledged, found })
 }

@@ -138,7 +138,7 @@ impl RaftNode {
     /// What raft cannot use now it drops without an error, proposals too: a client repeats its
     /// request. After an error nothing has changed, and another message may be valid. After
     /// [`Error::LostLog`] the owner must stop the member.
-    pub fn step(&mut self, message: Message) -> Result<()> {
+    pub fn step(&mut self, mut message: Message) -> Result<()> {
         self.check_message(&message)?;
         let from = message.from();
         let kind = message.0.get_msg_type();
@@ -152,7 +152,7 @@ impl RaftNode {
         if self.answer_read_index(&message) {
             return Ok(());
         }
-        if let Some(lost) = lost_log::loss_in_rejection(&message.0, &self.raw_node.raft) {
+        if let Some(lost) = lost_log::check_rejection(&mut message.0, &self.raw_node.raft) {
             self.lost_log_reports.count += 1;
             self.lost_log_reports.last = Some(lost);
             return Ok(());
@@ -529,7 +529,7 @@ impl RaftNode {
         &self.raw_node.store().durable
     }
 
-    /// Members that have rejected entries below what they acknowledged to this member.
+    /// Members that have rejected entries which they acknowledged to this leader.
     pub fn lost_log_reports(&self) -> LostLogReports {
         self.lost_log_reports
     }
