@@ -113,8 +113,8 @@ impl RunConfig {
         self.token_ttl = has_users.then_some(ttl);
     }
 
-    /// Every eighth run without a bug wipes disks, and each with a bug that is about them. Such a run
-    /// has no users, and keeps enough voters. `rng` draws nothing else.
+    /// Every eighth run without a bug wipes disks, and each with a bug that is about them. Such a
+    /// run has no users, and keeps enough voters. `rng` draws nothing else.
     pub fn add_wiped_disks(&mut self, rng: &mut Rng) {
         let is_chosen = rng.permille(125);
         self.publishes_members = rng.permille(500);

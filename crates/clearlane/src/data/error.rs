@@ -56,8 +56,8 @@ pub enum Error {
     )]
     UrlsMismatch { name: String, listed: String, own: String },
     #[error(
-        "member {0:x} has already been bootstrapped: its data directory is empty, so it has lost what \
-         it acknowledged; remove it with `member remove`, and add it again with `member add` and \
+        "member {0:x} has already been bootstrapped: its data directory is empty, so it has lost \
+         what it acknowledged; remove it with `member remove`, and add it again with `member add` and \
          --initial-cluster-state=existing"
     )]
     AlreadyBootstrapped(u64),

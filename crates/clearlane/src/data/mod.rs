@@ -4,8 +4,8 @@
 //!
 //! * If the log exists, the member goes on with what is on disk, and `--initial-cluster` is not
 //!   used.
-//! * In a new cluster each member derives the same ids from the same flags, and writes the same first
-//!   entries. Other flags give another cluster, whose calls are refused.
+//! * In a new cluster each member derives the same ids from the same flags, and writes the same
+//!   first entries. Other flags give another cluster, whose calls are refused.
 //! * In an existing cluster it asks the others for the members. One of those has this one's
 //!   addresses, and the id under which it was added.
 //! * In both cases it first asks the others whether it may start: see `first_start.rs`.

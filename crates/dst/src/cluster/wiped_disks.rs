@@ -1,21 +1,16 @@
 //! Wiped disks: a member loses all its data, and starts again with the same flags.
 //!
-//! Two kinds of wipes are drawn. The first hits any voter. The second stages the worst case, in
-//! which a wiped voter and members that lag are the first to start again:
+//! Half of the wipes stage the worst case. A wiped voter and members that lag start first:
 //!
 //! ```text
-//!   3 voters     1 leads     2 is stopped     1 and 3 acknowledge writes     1 and 3 lose power
-//!                                                                            the disk of 3 is wiped
-//!                2 and 3 start: without a check they could elect a leader    1 starts
+//!   1 leads, 2 is stopped     1 and 3 acknowledge writes     1 and 3 lose power, 3 is wiped
+//!   2 and 3 start: without a check they could elect a leader     1 starts
 //! ```
 //!
-//! Before it starts, a wiped member asks the others, by the same code as the server. A refused member
-//! stays down, and an operator removes it from the cluster. In a run at most a minority is wiped, and
-//! only after all members have more than the first entries of their log: see the limits in
-//! `clearlane_server::membership`.
-//!
-//! A wiped member stays down until its old messages have arrived. A real connection ends with its
-//! process.
+//! Before it starts, a wiped member asks the others, by the same code as the server. A refused
+//! member stays down, and an operator removes it. At most a minority is wiped, and only after all
+//! members have more than the first entries of their log. It stays down until its old messages have
+//! arrived: a real connection ends with its process.
 
 use clearlane_raft::Role;
 use clearlane_server::membership::{FirstStart, Member, MemberChange, NewMember, is_published};
@@ -37,8 +32,8 @@ const DOWN_MIN: Micros = 7 * SECOND;
 pub(super) enum WipedDiskEvent {
     /// The next wipe is chosen.
     Choose,
-    /// Everything stops; the disk of `member` is wiped. It starts again together with `stale`, before
-    /// all others.
+    /// Everything stops; the disk of `member` is wiped. It starts again together with `stale`,
+    /// before all others.
     WipeAmongStale { member: u64, stale: Vec<u64> },
     /// A member with a wiped disk decides, or asks again.
     Ask(u64),

@@ -1,22 +1,14 @@
 //! Detects members that have lost entries of their log that they acknowledged.
 //!
-//! A leader counts what each member has acknowledged. A member with a wiped or older disk no longer
-//! has these entries. If both sides continued, an entry could count as committed while too few disks
-//! have it, and a later election could lose it.
+//! A leader counts what each member has acknowledged. If a member with a wiped or older disk
+//! continued, an entry could count as committed while too few disks have it.
 //!
-//! ```text
-//!   leader, term 7      m2 has acknowledged 1..40     heartbeat to m2: commit 40
-//!   m2, wiped           log ends at 3                 40 > 3: m2 stops
-//!                       m2 rejects an append at 40    the leader ignores it
-//! ```
-//!
-//! * **The member.** The commit index of a heartbeat is at most the index that the receiver has
-//!   acknowledged to this leader, and acknowledgements leave when the entries are on disk. So a
-//!   commit index above the last entry proves the loss, in the member's term or in a later one. An
-//!   append may carry a larger commit index, and a heartbeat of an earlier term is answered by raft.
-//! * **The leader.** A member that has all it acknowledged rejects no append at or below that index:
-//!   its entries up to there have the leader's terms. Such a rejection is late, or the log is lost.
-//!   In both cases the acknowledged index stays, and no earlier entries are sent.
+//! * **The member.** Acknowledgements leave when the entries are on disk, and a heartbeat commits at
+//!   most what its receiver has acknowledged. So a commit index above the last entry proves the
+//!   loss, in the member's term or a later one. An append may carry a larger commit index.
+//! * **The leader.** A member that has all it acknowledged rejects no append at or below that
+//!   index. Such a rejection is late, or the log is lost. In both cases the acknowledged index
+//!   stays, and the leader sends no earlier entries.
 
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole};
@@ -54,8 +46,8 @@ pub(super) fn check_heartbeat(message: &Message, raft: &Raft<LogStorage>) -> Res
     Ok(())
 }
 
-/// Checks a member's rejection against what it has acknowledged to this leader. Returns the loss that
-/// the rejection shows, if any. Otherwise raises a hint below the acknowledged index to that index.
+/// Checks a member's rejection against what it has acknowledged to this leader. Returns the loss
+/// that the rejection shows, if any. Otherwise raises a hint below the acknowledged index to that index.
 pub(super) fn check_rejection(message: &mut Message, raft: &Raft<LogStorage>) -> Option<LostLog> {
     let counts = raft.state == StateRole::Leader && message.term == raft.term;
     let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;

@@ -1,22 +1,16 @@
 //! Decides whether a member with an empty directory may take the identity that its flags name.
 //!
-//! Its disk may have been wiped. It would then have acknowledged entries that it no longer has, and
-//! votes that it no longer knows. So it first asks the other members, and starts only if one of
-//! these holds:
+//! If its disk was wiped, it has lost entries and votes. It is refused if any member knows it as
+//! started: by client URLs in the store or the log, or by an acknowledgement to the leader. Else it
+//! starts if one of these holds, and waits otherwise. See `docs/peers.md`.
 //!
-//! | what the others report | why the member may start and vote |
-//! |---|---|
-//! | a leader, confirmed by a quorum, has no acknowledgement of the member | every quorum of this term was without the member, so it has all that was committed |
-//! | with the member itself, a majority of the listed members is new | the cluster has not begun, as far as a majority can know |
-//! | there are two or four voters, and half of this number has answered | two quorums that share the member also share another one |
+//! * A quorum without it confirms a leader, to which it has acknowledged nothing. This leader has
+//!   all that was committed. The member takes its term, with a vote for it.
+//! * With the member itself, a majority of the listed members is new.
+//! * There are two or four voters, and half of this number has answered. Two quorums that share the
+//!   member also share another one. The others may need this voter for a quorum.
 //!
-//! It is refused if any report knows it as started: its client URLs are published in the store or
-//! in the log, or the leader has its acknowledgement. It waits in all other cases.
-//!
-//! * The leader's term and vote become the member's: it votes for no other leader of that term.
-//! * The last rule lets a voter join that the others need for a quorum, such as the second one.
-//! * If every other member that took part is down, a majority of new members cannot tell a wiped
-//!   member from one that starts for the first time. etcd has the same limit.
+//! Limit: if all others that took part are down, new members cannot tell that it was wiped.
 
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
 

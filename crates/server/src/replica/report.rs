@@ -31,7 +31,7 @@ impl Replica {
         }
     }
 
-    /// Whether the log has an entry above the applied index with which that member publishes itself.
+    /// Whether the log has an entry above the applied index that publishes this member.
     fn has_unapplied_publication(&self, id: u64) -> bool {
         let publishes = |entry: &Entry| {
             let is_request = entry.kind == EntryKind::Normal && !entry.data.is_empty();

@@ -34,9 +34,9 @@ impl LostLogLogger {
             acknowledged,
             found,
             reports = count,
-            "a member has rejected entries that it acknowledged: it has lost its log, or this answer \
-             is late; if this repeats, remove the member with `member remove`, and add it again with \
-             `member add` and an empty data directory"
+            "a member has rejected entries that it acknowledged: it has lost its log, or this \
+             answer is late; if this repeats, remove the member with `member remove`, and add it \
+             again with `member add` and an empty data directory"
         );
     }
 }
