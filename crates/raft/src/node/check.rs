@@ -1,7 +1,8 @@
 //! Refuses messages from peers that raft would not survive.
 //!
 //! An append with a gap, or a question without an id, stops the process in raft's own code. This is
-//! a guard against damage and bugs, not against a member that wants to do harm: a false message that is well-formed passes. Behind these
+//! a guard against damage and bugs, not against a member that wants to do harm: a false message
+//! that is well-formed passes. Behind these
 //! checks:
 //!
 //! * A message is to this member, from another member, and of a kind that members send.

@@ -3,7 +3,7 @@
 //! A leader counts what each member has acknowledged. If a member with a wiped or older disk
 //! continued, an entry could count as committed while too few disks have it.
 //!
-//! * **The member.** Acknowledgements leave when the entries are on disk, and a heartbeat commits at
+//! * **The member.** Acknowledgements leave when the entries are on disk. A heartbeat commits at
 //!   most what its receiver has acknowledged. So a commit index above the last entry proves the
 //!   loss, in the member's term or a later one. An append may carry a larger commit index.
 //! * **The leader.** A member that has all it acknowledged rejects no append at or below that
@@ -47,7 +47,8 @@ pub(super) fn check_heartbeat(message: &Message, raft: &Raft<LogStorage>) -> Res
 }
 
 /// Checks a member's rejection against what it has acknowledged to this leader. Returns the loss
-/// that the rejection shows, if any. Otherwise raises a hint below the acknowledged index to that index.
+/// that the rejection shows, if any. Otherwise raises a hint below the acknowledged index
+/// to that index.
 pub(super) fn check_rejection(message: &mut Message, raft: &Raft<LogStorage>) -> Option<LostLog> {
     let counts = raft.state == StateRole::Leader && message.term == raft.term;
     let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;
