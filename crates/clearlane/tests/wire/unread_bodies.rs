@@ -8,8 +8,9 @@ use crate::client::{Client, Reply, reply, with_server};
 
 const TEXT: [(&str, &str); 1] = [("content-type", "text/plain")];
 const UNKNOWN_ENCODING: [(&str, &str); 1] = [("grpc-encoding", "br")];
+type Headers = &'static [(&'static str, &'static str)];
 /// Paths and headers of requests with the status of their responses.
-const REFUSED: [(&str, &[(&str, &str)], u16); 6] = [
+const REFUSED: [(&str, Headers, u16); 6] = [
     ("/nosuch", &TEXT, 404),
     ("/v3/nosuch", &TEXT, 404),
     ("/health", &TEXT, 405),
