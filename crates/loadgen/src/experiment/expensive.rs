@@ -40,7 +40,9 @@ const FIRST_KEYS: u64 = 2000;
 /// The reads of one measurement. The shortest counts, since what else the machine does makes a read
 /// longer.
 const READS: usize = 5;
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 6;
+/// A large read takes longer for each key than a small one, so a number grows in steps.
+const GROWTH_MAX: u64 = 4;
 /// Aims at more than the least time, so that the next measurement is the last one.
 const MARGIN: f64 = 1.15;
 /// Largest size of all keys and values. A faster engine needs a longer [`HOLD_MIN`] or other reads.
@@ -126,7 +128,7 @@ fn keys_for_hold(keys: u64, hold: Duration, records: Records<'_>) -> u64 {
     }
     let wanted = keys as f64 * MARGIN * HOLD_MIN.as_secs_f64() / hold.as_secs_f64().max(1e-6);
     let most = (BYTES_MAX / records.bytes_of_key()).max(1);
-    rounded_up(wanted).min(most).max(records.keys_min)
+    rounded_up(wanted).min(GROWTH_MAX * keys).min(most).max(records.keys_min)
 }
 
 /// Two digits and zeros, so that small differences of the machine do not change the number.
@@ -230,14 +232,16 @@ mod tests {
     #[test]
     fn a_faster_engine_gets_more_keys() {
         let ms = Duration::from_millis;
-        assert_eq!(keys_for_hold(2000, ms(2), RECORDS), 120_000);
-        assert_eq!(keys_for_hold(2000, ms(1), RECORDS), 230_000);
+        assert_eq!(keys_for_hold(2000, ms(60), RECORDS), 3900);
+        assert_eq!(keys_for_hold(2000, ms(40), RECORDS), 5800);
+        // In steps.
+        assert_eq!(keys_for_hold(2000, ms(1), RECORDS), 8000);
         // Long enough, and not too long.
         assert_eq!(keys_for_hold(120_000, ms(100), RECORDS), 120_000);
         assert_eq!(keys_for_hold(120_000, ms(199), RECORDS), 120_000);
         assert_eq!(keys_for_hold(120_000, ms(400), RECORDS), 35_000);
         // No time at all must not make a number without bound.
-        assert_eq!(keys_for_hold(2000, Duration::ZERO, RECORDS), BYTES_MAX / 1280);
+        assert_eq!(keys_for_hold(1_000_000, Duration::ZERO, RECORDS), BYTES_MAX / 1280);
     }
 
     #[test]
@@ -245,7 +249,7 @@ mod tests {
         let published = Records { keys_min: 20_000, ..RECORDS };
         let ms = Duration::from_millis;
         assert_eq!(keys_for_hold(20_000, ms(900), published), 20_000);
-        assert_eq!(keys_for_hold(20_000, ms(10), published), 230_000);
+        assert_eq!(keys_for_hold(20_000, ms(10), published), 80_000);
         assert_eq!(keys_for_hold(230_000, ms(5000), published), 20_000);
     }
 
