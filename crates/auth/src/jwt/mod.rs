@@ -167,7 +167,7 @@ impl Claims<'_> {
     fn good_time(&self) -> (u64, u64) {
         // The conversion cuts fractions off, and a negative time becomes 0.
         let until = match self.exp {
-            exp if exp == 0.0 => u64::MAX,
+            0.0 => u64::MAX,
             exp if exp < TIME_END => exp as u64,
             _ => 0,
         };
