@@ -210,7 +210,7 @@ mod tests {
         for (error, words) in [
             (told("machine = 3".to_owned()), "`machine` is 3; it must be a text"),
             (told("machine = \"m\"".to_owned()), "it has no era"),
-            (told("[\"3.3\"]".to_owned()), "unknown era \"3.3\": allowed are"),
+            (told("[\"3.9\"]".to_owned()), "unknown era \"3.9\": allowed are"),
             (told("colour = 3".to_owned()), "unknown field `colour`"),
             (
                 line("client_ns", "cleint_ns"),

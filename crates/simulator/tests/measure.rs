@@ -124,7 +124,7 @@ fn what_cannot_be_measured_is_told_in_a_line() {
     let words = told(&[&["measure"][..], &server].concat());
     assert!(words.contains("/nowhere/clearlane: there is no such program"), "{words}");
     assert!(words.contains("cargo build --release --bin clearlane`"), "{words}");
-    assert!(told(&["measure", "--era", "3.3"]).contains("unknown era \"3.3\""));
+    assert!(told(&["measure", "--era", "3.9"]).contains("unknown era \"3.9\""));
     assert!(
         told(&["run", "head-of-line", "--costs", "/nowhere/costs"]).contains("/nowhere/costs: ")
     );

@@ -214,7 +214,7 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
         ("run", "<SCENARIO>"),
         ("run nothing", "no scenario of that name ships; there are "),
         ("run ./nothing.toml", "./nothing.toml: No such file"),
-        ("run head-of-line --era 3.7", "unknown era \"3.7\": allowed are 3."),
+        ("run head-of-line --era 3.9", "unknown era \"3.9\": allowed are 3."),
         ("run head-of-line --cores 0", "0 is not in 1..=1024"),
         ("run head-of-line --seconds 0", "0 is not in 1..=86400"),
         ("run head-of-line --from 5", "--timeline <FILE>"),

@@ -18,7 +18,8 @@ use super::{HttpService, PLAIN, error_response, query_parts, text};
 
 const LIVE: [&str; 1] = ["serializable_read"];
 const READY: [&str; 5] =
-    ["data_corruption", "serializable_read", "linearizable_read", "non_learner", "progress"];
+    ["data_corruption", "serializable_read", "linearizable_read", "non_learner", PROGRESS];
+const PROGRESS: &str = "progress";
 /// Bound on a linearizable read of a stalled member, which would mostly wait in vain.
 const STALLED_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -73,6 +74,10 @@ impl HttpService {
         let mut is_well = true;
         for name in checks.iter().filter(|name| !excluded.contains(name)) {
             let outcome = self.run_check(name).await;
+            // etcd has no such check, and tools compare the list of a ready member.
+            if **name == *PROGRESS && outcome.is_ok() && checks.len() > 1 {
+                continue;
+            }
             let _ = match &outcome {
                 Ok(()) => writeln!(report, "[+]{name} ok"),
                 Err(why) => writeln!(report, "[-]{name} failed: {why}"),
@@ -100,7 +105,7 @@ impl HttpService {
                 Some(member) if member.is_learner => Err("this member is a learner".to_owned()),
                 _ => Ok(()),
             },
-            "progress" => self.stall().map_or(Ok(()), Err),
+            PROGRESS => self.stall().map_or(Ok(()), Err),
             read => {
                 let done = self.check_read(read == "serializable_read").await;
                 done.map_err(|error| error.to_string())
