@@ -263,7 +263,9 @@ impl Cluster {
             quiet: QuietPhase::default(),
             message_triggers: MessageTriggers::default(),
             wiped_disks: config.wipes_disks.then(|| WipedDisks::new(wipe_rng, options.members)),
-            stalled_disks: StalledDisks::random(stall_rng, options.bug),
+            // A wiped disk would break the conditions under which stalls are checked.
+            stalled_disks: StalledDisks::random(stall_rng, options.bug)
+                .filter(|_| !config.wipes_disks),
             newest_id: options.members,
             metrics: RunMetrics::default(),
             config,
