@@ -47,7 +47,9 @@ fn etcdutl(arguments: &[&str]) -> String {
 }
 
 fn etcdctl(endpoint: &str, arguments: &[&str]) -> String {
-    tool("CLEARLANE_ETCDCTL", &[&["--endpoints", endpoint][..], arguments].concat())
+    // A login takes seconds in a program for development on a busy machine.
+    let options = ["--command-timeout=60s", "--endpoints", endpoint];
+    tool("CLEARLANE_ETCDCTL", &[&options[..], arguments].concat())
 }
 
 fn clearlane(arguments: &[&str]) -> String {
