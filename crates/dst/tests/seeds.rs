@@ -232,7 +232,8 @@ fn lost_log_accepted_is_found() {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes more seeds than there is time for without --release")]
 fn lost_vote_is_found() {
-    assert_found(Bug::LostVote, &[Rule::Leaders]);
+    // The log's durable end shows the loss at the next start, unless it is as old as the log.
+    assert_found(Bug::LostVote, &[Rule::Leaders, Rule::Running]);
 }
 
 #[test]
