@@ -11,8 +11,8 @@
 //! expensive read, which has as many records as take 30 ms in a calm store. The windows of all eras
 //! and loads are shuffled and repeated; the summary gives the median over the repetitions up to the
 //! 99th percentile, and beyond that takes them together. Results: the terminal, and the picture in
-//! `target/head_of_line/`. With any option of criterion (`-- --save-baseline NAME`) its report is
-//! made, too. Settings: `BenchConfig`. Figures: `docs/backend.md`.
+//! `target/head_of_line/`. Any option of criterion, such as `-- --save-baseline NAME`, also makes
+//! its report. Settings: `BenchConfig`. Figures: `docs/backend.md`.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 

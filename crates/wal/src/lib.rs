@@ -3,8 +3,8 @@
 //! A log is a directory of segments, files of records of which only the last is written to. Bytes,
 //! names and record types are etcd's (`server/storage/wal`).
 //!
-//! * What was appended before a [`sync`](Wal::sync) that returned is there after a power cut, in
-//!   order. Of what came later, a beginning may be there.
+//! * Records appended before a successful [`sync`](Wal::sync) survive a power cut, in order. A
+//!   prefix of later records may also survive.
 //! * A log that does not fit is refused, with file and offset, and stays as it was. A torn write at
 //!   the end of the last segment is cut off, if it is after the [durable end](durable_end).
 //! * What would be refused when it is read is refused before it is written.

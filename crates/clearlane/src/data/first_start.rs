@@ -41,9 +41,9 @@ pub struct Identity {
 }
 
 impl MemberConfig {
-    /// Asks the other members until this one may start. Returns `None` if it has data. `listeners`
-    /// are those of its peer port: meanwhile it answers there that it is new. Must be called on a
-    /// runtime that is dropped afterwards.
+    /// Queries the other members until this member may start. Returns `None` if this member has
+    /// data. While it waits, it reports on `listeners`, its peer port, that it is new. The caller
+    /// must drop the runtime afterwards.
     pub async fn ask_for_identity(&self, listeners: &[Listener]) -> Result<Option<Identity>> {
         if !self.may_be_first_start()? {
             return Ok(None);

@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 64 << 20;
 /// In election time-outs. The client of an older proposal has stopped waiting.
 const TIMEOUTS_MAX: usize = 7;
 
-/// In the order of arrival.
+/// Forwarded proposals that wait for the next leader, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct HeldProposals {
     /// Each with the number of ticks until it is dropped.

@@ -41,7 +41,7 @@ pub struct ReplicaReady {
     pub is_stopping: bool,
     /// See [`Replica::is_sole_voter_caught_up`](super::Replica::is_sole_voter_caught_up).
     pub is_sole_voter_caught_up: bool,
-    /// In order.
+    /// Stalls, recoveries and hand-overs since the last call, oldest first.
     pub stall_events: Vec<StallEvent>,
 }
 

@@ -23,7 +23,7 @@ use crate::replica_cluster::{DIR, ReplicaCluster};
 const DAMAGES: u64 = 2_000;
 /// Damages of each directory.
 const DAMAGES_PER_LOG: u64 = 20;
-/// In percent of the damages.
+/// Maximum share of damages whose loss may look like a torn write, in percent.
 const UNNOTICED_MAX: u64 = 2;
 
 /// A stopped member, and the values that it has acknowledged.

@@ -38,7 +38,7 @@ fn is_timeout_now(message: &Message) -> bool {
     message.to_string().contains("TimeoutNow")
 }
 
-/// Lets one tick pass in which no member is told to campaign.
+/// Lets one tick pass in which no member receives `TimeoutNow`.
 fn tick_without_timeout_now(cluster: &mut ReplicaCluster) {
     cluster.now += Duration::from_millis(100);
     for id in cluster.hosts.keys().copied().collect::<Vec<_>>() {
