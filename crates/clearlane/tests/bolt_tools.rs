@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
@@ -24,11 +24,8 @@ use crate::program::program;
 const PAGE: usize = 4096;
 const COMMANDS: [&str; 6] = ["pages", "page", "keys", "check", "stats", "compact"];
 
-/// One test at a time: a process that another starts has all locks of this one for a moment.
 fn alone() -> (MutexGuard<'static, ()>, TempDir) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    (alone, tempfile::tempdir().unwrap())
+    (program::alone(), tempfile::tempdir().unwrap())
 }
 
 fn bolt(arguments: &[&str]) -> Output {

@@ -14,7 +14,7 @@ use std::process::Command;
 use clearlane_engine::{Bucket, Options, SingleFileStore};
 
 use crate::entries::all_of;
-use crate::program::{RunningProgram, failure, member};
+use crate::program::{RunningProgram, alone, failure, member};
 
 /// It would make certificates in the directory.
 fn member_with_tls(data: &Path) -> Command {
@@ -49,6 +49,7 @@ fn directory(records: &[(Bucket, &str, &[u8])]) -> tempfile::TempDir {
 
 #[test]
 fn versions_that_are_not_known_are_refused() {
+    let _alone = alone();
     let (cluster, storage) = ("clusterVersion", "storageVersion");
     let cases: [(Bucket, &str, &[u8], &str); 7] = [
         (Bucket::Cluster, cluster, b"3.8.0", "the cluster version is 3.8, and this program knows"),
@@ -71,6 +72,7 @@ fn versions_that_are_not_known_are_refused() {
 
 #[test]
 fn a_store_without_its_log_is_refused() {
+    let _alone = alone();
     let dir = directory(&[(Bucket::Meta, "consistent_index", &8_u64.to_be_bytes())]);
     fs::remove_dir_all(dir.path().join("member/wal")).unwrap();
     let told = refused(dir.path());
@@ -79,6 +81,7 @@ fn a_store_without_its_log_is_refused() {
 
 #[test]
 fn a_file_that_is_no_store_is_refused() {
+    let _alone = alone();
     for bytes in [&b"records"[..], &[0; 9000], &[7; 20_000]] {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("member/snap")).unwrap();
@@ -91,6 +94,7 @@ fn a_file_that_is_no_store_is_refused() {
 /// As etcd leaves it when it is killed at its first start.
 #[test]
 fn an_empty_file_is_made_a_store() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("member/snap")).unwrap();
     fs::write(dir.path().join("member/snap/db"), "").unwrap();

@@ -32,7 +32,7 @@ use clearlane_wal::{Entry, EntryKind, Wal};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use crate::program::{RunningProgram, member, program};
+use crate::program::{RunningProgram, alone, member, program};
 use crate::support::{block_on, connect, put};
 
 fn clearlane(arguments: &[&str]) -> Output {
@@ -150,6 +150,7 @@ fn check_status(file: &str, version: &str) {
 
 #[test]
 fn a_store_is_saved_and_restored() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (old, file) = (dir.path().join("old"), dir.path().join("file"));
     make(&old, &file);
@@ -176,6 +177,7 @@ fn a_store_is_saved_and_restored() {
 
 #[test]
 fn a_restored_store_begins_further_on() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     make(&dir.path().join("old"), &dir.path().join("file"));
     let file = dir.path().join("file");
@@ -203,6 +205,7 @@ fn a_restored_store_begins_further_on() {
 
 #[test]
 fn a_damaged_file_is_refused() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     make(&dir.path().join("old"), &dir.path().join("file"));
     let file = dir.path().join("file");
@@ -222,6 +225,7 @@ fn a_damaged_file_is_refused() {
 
 #[test]
 fn a_file_is_restored_with_any_engine() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     make(&dir.path().join("old"), &file);
@@ -249,6 +253,7 @@ fn a_file_is_restored_with_any_engine() {
 
 #[test]
 fn nothing_is_left_of_a_file_that_is_refused() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (file, new) = (dir.path().join("file"), dir.path().join("new"));
     make(&dir.path().join("old"), &file);
@@ -288,6 +293,7 @@ fn nothing_is_left_of_a_file_that_is_refused() {
 
 #[test]
 fn a_store_is_defragmented() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let data_dir = dir.path().join("old");
     make(&data_dir, &dir.path().join("file"));
@@ -302,6 +308,7 @@ fn a_store_is_defragmented() {
 /// The whole way: out of a member that runs, and into a new one.
 #[test]
 fn a_running_member_is_saved() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("old");
     make(&old, &dir.path().join("by hand"));
@@ -319,6 +326,7 @@ fn a_running_member_is_saved() {
 
 #[test]
 fn the_hash_of_a_file_is_the_members() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (old, file) = (dir.path().join("old"), dir.path().join("file"));
     make(&old, &file);
@@ -352,6 +360,7 @@ fn the_hash_of_a_file_is_the_members() {
 
 #[test]
 fn the_hash_of_what_is_no_store_is_refused() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     let path = file.to_str().unwrap();
@@ -384,6 +393,7 @@ fn the_hash_of_what_is_no_store_is_refused() {
 
 #[test]
 fn a_file_that_is_open_elsewhere_is_waited_for() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     make(&dir.path().join("old"), &dir.path().join("file"));
     let data_dir = format!("--data-dir={}", dir.path().join("old").display());
@@ -433,6 +443,7 @@ fn version_of(data_dir: &Path) -> String {
 
 #[test]
 fn the_storage_version_is_set() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("old");
     make(&old, &dir.path().join("file"));
@@ -454,6 +465,7 @@ fn the_storage_version_is_set() {
 
 #[test]
 fn a_storage_version_that_cannot_be_set_is_refused() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("old");
     make(&old, &dir.path().join("file"));
@@ -503,6 +515,7 @@ fn a_storage_version_that_cannot_be_set_is_refused() {
 
 #[test]
 fn a_log_that_a_version_cannot_read_holds_it_back() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("old");
     make(&old, &dir.path().join("file"));
@@ -543,6 +556,7 @@ fn copy_all(from: &dyn Engine, to: &dyn Engine) {
 
 #[test]
 fn a_store_of_the_former_layout_is_migrated_and_one_of_sled_is_not() {
+    let _alone = alone();
     for kind in [EngineKind::Bolt, EngineKind::Sled] {
         let dir = tempfile::tempdir().unwrap();
         let old = dir.path().join("old");
@@ -572,6 +586,7 @@ fn a_store_of_the_former_layout_is_migrated_and_one_of_sled_is_not() {
 /// They have an effect, or the help says why they have none.
 #[test]
 fn the_flags_of_etcdutl_are_taken() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (old, file, new) =
         (dir.path().join("old"), dir.path().join("file"), dir.path().join("new"));
@@ -611,6 +626,7 @@ fn the_flags_of_etcdutl_are_taken() {
 
 #[test]
 fn what_is_no_tool_is_told() {
+    let _alone = alone();
     let told = refused(&["snapshot", "sav"], 1);
     assert!(told.contains("\"sav\" is not a valid flag or command; did you mean save?"), "{told}");
     assert!(told.contains("Usage: clearlane snapshot <COMMAND>"), "{told}");

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,14 @@ use serde_json::Value;
 
 /// Nothing here takes nearly so long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Lets one test run at a time. A new process holds all file locks of the process that starts it
+/// until it runs its own program, so a test that opens stores fails beside one that starts
+/// programs.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(crate) fn program(arguments: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_clearlane"));
