@@ -189,10 +189,19 @@ impl SegmentBytes {
             Ok(record) => return FrameResult::Record { record, next: frame.end() },
             Err(damage) => damage,
         };
-        if self.has_lost_sector(frame) && !self.has_whole_record(frame, crc) {
+        let is_damaged = self.has_whole_record(frame, crc) || self.contradicts_length(frame);
+        if self.has_lost_sector(frame) && !is_damaged {
             return self.torn_or_corrupt(&damage);
         }
         FrameResult::Corrupt(damage)
+    }
+
+    /// Whether the record's own length, if it is in the sector of the frame's, is another one. The
+    /// two were written together, so one of them has changed.
+    fn contradicts_length(&self, frame: &Frame) -> bool {
+        let sector_end = (frame.offset / SECTOR + 1) * SECTOR;
+        let head = self.slice(frame.body(), sector_end);
+        Record::decode_length(head).is_ok_and(|length| length != frame.length)
     }
 
     /// Whether behind the frame's length is a whole record with the expected crc, so that the

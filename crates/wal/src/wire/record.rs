@@ -52,15 +52,7 @@ impl<'a> Record<'a> {
     /// What follows is taken for data exactly if it begins with the data's tag.
     pub(crate) fn decode_prefix(bytes: &'a [u8]) -> Result<(Record<'a>, &'a [u8]), DecodeError> {
         let mut fields = Fields::new(MESSAGE, bytes);
-        let kind = match fields.next()? {
-            Some((1, Value::Number(kind))) => kind_of(kind, &fields)?,
-            _ => return Err(fields.error("its type does not come first")),
-        };
-        let crc = match fields.next()? {
-            Some((2, Value::Number(crc))) => crc,
-            _ => return Err(fields.error("its crc does not come second")),
-        };
-        let crc = u32::try_from(crc).map_err(|_| fields.error("a crc of more than 32 bits"))?;
+        let (kind, crc) = Record::decode_head(&mut fields)?;
         let mut data = None;
         if fields.rest().first() == Some(&DATA_TAG) {
             match fields.next()? {
@@ -72,6 +64,38 @@ impl<'a> Record<'a> {
             return Err(fields.error("data and type do not go together"));
         }
         Ok((Record { kind, crc, data }, fields.rest()))
+    }
+
+    /// The length of a record as its first bytes name it. An error if these are not all there:
+    /// zeros in their place are none of a record with data.
+    pub(crate) fn decode_length(bytes: &[u8]) -> Result<u64, DecodeError> {
+        let mut fields = Fields::new(MESSAGE, bytes);
+        let (kind, _) = Record::decode_head(&mut fields)?;
+        let mut data_bytes = 0;
+        if kind != RecordKind::Crc {
+            if fields.varint()? != u64::from(DATA_TAG) {
+                return Err(fields.unknown_field());
+            }
+            data_bytes = fields.varint()?;
+            if data_bytes == 0 {
+                return Err(fields.error("a record without data"));
+            }
+        }
+        let head = (bytes.len() - fields.rest().len()) as u64;
+        head.checked_add(data_bytes).ok_or_else(|| fields.error("a length of more than 64 bits"))
+    }
+
+    fn decode_head(fields: &mut Fields<'_>) -> Result<(RecordKind, u32), DecodeError> {
+        let kind = match fields.next()? {
+            Some((1, Value::Number(kind))) => kind_of(kind, fields)?,
+            _ => return Err(fields.error("its type does not come first")),
+        };
+        let crc = match fields.next()? {
+            Some((2, Value::Number(crc))) => crc,
+            _ => return Err(fields.error("its crc does not come second")),
+        };
+        let crc = u32::try_from(crc).map_err(|_| fields.error("a crc of more than 32 bits"))?;
+        Ok((kind, crc))
     }
 }
 
