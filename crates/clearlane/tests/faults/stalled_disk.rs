@@ -237,7 +237,7 @@ async fn lead_elsewhere(
         agree(&mut cluster.members).await;
         let status = cluster.members[leader].ready().await;
         assert_eq!((status.raft_term, status.leader), (next.raft_term, next.leader));
-        assert!(page(&cluster.members[leader], "/readyz").ends_with("ok\n"));
+        check_ready_again(&cluster.members[leader]).await;
     }
     for member in &cluster.members {
         check_keys_present(member.client, &keys, true).await;
@@ -268,6 +268,18 @@ fn check_stalled_member(member: &Program) {
     assert!(metric(member, "clearlane_stalls_total{part=\"log\"}") >= 1);
     assert!(metric(member, "clearlane_stall_leader_transfers_total") >= 1);
     assert!(member.log().contains("this leader makes no progress"), "{}", member.log());
+}
+
+async fn check_ready_again(member: &Program) {
+    let begin = Instant::now();
+    loop {
+        let ready = page(member, "/readyz");
+        if ready.ends_with("ok\n") {
+            return;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{ready}");
+        short_pause().await;
+    }
 }
 
 #[tokio::test]
