@@ -265,7 +265,7 @@ fn nothing_is_left_of_a_file_that_is_refused() {
             let told = refused(&[&["snapshot", "restore", file][..], &flags].concat(), 1);
             assert!(told.starts_with(&format!("clearlane: {file}: ")), "{told}");
             assert!(told.contains(words) && told.lines().count() == 1, "{words}: {told}");
-            assert!(!Path::new(new).exists() && !Path::new(&format!("{new}.restoring")).exists());
+            assert!(!Path::new(new).exists());
         }
     };
     let whole = fs::read(&file).unwrap();
@@ -635,4 +635,79 @@ fn what_is_no_tool_is_told() {
     let told = refused(&["snapshot", "save", "127.0.0.1:1", "file"], 1);
     assert!(told.starts_with("clearlane: 127.0.0.1:1: "), "{told}");
     assert!(!Path::new("file.part").exists());
+}
+
+#[test]
+fn a_store_is_restored_into_a_directory_that_exists() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let (file, new) = (dir.path().join("file"), dir.path().join("new"));
+    make(&dir.path().join("old"), &file);
+    let restore = |dir: &str| {
+        let mut program = program(&["snapshot", "restore", file.to_str().unwrap()]);
+        program.args(["--data-dir", dir]).current_dir(&new).output().unwrap()
+    };
+    fs::create_dir(&new).unwrap();
+    // Its name was once the name of a temporary directory.
+    fs::create_dir(dir.path().join("new.restoring")).unwrap();
+    // An attempt that was interrupted.
+    fs::create_dir_all(new.join("member.restoring/snap")).unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&new).unwrap());
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&new, &link).unwrap();
+    for data_dir in [".", new.to_str().unwrap(), link.to_str().unwrap()] {
+        let output = restore(data_dir);
+        assert!(output.status.success(), "{data_dir}: {}", String::from_utf8_lossy(&output.stderr));
+        let names: Vec<_> =
+            fs::read_dir(&new).unwrap().map(|name| name.unwrap().file_name()).collect();
+        assert_eq!(names, ["member"]);
+        assert!(new.join("member/snap/db").exists() && new.join("member/wal").exists());
+        let output = restore(data_dir);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(told, format!("clearlane: {data_dir} is not empty\n"));
+        fs::remove_dir_all(new.join("member")).unwrap();
+    }
+    assert_eq!(std::os::unix::fs::MetadataExt::ino(&fs::metadata(&new).unwrap()), inode);
+    assert!(dir.path().join("new.restoring").exists());
+}
+
+#[test]
+fn a_log_is_created_in_other_places() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    make(&dir.path().join("old"), &file);
+    let (file, path) = (file.to_str().unwrap(), |name: &str| dir.path().join(name));
+    fs::create_dir(path("empty")).unwrap();
+    for (number, wal_dir) in ["slash/", "a/b/deep", "empty", "empty/"].into_iter().enumerate() {
+        let data_dir = path(&format!("{number}"));
+        let wal_dir = format!("{}/{wal_dir}", dir.path().display());
+        done(&[
+            "snapshot",
+            "restore",
+            file,
+            "--data-dir",
+            data_dir.to_str().unwrap(),
+            "--wal-dir",
+            &wal_dir,
+        ]);
+        assert!(Path::new(&wal_dir).join("durable").exists(), "{wal_dir}");
+        let _ = fs::remove_dir_all(path("empty"));
+        fs::create_dir(path("empty")).unwrap();
+    }
+    let occupied = path("occupied");
+    fs::create_dir(&occupied).unwrap();
+    fs::write(occupied.join("durable"), "").unwrap();
+    let data_dir = format!("--data-dir={}", path("member").display());
+    let mut member = program(&[&data_dir, &format!("--wal-dir={}", occupied.display())]);
+    let told = crate::program::failure(&mut member);
+    assert!(
+        told.ends_with(&format!(
+            "{}: there is no write-ahead log, but files that another log or program left: durable; \
+             move them away, or choose another directory",
+            occupied.display()
+        )),
+        "{told}"
+    );
+    assert!(!path("occupied.tmp").exists());
 }

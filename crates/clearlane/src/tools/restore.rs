@@ -11,12 +11,13 @@
 //! etcd's file is copied as it is, for an engine `bolt`, and then opened; for another engine its
 //! records are copied. So are those of a file in our former format.
 //!
-//! The store is filled in a directory `.restoring` beside the data directory, which is renamed when
-//! it is whole. The log is written last.
+//! The store is filled in the directory `member.restoring` of the data directory, which is renamed
+//! to `member` when the store is complete. The log is written last.
 
 use std::fs;
+use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
@@ -69,6 +70,9 @@ pub(super) const TOOL: Tool = Tool {
     action: Action::Text(restore),
 };
 
+/// The directory in which the store is filled.
+const MADE: &str = "member.restoring";
+
 /// Keys of `Bucket::Meta`: a scheduled compaction, and the position in the log.
 const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
@@ -83,29 +87,55 @@ fn restore(flags: &FlagReader) -> Result<String, BoxError> {
     }
     let start = member_config(flags)?;
     let data_dir = &start.data_dir;
-    for dir in [Some(data_dir), start.wal_dir.as_ref()].into_iter().flatten() {
-        if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
-            return Err(format!("{} is not empty", dir.display()).into());
-        }
+    let made = data_dir.join(MADE);
+    let dirs: Vec<&PathBuf> =
+        [Some(data_dir), start.wal_dir.as_ref()].into_iter().flatten().collect();
+    for dir in &dirs {
+        check_empty(dir)?;
     }
-    let made = data_dir.with_added_extension("restoring");
-    if made.exists() {
-        fs::remove_dir_all(&made)?;
-    }
-    let revision = fill(flags, &made, start.engine_kind, (bump, marks)).inspect_err(|_| {
-        // The error is told; what is left here is removed by the next attempt.
-        let _ = fs::remove_dir_all(&made);
-    })?;
-    if data_dir.exists() {
-        fs::remove_dir(data_dir)?;
-    }
-    fs::rename(&made, data_dir)?;
-    start.create().inspect_err(|_| {
-        for dir in [Some(data_dir), start.wal_dir.as_ref()].into_iter().flatten() {
-            let _ = fs::remove_dir_all(dir);
-        }
+    let earlier: Vec<bool> = dirs.iter().map(|dir| dir.exists()).collect();
+    let restored = fill(flags, &made, start.engine_kind, (bump, marks)).and_then(|revision| {
+        in_file(&made, fs::rename(&made, data_dir.join("member")).map_err(BoxError::from))?;
+        start.create()?;
+        Ok(revision)
+    });
+    let revision = restored.inspect_err(|_| {
+        // This error is reported. The next attempt fails if something is left.
+        dirs.iter().zip(earlier).for_each(|(dir, existed)| drop(remove_contents(dir, existed)));
     })?;
     Ok(format!("restored {} at revision {revision}\n", data_dir.display()))
+}
+
+/// Fails unless the directory is empty or does not exist. Removes the store of an attempt that was
+/// interrupted.
+fn check_empty(dir: &Path) -> Result<(), BoxError> {
+    let made = dir.join(MADE);
+    if made.exists() {
+        in_file(&made, fs::remove_dir_all(&made).map_err(BoxError::from))?;
+    }
+    match fs::read_dir(dir) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(format!("{} is not empty", dir.display()).into()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => in_file(dir, Err(error.into())),
+    }
+}
+
+/// Removes the directory too, unless it existed before.
+fn remove_contents(dir: &Path, existed: bool) -> io::Result<()> {
+    if !existed {
+        return fs::remove_dir_all(dir);
+    }
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
 }
 
 /// Makes the store in the directory `made`, and returns its revision.
@@ -121,8 +151,8 @@ fn fill(
     let is_bolt = in_file(path, is_bolt.map_err(BoxError::from))?;
     // What is not etcd's is refused before there is a directory.
     let _locked = if is_bolt { Some(snapshot_file::open_bolt(path)?) } else { None };
-    let snap = made.join("member/snap");
-    create_private_dir(&snap)?;
+    let snap = made.join("snap");
+    in_file(&snap, create_private_dir(&snap).map_err(BoxError::from))?;
     let copies = is_bolt && kind == EngineKind::Bolt;
     if copies {
         let to = snap.join("db");
