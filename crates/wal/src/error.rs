@@ -14,6 +14,12 @@ pub enum Error {
     Exists { path: PathBuf },
     #[error("{path}: there is no write-ahead log")]
     Missing { path: PathBuf },
+    /// Other files are in the way of a new log.
+    #[error(
+        "{path}: there is no write-ahead log, but files that another log or program left: {names}; \
+         move them away, or choose another directory"
+    )]
+    NotEmpty { path: PathBuf, names: String },
     /// Another process, or another part of this one, has this segment open.
     #[error("{path}: in use elsewhere")]
     Locked { path: PathBuf },

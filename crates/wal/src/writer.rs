@@ -93,6 +93,12 @@ impl Wal {
         if super::exists(&*files, dir)? {
             return Err(Error::Exists { path: dir.to_owned() });
         }
+        // The directory is replaced, so it must be empty if it exists.
+        if let Ok(names) = files.list(dir)
+            && !names.is_empty()
+        {
+            return Err(Error::NotEmpty { path: dir.to_owned(), names: names.join(", ") });
+        }
         let wal_dir = WalDir { files, dir: dir.to_owned(), options };
         let mut end = LogEnd { metadata, ..LogEnd::default() };
         let mut head = Vec::new();
@@ -451,7 +457,17 @@ impl WalDir {
         }
         DurableEndFile::create_first(&*self.files, &temporary, &end.durable_end(name))?;
         self.files.sync_dir(&temporary)?;
-        self.files.rename(&temporary, &self.dir)?;
+        if let Err(error) = self.files.rename(&temporary, &self.dir) {
+            // The error of the rename is the one to report.
+            let _ = self.remove_temporary(&temporary);
+            return Err(match error.kind() {
+                io::ErrorKind::ResourceBusy => io::Error::new(
+                    error.kind(),
+                    "it is a mount point, which cannot be replaced; use a directory inside it",
+                ),
+                _ => error,
+            });
+        }
         if let Some(parent) = self.dir.parent() {
             self.files.sync_dir(parent)?;
         }

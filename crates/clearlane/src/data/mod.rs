@@ -155,6 +155,9 @@ impl MemberConfig {
         }
         let member_dir = self.member_dir();
         create_dir_synced(&member_dir).map_err(error::at(&member_dir))?;
+        if let Some(parent) = self.wal_dir().parent().filter(|dir| *dir != Path::new("")) {
+            create_private_dir(parent).map_err(error::at(parent))?;
+        }
         format::check(&self.member_dir(), self.engine_kind)?;
         let storage = self.storage_config()?;
         if !self.has_data()? {
@@ -213,7 +216,11 @@ impl MemberConfig {
     }
 
     fn wal_dir(&self) -> PathBuf {
-        self.wal_dir.clone().unwrap_or_else(|| self.member_dir().join("wal"))
+        match &self.wal_dir {
+            // Without a slash at its end: a new log has another name first.
+            Some(dir) => dir.components().collect(),
+            None => self.member_dir().join("wal"),
+        }
     }
 }
 
