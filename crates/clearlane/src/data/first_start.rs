@@ -84,8 +84,7 @@ impl MemberConfig {
         let ids: Vec<u64> = first.iter().map(|member| member.id).collect();
         let id = membership::member_id(&peer_urls, &self.cluster_token, None);
         let metadata = Metadata { node_id: id, cluster_id: membership::cluster_id(&ids) };
-        let listed = self.initial_cluster.len();
-        let member = NewMember { id, cluster_id: metadata.cluster_id, peer_urls, listed };
+        let member = NewMember { id, cluster_id: metadata.cluster_id, peer_urls, first: ids };
         Ok((member, Identity { metadata, first, joins_as_learner: None, admitted_by: None }))
     }
 
@@ -144,7 +143,8 @@ impl MemberConfig {
             match self.initial_cluster.find_own(reply, own) {
                 Ok(found) => {
                     let (id, cluster_id) = (found.id, reply.cluster_id);
-                    let member = NewMember { id, cluster_id, peer_urls: own.to_vec(), listed: 0 };
+                    let member =
+                        NewMember { id, cluster_id, peer_urls: own.to_vec(), first: Vec::new() };
                     return Ok(Some((member, found.is_learner)));
                 }
                 Err(error) => failed = Some(error),

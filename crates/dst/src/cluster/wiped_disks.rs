@@ -161,8 +161,8 @@ impl Cluster {
             true => (1..=first_members).map(member_description).collect(),
             false => Vec::new(),
         };
-        let (peer_urls, listed) = (vec![peer_url(id)], first.len());
-        (NewMember { id, cluster_id: CLUSTER_ID, peer_urls, listed }, first)
+        let (peer_urls, ids) = (vec![peer_url(id)], first.iter().map(|member| member.id).collect());
+        (NewMember { id, cluster_id: CLUSTER_ID, peer_urls, first: ids }, first)
     }
 
     fn decide_first_start(&mut self, id: u64) -> CheckResult {

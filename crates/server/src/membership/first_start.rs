@@ -6,7 +6,8 @@
 //!
 //! * A quorum without it confirms a leader, to which it has acknowledged nothing. This leader has
 //!   all that was committed. The member takes its term, with a vote for it.
-//! * With the member itself, a majority of the listed members is new.
+//! * With the member itself, a majority of the listed members is new, or has an address at which a
+//!   member of an unrelated cluster answers: clusters are replaced member by member.
 //! * There are two or four voters, and half of this number has answered. Two quorums that share the
 //!   member also share another one. The others may need this voter for a quorum.
 //!
@@ -41,8 +42,9 @@ pub struct NewMember {
     pub cluster_id: u64,
     /// Sorted.
     pub peer_urls: Vec<String>,
-    /// The number of first members, this one included; 0 if the member joins an existing cluster.
-    pub listed: usize,
+    /// The ids of the first members, this one included; none if the member joins an existing
+    /// cluster. They depend on the cluster's token.
+    pub first: Vec<u64>,
 }
 
 impl NewMember {
@@ -64,12 +66,16 @@ impl NewMember {
             let (id, term) = (reply.from, reply.leader_term);
             return FirstStart::Admitted(Some(AdmittingLeader { id, term }));
         }
-        let new = in_cluster().filter(|reply| reply.is_new && reply.from != self.id).count() + 1;
+        let is_new = |reply: &&MembersReply| match reply.cluster_id == self.cluster_id {
+            true => reply.is_new && reply.from != self.id,
+            false => self.is_unrelated(reply),
+        };
+        let new = replies.iter().filter(is_new).count() + 1;
         let old = || in_cluster().filter(|reply| !reply.is_new).filter(has_this);
         let newest = old().max_by_key(|reply| reply.applied);
         let voters = newest.map(|reply| voters_with(&reply.members, self.id)).unwrap_or_default();
         let answered = old().filter(|reply| voters.contains(&reply.from)).count();
-        let has_majority = new > self.listed / 2 && self.listed > 0;
+        let has_majority = new > self.first.len() / 2 && !self.first.is_empty();
         let has_half = [2, 4].contains(&voters.len()) && 2 * answered >= voters.len();
         if has_majority || has_half {
             return FirstStart::Admitted(None);
@@ -77,14 +83,19 @@ impl NewMember {
         FirstStart::Undecided
     }
 
+    /// Whether this is a member of a cluster with another token, which has none of the first members.
+    fn is_unrelated(&self, reply: &MembersReply) -> bool {
+        !reply.members.is_empty() && !self.first.iter().any(|id| is_listed(&reply.members, *id))
+    }
+
     /// The member as which this one has started, if the reply has one. A first member is also found
-    /// by its addresses: its flags may name another cluster than the one to which it belongs.
+    /// by its addresses: its flags may list other members than its cluster has.
     fn started_in(&self, reply: &MembersReply) -> Option<u64> {
         if reply.cluster_id == self.cluster_id && reply.is_started {
             return Some(self.id);
         }
         let found = find_member(&reply.members, self.id, &self.peer_urls)?;
-        let is_same = found.id == self.id || self.listed > 0;
+        let is_same = found.id == self.id || !self.first.is_empty() && !self.is_unrelated(reply);
         (is_same && is_published(found)).then_some(found.id)
     }
 }
@@ -130,8 +141,9 @@ mod tests {
         vec![format!("http://m{id}:2380")]
     }
 
-    fn asking(id: u64, listed: usize) -> NewMember {
-        NewMember { id, cluster_id: CLUSTER, peer_urls: urls(id), listed }
+    fn asking(id: u64, listed: u64) -> NewMember {
+        let first = (1..=listed).collect();
+        NewMember { id, cluster_id: CLUSTER, peer_urls: urls(id), first }
     }
 
     /// A member with data, in a cluster of `members`, of which `published` have started.
@@ -182,6 +194,27 @@ mod tests {
         assert_eq!(mistaken.decide(&[old(2, 4, &[1])]), refused);
         let removed = MembersReply { is_removed: true, ..old(2, 3, &[]) };
         assert_eq!(asking(4, 3).decide(&[removed]), FirstStart::Removed);
+    }
+
+    #[test]
+    fn a_cluster_with_another_token_is_replaced_member_by_member() {
+        let admitted = FirstStart::Admitted(None);
+        // Of the old cluster, which knows the addresses of all members.
+        let unrelated = |from: u64| {
+            let mut reply = MembersReply { cluster_id: 8, ..leader(from + 20, 3, &[1, 2, 3]) };
+            reply.members.iter_mut().for_each(|member| member.id += 20);
+            reply
+        };
+        assert_eq!(asking(1, 3).decide(&[unrelated(2), unrelated(3)]), admitted);
+        assert_eq!(asking(1, 3).decide(&[unrelated(2)]), admitted);
+        assert_eq!(asking(1, 5).decide(&[unrelated(2)]), FirstStart::Undecided);
+        assert_eq!(asking(2, 3).decide(&[old(1, 3, &[]), unrelated(3)]), admitted);
+        assert_eq!(
+            asking(2, 3).decide(&[old(1, 3, &[2]), unrelated(3)]),
+            FirstStart::Bootstrapped(2)
+        );
+        // A member that joins has no token to compare.
+        assert_eq!(asking(1, 0).decide(&[unrelated(2), unrelated(3)]), FirstStart::Undecided);
     }
 
     #[test]
