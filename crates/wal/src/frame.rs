@@ -107,9 +107,9 @@ impl SegmentBytes {
     /// Searches after a torn frame at `offset` for a record that was written after a sync that
     /// covered the frame. Then the frame is not torn, but damaged. Returns the record's offset.
     ///
-    /// What is written between two syncs has no entry after a state that follows another entry
-    /// (unless a snapshot record is between them). So the third record of "entry, state, entry" is
-    /// of a later sync. The search counts only records whose crc continues from the record before.
+    /// One sync covers entries and, after them, one state. So the third record of "entry, state,
+    /// entry" is of a later sync, unless a snapshot record is between them. The search counts only
+    /// records whose crc continues from the record before.
     pub(super) fn find_later_sync(&self, offset: u64) -> Option<u64> {
         let (mut at, mut crc) = (offset, None);
         let (mut has_entry, mut has_state) = (false, false);
@@ -129,8 +129,8 @@ impl SegmentBytes {
         None
     }
 
-    /// A whole record at `offset`, and the offset after it. Without the crc before it, the record
-    /// after it must fit.
+    /// Returns the whole record at `offset`, and the offset after it. `crc` is the sum of the
+    /// record before. If it is unknown, the next record must continue from this one.
     fn find_record(&self, offset: u64, crc: Option<u32>) -> Option<(Record<'_>, u64)> {
         let (record, next) = self.decode_frame(offset)?;
         let is_found = match crc {

@@ -7,7 +7,7 @@
 //!   prefix of later records may also survive.
 //! * A log that does not fit is refused, with file and offset, and stays as it was. A torn write at
 //!   the end of the last segment is cut off, if it is after the [durable end](durable_end).
-//! * What would be refused when it is read is refused before it is written.
+//! * An append that a start would refuse fails before anything is written.
 //! * Each segment in use is locked, against other processes and within this one.
 //! * After a failed write or sync, every later append, sync and purge returns that failure.
 //!

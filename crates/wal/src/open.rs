@@ -71,9 +71,9 @@ pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Re
 }
 
 impl Wal {
-    /// Opens a log to append to it, and returns its contents behind the snapshot of this index and
-    /// term. A torn end is cut off. Everything that is returned is on disk. Fails if the log has
-    /// lost its end, unless the options accept that.
+    /// Opens a log to append to it. Returns its contents after the snapshot with the index and term
+    /// `start`; all of them are on disk. A torn end is cut off. Fails if the log has lost its end,
+    /// unless the options accept that.
     pub fn open(
         files: Arc<dyn FileSystem>,
         dir: &Path,

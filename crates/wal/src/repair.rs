@@ -8,16 +8,16 @@ use super::{Options, ShortTail, segment_length};
 use crate::error::{Error, Result};
 use crate::files::{FileSystem, create_with, remove_if_there};
 
-/// Makes what was read the end of the log, on disk. `written` is the end of the last byte that is
-/// not zero in the last segment.
+/// Ends the log on disk after the last record that was read. `written` is the end of the last
+/// nonzero byte in the last segment.
 ///
 /// Fails if the last segment has become [shorter](segment_length) and no crash can explain that. If
 /// the options accept the loss, the segment gets its length back, and the loss is returned.
 ///
 /// A torn end is copied to `<segment>.broken` first, as far as it was written, for the operator.
-/// Then the segment is cut behind its last record, extended with zeros, and
-/// synced. The zeros must be on disk before anything is appended: what is torn now could otherwise
-/// lie behind the new records after the next power cut, and be read as damage or as records.
+/// Then the segment is cut after its last record, extended with zeros, and synced. The zeros must
+/// be on disk before anything is appended. Otherwise the torn bytes could follow the new records
+/// after the next power cut, and be read as damage or as records.
 pub(super) fn repair_tail(
     files: &dyn FileSystem,
     dir: &Path,
@@ -29,7 +29,7 @@ pub(super) fn repair_tail(
     let mut expected = segment_length::read(files, dir).map_err(unread)?;
     let found = tail.file.length().map_err(unread)?;
     let (path, last_index) = (tail.path.clone(), end.validator.last_index);
-    // etcd cuts a segment behind its last record, at a start and in a repair. If it is killed then,
+    // etcd cuts a segment after its last record, at a start and in a repair. If it is killed then,
     // or after a repair, the file ends with a record. Clearlane removes the expected length first.
     let is_cut_by_etcd = options.etcd_wrote_last && found == end.offset;
     let lost = expected.filter(|expected| found < *expected && !is_cut_by_etcd);

@@ -7,9 +7,9 @@
 //!
 //! The file `length` next to the segments states the length. It is written when the last segment
 //! has that length on disk. It is removed before a repair cuts the segment, or if the file system
-//! does not make one so long. So no crash of Clearlane leaves a short segment with this file. A
-//! crash of etcd in its repair does: see [`repair`](super::repair). Without the file, as in logs
-//! of etcd and of earlier versions, no length is expected.
+//! cannot give a segment its full length. So no crash of Clearlane leaves a short segment with this
+//! file. A crash of etcd in its repair does: see [`repair`](super::repair). Logs of etcd and of
+//! earlier versions do not have the file; then no length is expected.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -8,11 +8,11 @@
 //!
 //! * A sync covers entries and, after them, one state: a start relies on it, to tell a hole from a
 //!   torn write (`SegmentBytes::find_later_sync`).
-//! * A segment is full when what was written reaches its size. It may be longer by one batch, and
-//!   by more while the disk has no space for another segment.
-//! * The first failed write or sync is the last operation: it is kept, and every later one returns
-//!   it. Linux drops pages that it could not write and reports that once; a second sync would lie.
-//!   `docs/log.md` draws the cut; its steps are at `Wal::cut`.
+//! * A segment is full when its records reach its size. It may be longer by one batch, and by more
+//!   while the disk has no space for another segment.
+//! * The first failed write or sync is the last operation: every later one returns its error. Linux
+//!   drops pages that it could not write, and reports that only once. So a second sync would
+//!   succeed although data is lost. `docs/log.md` draws the cut; its steps are at `Wal::cut`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -398,7 +398,7 @@ impl Wal {
 }
 
 impl LogEnd {
-    /// The place up to which everything is on disk, if all that was appended is.
+    /// Returns the end of the log as its durable end. All appended records must be on disk.
     fn durable_end(&self, segment: SegmentName) -> DurableEnd {
         let (offset, crc) = (self.offset, self.crc);
         DurableEnd { segment, offset, crc, last_index: self.validator.last_index }

@@ -188,9 +188,9 @@ fn a_misfit_in_a_record_with_a_sector_of_zeros_is_taken_for_torn() {
     let body =
         from + 8..from + 8 + usize::from(u16::from_le_bytes([log[0].1[from], log[0].1[from + 1]]));
     assert!(body.end < end, "zeros follow the record");
-    // Every bit of the record but those of its own length, which contradicts the frame's, and one
-    // that makes its type another that exists: the rules of a state detect that. And none of the
-    // frame's length, nor of the zeros behind it.
+    // Flips of the record's bits are taken for torn, with two exceptions. A flip in its own length
+    // contradicts the frame's length. One bit makes it a state, and the rules of a state detect
+    // that. Flips in the frame's length, or in the zeros after the record, are detected as well.
     let crc_bytes = log[0].1[from + 11..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
     let length = from + 11 + crc_bytes + 1;
     let mut expected: Vec<(usize, u8)> =

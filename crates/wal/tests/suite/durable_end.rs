@@ -115,7 +115,7 @@ fn a_log_without_a_durable_end_is_opened() {
     }
 }
 
-/// Without a durable end, records of two later syncs show that a hole was on disk.
+/// If the log has no durable end, records of two later syncs show that a hole was on disk.
 #[test]
 fn a_hole_is_damage_if_two_later_syncs_follow() {
     let whole = killed(12, BYTES);

@@ -37,7 +37,7 @@ fn set_length(disk: &SimulatedDisk, name: &str, length: u64) {
     file.sync().unwrap();
 }
 
-/// With the flag that accepts a loss.
+/// Opens the log, and accepts a loss. Returns the loss and the number of entries.
 fn accepted(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
     let options = Options { accept_loss: true, ..options(BYTES) };
     let (wal, contents) = Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options).unwrap();
@@ -49,7 +49,7 @@ fn opened(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
     (wal.short_tail, contents.entries.len() as u64)
 }
 
-/// By this error the log is refused, and stays as it is.
+/// Returns the error of a refused start. The start leaves the log unchanged.
 fn refusal(disk: &SimulatedDisk) -> Error {
     let before = contents_of(disk);
     let error = open(disk, (0, 0)).map(drop).unwrap_err();
@@ -82,7 +82,7 @@ fn a_segment_that_was_cut_is_refused_unless_the_loss_is_accepted() {
     assert!(losses > 100, "{losses}");
 }
 
-/// etcd cuts the segment behind its last record, and may be killed then.
+/// etcd cuts the segment after its last record, and may be killed then.
 #[test]
 fn etcd_may_have_cut_the_segment_at_the_end_of_a_record() {
     let end = written(&contents_of(&log())[0].1) as u64;
