@@ -125,14 +125,14 @@ struct RunningMember {
     signals: Option<StopSignals>,
 }
 
-/// The signals with which an operator stops the member.
+/// SIGTERM and SIGINT, which stop the member.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    /// From this call on, a signal no longer ends the process by itself.
+    /// After this call, a signal no longer ends the process by itself.
     fn listen() -> io::Result<StopSignals> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(StopSignals { terminate, interrupt: signal(SignalKind::interrupt())? })
@@ -244,7 +244,7 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
 }
 
 /// Asks the other members whether this one may start, if it has no data. A signal ends the process
-/// meanwhile. Returns the signals that it listens to from then on.
+/// while it asks. After that the returned signals receive it.
 fn ask_for_identity(
     member: &MemberConfig,
     listeners: &[Listener],

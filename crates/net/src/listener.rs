@@ -67,7 +67,8 @@ pub enum TransportSecurity {
 #[derive(Debug)]
 enum BoundSocket {
     Tcp(std::net::TcpListener),
-    /// The file is dropped first: what is removed later may be another process's.
+    /// The file is removed before the socket is closed. Afterwards another process may already
+    /// have its own socket at this path.
     Unix(Arc<SocketFile>, unix::UnixListener),
 }
 

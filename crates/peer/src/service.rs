@@ -82,7 +82,8 @@ impl PeerService {
         }
     }
 
-    /// The term in which this member leads, if a quorum confirms that for a member that asks.
+    /// Returns this member's term if it leads and a quorum confirms that. The quorum is asked only
+    /// if the request names a member.
     async fn confirmed_term(&self, request: &MembersRequest) -> Option<u64> {
         let asks = request.member != 0 || !request.peer_urls.is_empty();
         if !asks || !self.server.is_leader() {

@@ -136,7 +136,7 @@ impl RequestBytes {
     async fn wait_for_capacity(&self) {
         while !self.has_capacity() {
             let mut released = pin!(self.memory.0.released.notified());
-            // Without this, a release before the wait would be missed.
+            // This registers the wait before the check, so that no release between them is missed.
             released.as_mut().enable();
             if self.has_capacity() {
                 return;
@@ -157,7 +157,7 @@ impl RequestBytes {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// After an error the client is gone, and its requests are dropped.
+    /// Ends the requests. After an error the queued ones are dropped, because the client is gone.
     fn end(&self, end: RequestEnd) {
         let mut state = self.state.lock();
         if matches!(end, RequestEnd::Failed(_)) {
@@ -271,7 +271,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work);
     }
 
-    /// Until the tasks that read can do nothing more.
+    /// Lets the reading tasks run until they can do nothing more.
     async fn settle() {
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -329,7 +329,7 @@ mod tests {
             let mut last = bodies.pop().unwrap();
             while last.frame().await.is_some() {}
             assert_eq!(reads[39].load(Ordering::Relaxed), 2 * STREAM_BYTES_MAX);
-            // Memory that some free is for those that wait.
+            // Streams that wait get the memory that other streams free.
             let before: usize = reads.iter().map(|read| read.load(Ordering::Relaxed)).sum();
             bodies.drain(..10);
             settle().await;

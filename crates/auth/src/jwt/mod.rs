@@ -34,8 +34,8 @@ pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Numbers in JSON are exact below this: 2^53.
 const NUMBER_END: f64 = 9_007_199_254_740_992.0;
 
-/// Seconds since 1970 at which Go's `time.Time` overflows: 2^63 less the seconds from the year 1 to
-/// 1970, rounded down to a `f64`. etcd rejects a token that expires later as an expired one.
+/// Go's `time.Time` overflows at this number of seconds since 1970: 2^63 minus the seconds from the
+/// year 1 to 1970, rounded down to a `f64`. etcd rejects a token with a later expiry as expired.
 const TIME_END: f64 = 9_223_371_974_719_178_752.0;
 
 /// Makes and checks tokens with one key.

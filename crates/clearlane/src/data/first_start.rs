@@ -173,7 +173,7 @@ fn with_data(answers: &[Answer]) -> impl Iterator<Item = &MembersReply> {
 
 /// The answer of one member.
 struct Answer {
-    /// Of the member that was asked, by the name in `--initial-cluster` or by an address.
+    /// The member's name in `--initial-cluster`, or its address if it is not listed there.
     name: String,
     reply: std::result::Result<MembersReply, String>,
 }

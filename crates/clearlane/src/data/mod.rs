@@ -1,14 +1,14 @@
 //! A member's data, and how it starts: in a new cluster, in one that it joins, or again. In
-//! `data-dir/member` are etcd's `wal/` (unless `--wal-dir` says where) and `snap/` (the store, and
-//! raft snapshots on their way in). With an engine other than `bolt`, `format` is beside them.
+//! `data-dir/member` are etcd's `wal/` (unless `--wal-dir` names another place) and `snap/` (the
+//! store, and raft snapshots being received). An engine other than `bolt` adds the file `format`.
 //!
-//! * If the log exists, the member goes on with what is on disk, and `--initial-cluster` is not
-//!   used.
-//! * In a new cluster each member derives the same ids from the same flags, and writes the same
-//!   first entries. Other flags give another cluster, whose calls are refused.
-//! * In an existing cluster it asks the others for the members. One of those has this one's
-//!   addresses, and the id under which it was added.
-//! * In both cases it first asks the others whether it may start: see `first_start.rs`.
+//! * If the log exists, the member continues with its data on disk, and ignores
+//!   `--initial-cluster`.
+//! * The members of a new cluster derive the same ids from the same flags, and write the same first
+//!   entries. Other flags give another cluster, whose calls are refused.
+//! * A member that joins a cluster asks the others for the list of members, and finds its id there
+//!   by its addresses.
+//! * A member without a log first asks the others whether it may start: see `first_start.rs`.
 
 mod error;
 mod first_start;
@@ -147,7 +147,8 @@ impl MemberConfig {
         self.prepare(self.identity()?).map(drop)
     }
 
-    /// What is on disk when this returns is a member's.
+    /// Checks the member's data on disk. Creates it for a new member, and carries out
+    /// `--force-new-cluster`.
     fn prepare(&self, identity: Option<Identity>) -> Result<StorageConfig> {
         self.check_store()?;
         for dir in [Some(&self.data_dir), self.wal_dir.as_ref()].into_iter().flatten() {

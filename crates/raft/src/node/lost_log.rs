@@ -7,8 +7,8 @@
 //!   most what its receiver has acknowledged. So a commit index above the last entry proves the
 //!   loss, in the member's term or a later one. An append may carry a larger commit index.
 //! * **The leader.** A member that has all it acknowledged rejects no append at or below that
-//!   index. Such a rejection is late, or the log is lost. In both cases the acknowledged index
-//!   stays, and the leader sends no earlier entries.
+//!   index. Such a rejection is late, or the log is lost. Either way the acknowledged index stays,
+//!   and the leader sends no earlier entries.
 
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole};
@@ -31,7 +31,7 @@ pub struct LostLog {
     pub member: u64,
     /// The member has acknowledged all entries up to this index.
     pub acknowledged: u64,
-    /// The last index at which the member's log may agree with the leader's.
+    /// The member's log agrees with the leader's at most up to this index.
     pub found: u64,
 }
 
@@ -46,9 +46,9 @@ pub(super) fn check_heartbeat(message: &Message, raft: &Raft<LogStorage>) -> Res
     Ok(())
 }
 
-/// Checks a member's rejection against what it has acknowledged to this leader. Returns the loss
-/// that the rejection shows, if any. Otherwise raises a hint below the acknowledged index
-/// to that index.
+/// Compares a member's rejection with the index that the member has acknowledged to this leader.
+/// Returns the loss that the rejection shows, if any. Otherwise raises a hint below the
+/// acknowledged index to that index.
 pub(super) fn check_rejection(message: &mut Message, raft: &Raft<LogStorage>) -> Option<LostLog> {
     let counts = raft.state == StateRole::Leader && message.term == raft.term;
     let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;

@@ -45,7 +45,7 @@ use crate::convert::{self, RaftForm as _};
 use crate::log::{LogPosition, LogStorage};
 use clearlane_wal::{ConfChange, ConfState, Entry, EntryKind, HardState};
 
-/// The term of the entries that add the first members. Elections begin above it.
+/// The term of the entries that add the first members. Leaders have larger terms.
 const FIRST_TERM: u64 = 1;
 
 pub struct RaftNode {
@@ -487,8 +487,8 @@ impl RaftNode {
         self.raw_node.raft.raft_log.last_index()
     }
 
-    /// Returns whether the log has only the entries with which its cluster was created. They have
-    /// the first term, and no leader.
+    /// Returns whether the log has only the entries that create its cluster. They have the first
+    /// term, which has no leader.
     pub fn has_only_first_entries(&self) -> bool {
         self.raw_node.raft.raft_log.last_term() <= FIRST_TERM
     }

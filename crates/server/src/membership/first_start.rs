@@ -11,7 +11,7 @@
 //! * There are two or four voters, and half of this number has answered. Two quorums that share the
 //!   member also share another one. The others may need this voter for a quorum.
 //!
-//! Limit: if all others that took part are down, new members cannot tell that it was wiped.
+//! Limit: if all other members that took part are down, new members cannot know that it was wiped.
 
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
 
@@ -146,7 +146,8 @@ mod tests {
         NewMember { id, cluster_id: CLUSTER, peer_urls: urls(id), first }
     }
 
-    /// A member with data, in a cluster of `members`, of which `published` have started.
+    /// The reply of a member with data. Its cluster has the members 1 to `members`; the ones in
+    /// `published` have started.
     fn old(from: u64, members: u64, published: &[u64]) -> MembersReply {
         let member = |id| Member {
             id,

@@ -12,13 +12,14 @@ use super::Replica;
 
 const PROPOSALS_MAX: usize = 16 << 10;
 const BYTES_MAX: u64 = 64 << 20;
-/// In election time-outs. The client of an older proposal has stopped waiting.
+/// Number of election time-outs that a proposal is held. The client of an older one has stopped
+/// waiting.
 const TIMEOUTS_MAX: usize = 7;
 
 /// Forwarded proposals that wait for the next leader, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct HeldProposals {
-    /// Each with the number of ticks until it is dropped.
+    /// The proposals, each with the number of ticks until it is dropped.
     proposals: VecDeque<(Message, usize)>,
     bytes: u64,
 }

@@ -12,7 +12,7 @@
 //! continues from there. The missing entries were acknowledged to no member: etcd acknowledges them
 //! after the sync.
 //!
-//! The store's newest meta page shows which program wrote it; `docs/moving.md` tells how.
+//! The store's newest meta page shows which program wrote it; `docs/moving.md` explains how.
 
 use clearlane_wal::{Append, Contents, Entry, HardState, Options, Wal};
 

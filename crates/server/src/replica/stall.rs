@@ -165,7 +165,8 @@ impl Replica {
     }
 }
 
-/// Among equals, a member that was not asked before.
+/// Returns the voter with the highest acknowledged index. If several have it, the result is not
+/// `asked`, the voter of the last attempt.
 fn most_advanced(voters: &[VoterProgress], asked: Option<u64>) -> Option<u64> {
     let key = |voter: &&VoterProgress| (voter.matched, Some(voter.id) != asked);
     voters.iter().max_by_key(key).map(|voter| voter.id)
@@ -182,7 +183,7 @@ mod tests {
             watch.has_progressed |= progresses;
             watch.tick(Part::Apply, has_work, 3)
         };
-        // Without work, and with progress in every third tick, nothing stalls.
+        // Nothing stalls without work, or with progress in every third tick.
         assert!((0..10).all(|_| tick(false, false).is_none()));
         assert!((0..10).all(|number| tick(true, number % 3 == 2).is_none()));
         assert!(tick(false, false).is_none());

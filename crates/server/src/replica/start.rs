@@ -170,8 +170,8 @@ pub fn bootstrap(storage: &StorageConfig, metadata: Metadata, first: &[Member]) 
     bootstrap_admitted(storage, metadata, first, None)
 }
 
-/// Creates the log of a new member. If a leader has admitted it, it begins in that leader's term
-/// and with a vote for it.
+/// Creates the log of a new member. If a leader has admitted the member, the log starts in the
+/// leader's term, with a vote for the leader.
 pub fn bootstrap_admitted(
     storage: &StorageConfig,
     metadata: Metadata,

@@ -72,8 +72,8 @@ mod tests {
         VoterProgress { id: 2, matched, needs_snapshot: false }
     }
 
-    /// Lets `ticks` pass in which entry after entry is proposed, and voter 2 acknowledges all of
-    /// them in every `interval`th tick.
+    /// Runs `ticks` ticks and returns whether voter 2 is prompt. One entry is proposed in each
+    /// tick. Voter 2 acknowledges all entries in every `interval`th tick.
     fn run(watches: &mut VoterWatches, ticks: u64, interval: u64) -> bool {
         let first = watches.sent_index;
         for tick in 1..=ticks {

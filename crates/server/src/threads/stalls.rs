@@ -2,13 +2,14 @@
 //! [decides](crate::replica::Part), and published for `/readyz` and the metrics.
 //!
 //! * Log: each file operation that ends is progress, so a batch of many slow syncs does not stall.
-//! * Apply: a read that ends is progress, and so is processor time of its thread or of the
-//!   committer's, for which it may wait: an entry that takes long must not cost this member its
-//!   leadership. In the old eras the apply loop may wait for locks, as in etcd, and never stalls.
+//! * Apply: a read that ends is progress, and so is processor time of the apply thread. It may wait
+//!   for the commit thread, so that thread's time counts as well. So a slow entry does not cost
+//!   this member its leadership. In the old eras the apply loop may wait for locks, as in etcd, and
+//!   never stalls.
 //! * Network: each thread is asked for an answer now and then. Its processor time is progress.
 //!
-//! Processor time includes the time in which a thread waits for a processor. Without Linux's
-//! `schedstat`, apply loop and network threads never stall.
+//! Processor time includes the wait for a processor. It is read from Linux's `schedstat`: on other
+//! systems the apply loop and the network threads never stall.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -19,7 +20,7 @@ use super::ServerState;
 use super::completions::CompletionQueue;
 use crate::replica::{Part, Replica, StallEvent};
 
-/// Less processor time in one tick is what a blocked thread uses to look around.
+/// Least processor time in one tick that counts as progress. A blocked thread uses less.
 const BUSY_NS_MIN: u64 = 1_000_000;
 
 #[derive(Debug, Default)]
@@ -141,7 +142,7 @@ impl ThreadClock {
         Some(clock)
     }
 
-    /// Time on a processor, and time in which the thread waited for one.
+    /// Returns the time that the thread has run on a processor or waited for one.
     fn read_ns(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.0.join("schedstat")).ok()?;
         let mut numbers = text.split_whitespace().map_while(|number| number.parse::<u64>().ok());

@@ -1,5 +1,5 @@
-//! Files that time the log's writes and syncs, count what they have done for
-//! [stalls](super::stalls), and wait for room on a [full](super::disk_space) disk.
+//! Files of the log. They time writes and syncs, count finished operations for
+//! [stalls](super::stalls), and wait for space on a [full](super::disk_space) disk.
 //!
 //! The log itself must not read a clock, since the simulated cluster runs it.
 

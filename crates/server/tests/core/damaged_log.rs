@@ -115,7 +115,7 @@ fn written(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// Damages one segment or two; returns what was done.
+/// Damages one or two segments, and returns a description of the damage.
 fn damage(rng: &mut StdRng, segments: &mut Segments) -> String {
     let at = rng.random_range(0..segments.len());
     let count = segments.len();
@@ -161,7 +161,7 @@ fn damage(rng: &mut StdRng, segments: &mut Segments) -> String {
     format!("{name} of {count}: {words}")
 }
 
-/// The disk with these segments in place of its own.
+/// Returns a copy of the disk whose log has the segments `found`.
 fn disk_with(disk: &SimulatedDisk, found: &Segments) -> SimulatedDisk {
     let disk = disk.after_kill();
     for (name, _) in segments(&disk) {
@@ -175,10 +175,11 @@ fn disk_with(disk: &SimulatedDisk, found: &Segments) -> SimulatedDisk {
     disk
 }
 
-/// Proves that a torn write leaves what was found, or says why not. `end` is where the log ends.
+/// Proves that a torn write can leave the segments `found`, or returns why not. `end` is the end of
+/// the log.
 ///
-/// The write begins at `end`: everything before is as it was, and nothing shows that it was synced.
-/// From there to the end of the last segment each sector is new, or has the zeros from before.
+/// The write starts at `end`, and nothing shows that it was synced. All bytes before it are
+/// unchanged. Each later sector of the last segment is as written, or still has its zeros.
 fn explain_as_torn(whole: &Segments, found: &Segments, end: usize) -> Result<(), String> {
     let names = |segments: &Segments| segments.iter().map(|(name, _)| name.clone()).collect();
     let (before, after): (Vec<String>, Vec<String>) = (names(whole), names(found));
@@ -212,10 +213,10 @@ fn log_end(disk: &SimulatedDisk) -> (usize, u32) {
     (hex(2), hex(3) as u32)
 }
 
-/// Returns a complete log of which a torn write leaves what was found.
+/// Returns a complete log that a torn write could turn into `found`.
 ///
-/// The record at `end` has sectors of zeros. With the right four bytes there, its crc is the one
-/// that it names. `None` if no bytes make it a record.
+/// The record at `end` has sectors of zeros. Four bytes in one of them are chosen so that the
+/// record has the crc that it names. `None` if no bytes do that.
 fn with_completed_record(found: &Segments, (end, crc): (usize, u32)) -> Option<Segments> {
     let mut completed = found.clone();
     let bytes = &mut completed.last_mut()?.1;
@@ -252,7 +253,7 @@ fn with_completed_record(found: &Segments, (end, crc): (usize, u32)) -> Option<S
     Some(completed)
 }
 
-/// The crc that a record names, and where its data begins. Its data is the last field.
+/// Returns the crc that a record names, and the offset of its data, the last field.
 fn crc_and_data(record: &[u8], mut at: usize) -> Option<(u32, usize)> {
     let mut crc = None;
     loop {
@@ -269,7 +270,8 @@ fn crc_and_data(record: &[u8], mut at: usize) -> Option<(u32, usize)> {
     }
 }
 
-/// Proves that a torn write leaves what was found, or says why not. It may use the first member.
+/// Proves that a torn write can leave the segments `found`, or returns why not. It may give the
+/// first member another disk and restart it.
 fn explain(
     cluster: &mut ReplicaCluster,
     disk: &SimulatedDisk,

@@ -26,7 +26,7 @@ fn settled_cluster(voters: u64) -> (ReplicaCluster, u64) {
     (cluster, leader)
 }
 
-/// The leader's disk stalls with a put on its way.
+/// Stalls the leader's disk while a put is in flight. Returns the batch that is not written.
 fn stall(cluster: &mut ReplicaCluster, leader: u64) -> Batch {
     cluster.host(leader).replica().propose(put("during", "2"));
     let batch = cluster.poll_without_writing(leader);
@@ -38,7 +38,7 @@ fn is_timeout_now(message: &Message) -> bool {
     message.to_string().contains("TimeoutNow")
 }
 
-/// Lets one tick pass in which no member receives `TimeoutNow`.
+/// Lets one tick pass, and drops every `TimeoutNow` in it.
 fn tick_without_timeout_now(cluster: &mut ReplicaCluster) {
     cluster.now += Duration::from_millis(100);
     for id in cluster.hosts.keys().copied().collect::<Vec<_>>() {
@@ -116,7 +116,7 @@ fn a_leader_that_steps_down_sends_no_heartbeats() {
         tick_without_timeout_now(&mut cluster);
     }
     assert_eq!(role(&mut cluster, old), Role::Follower);
-    // Nobody was told to campaign, so the others wait for an election time-out.
+    // Nobody was asked to campaign, so the others wait for an election time-out.
     for _ in 0..4 * ELECTION_TICKS {
         tick_without_timeout_now(&mut cluster);
     }

@@ -183,7 +183,8 @@ fn a_log_that_ends_before_the_store_begins_anew_behind_it() {
             log_end + 1
         );
         assert_eq!(error.to_string(), missing);
-        // The first start is after etcd. After it, the log is not behind the store.
+        // The first start is after etcd, and lets the log continue after the store. Later starts
+        // find no gap.
         lab.host(cut_off).wal.etcd_wrote_last = true;
         for round in 0..3 {
             lab.start(cut_off);
