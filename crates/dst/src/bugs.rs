@@ -97,12 +97,12 @@ impl Bug {
         (Bug::RevocationUnnamed, "revocation-unnamed"),
     ];
 
-    /// Needs a run in which disks are wiped.
+    /// Whether the bug needs a run that wipes disks.
     pub fn is_about_wiped_disks(self) -> bool {
         matches!(self, Bug::NoIdentityCheck | Bug::LostLogAccepted)
     }
 
-    /// Needs a run with users.
+    /// Whether the bug needs a run with users.
     pub fn is_about_users(self) -> bool {
         self >= Bug::PermissionOnlyProposed
     }
@@ -328,7 +328,8 @@ impl PlantedBug {
     }
 }
 
-/// A heartbeat that commits more than the member has, reduced to what it has.
+/// Lowers the commit index of a heartbeat to the member's last entry, if it is larger. Returns any
+/// other message unchanged.
 fn without_lost_commit(replica: &Replica, message: Message) -> Message {
     let Some(lost) = lost_commit(replica, &message) else { return message };
     let Some(mut altered) = to_raft(&message) else { return message };

@@ -49,11 +49,11 @@ pub struct Machine {
     pub incarnation: u64,
     pub running: Option<RunningMember>,
     pub clock: Clock,
-    /// Until then the process is stopped.
+    /// The process is paused until this time.
     pub paused_until: Micros,
     /// Until when the disk is slow, and the longest write until then.
     pub slow_disk: (Micros, Micros),
-    /// Until then no write to the disk completes.
+    /// No write to the disk completes before this time.
     pub disk_stalled_until: Micros,
     /// Since when the stalled disk has held up a write.
     pub write_held_since: Option<Micros>,
@@ -77,7 +77,7 @@ pub struct WipedDisk {
     /// It starts to ask at this time.
     pub start_at: Micros,
     pub is_asking: bool,
-    /// By member, since it last asked.
+    /// The replies to its last question, by the id of the member that sent them.
     pub replies: BTreeMap<u64, MembersReply>,
 }
 

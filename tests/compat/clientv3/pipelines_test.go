@@ -84,7 +84,7 @@ func pipelines() []pipeline {
 	return all
 }
 
-// outcome is what one run of a pipeline shows.
+// outcome is the result of one run of a pipeline.
 type outcome struct {
 	responses, events int64
 	// Requests that could not be sent before the client began to read.

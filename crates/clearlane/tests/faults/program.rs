@@ -38,12 +38,12 @@ pub(crate) fn ports(count: usize) -> Vec<u16> {
     free_ports(count).unwrap()
 }
 
-/// None of them runs.
+/// Returns members that do not run yet.
 pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
     members_with(dir, count, "http")
 }
 
-/// They encrypt what they send to each other.
+/// Returns members that do not run yet, and encrypt their messages to each other.
 pub(crate) fn members_with_tls(dir: &Path, count: usize) -> Vec<Program> {
     let mut members = members_with(dir, count, "https");
     members.iter_mut().for_each(|member| member.flags.push("--peer-auto-tls".to_owned()));

@@ -1,8 +1,8 @@
 //! Disks that complete no sync for a while: another member leads, and nothing acknowledged is lost.
 //!
-//! The disks stall in two ways. A preloaded [library](fsync_shim.c) holds up the syncs of a member,
-//! which takes a C compiler. `fsfreeze` also holds up writes, and takes the right to mount a file
-//! system. Without them the tests print that they have checked nothing.
+//! The disks stall in two ways. A preloaded [library](fsync_shim.c) holds up the syncs of a member;
+//! it needs a C compiler. `fsfreeze` also holds up writes; it needs the right to mount a file
+//! system. If these are missing, the tests print that they have checked nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -225,7 +225,7 @@ async fn lead_elsewhere(
         times.push(wrote);
         check_stalled_member(&cluster.members[leader]);
 
-        // The stall goes on, and nothing changes.
+        // The stall continues, and the new leader stays.
         let until = Instant::now() + 2 * ELECTION;
         while Instant::now() < until {
             let status = cluster.members[others[1]].ready().await;

@@ -167,7 +167,7 @@ async fn first_start(mut members: Vec<Program>) {
     members[2].start();
     members[2].ready().await;
     check_keys_present(members[2].client, &keys, false).await;
-    // All at once they start again, too: they have data.
+    // They can also restart all at once, because they have data.
     members.iter_mut().for_each(Program::kill);
     members.iter_mut().for_each(Program::start);
     all_ready(&mut members).await;

@@ -37,7 +37,7 @@ impl Writers {
         Writers::start_at(ports, writers, readers, "")
     }
 
-    /// The writers' keys contain `round`, so those of different rounds differ.
+    /// The writers' keys contain `round`, so two rounds have no key in common.
     pub(crate) fn start_at(ports: &[u16], writers: usize, readers: usize, round: &str) -> Writers {
         let seen = Arc::new(WriterProgress {
             started_at: Instant::now(),

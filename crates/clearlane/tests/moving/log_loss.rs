@@ -98,7 +98,7 @@ async fn what_clearlane_had_synced_is_missed_after_etcd_too() {
     members.start(Program::Etcd).await;
     members.stop(Signal::SIGKILL);
     assert_eq!(fs::read(wal.join("durable")).unwrap(), before);
-    // From before etcd's first record to the end.
+    // The zeros start before etcd's first record and reach beyond the last one.
     zero(&wal, 20_000, 24_576);
     let said = refusal(&members);
     assert!(said.contains("the log has lost its end"), "{said}");

@@ -18,9 +18,9 @@ use serde_json::Value;
 /// Nothing here takes nearly so long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lets one test run at a time. A new process holds all file locks of the process that starts it
-/// until it runs its own program, so a test that opens stores fails beside one that starts
-/// programs.
+/// Lets one test run at a time. A new process holds all file locks of its parent until it runs its
+/// own program. If one test started a program while another opened a store, the store could be
+/// locked.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

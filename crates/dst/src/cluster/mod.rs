@@ -163,14 +163,14 @@ pub struct Cluster {
     snapshot_transfers: BTreeMap<u64, SnapshotTransfer>,
     clients: ClientPool,
     lease_clients: LeaseClients,
-    /// In a run with users.
+    /// `Some` in a run with users.
     auth: Option<AuthClients>,
     checker: InvariantChecker,
     quiet: QuietPhase,
     message_triggers: MessageTriggers,
-    /// In a run that wipes disks.
+    /// `Some` in a run that wipes disks.
     wiped_disks: Option<WipedDisks>,
-    /// In a run with disks that stall.
+    /// `Some` in a run with disks that stall.
     stalled_disks: Option<StalledDisks>,
     newest_id: u64,
     pub metrics: RunMetrics,

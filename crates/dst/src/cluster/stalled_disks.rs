@@ -21,14 +21,13 @@ use crate::rng::Rng;
 
 /// When the first stall may start.
 const FIRST_STALL: Micros = 3 * SECOND;
-/// Length of the phase in which disks stall and nothing else is wrong.
+/// Length of the phase with stalled disks and no other fault.
 const STALL_PHASE: Micros = 20 * SECOND;
 /// One election time-out of a member without a drifting clock.
 const ELECTION_TIMEOUT: Micros = SECOND;
 /// Longest time between a write that the stalled disk holds up and the end of leadership.
 const HAND_OVER_MAX: Micros = 5 * ELECTION_TIMEOUT / 2;
-/// Longest time between the end of a stall and the tick at which the member's disk counts as
-/// working.
+/// Longest time from the end of a stall until the member's disk must count as working.
 const RECOVERY_MAX: Micros = 5 * ELECTION_TIMEOUT;
 
 #[derive(Debug)]

@@ -25,7 +25,8 @@ use crate::machine::{CLUSTER_ID, Machine, member_description, peer_url};
 use crate::proposals::{Proposal, encode};
 use crate::rng::Rng;
 
-/// Longer than any delay of a message, with that of its duplicate.
+/// Shortest time that a wiped member is down. Any message that it sent before, and its duplicate,
+/// arrive sooner.
 const DOWN_MIN: Micros = 7 * SECOND;
 
 #[derive(Debug)]
@@ -227,7 +228,7 @@ impl Cluster {
         self.plan_wiped(wait, WipedDiskEvent::Ask(id));
     }
 
-    /// `term` is the term in which a quorum has confirmed the leader `id`.
+    /// `term` is the term of the leader `id`, if a quorum has confirmed it.
     pub(super) fn report_to_wiped(&mut self, id: u64, asking: u64, term: Option<u64>) {
         let (member, _) = self.new_member(asking);
         let Some(running) = self.running(id) else { return };

@@ -11,8 +11,8 @@
 //!
 //! * bbolt fills the page with zeros when it commits, so zeros in the trailer's place show that
 //!   bbolt wrote the page. A damaged trailer is not zero.
-//! * Damage of the first copy is noticed by the second, which takes its place. Without it, the file
-//!   would open with the commit before, and no reader could tell.
+//! * The second copy shows damage of the first, and is read in its place. A file with one copy
+//!   would open at the commit before, and no reader could notice that.
 
 use super::checksums::TableRoot;
 use super::page::{META_FLAG, PAGE_HEADER_BYTES, PAGE_ID_MAX, PageHeader, PageId, u32_at, u64_at};

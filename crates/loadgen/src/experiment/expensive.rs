@@ -28,17 +28,17 @@ use crate::servers::ClusterOptions;
 use crate::workload::Workload;
 use crate::{Error, Result, connection};
 
-/// With one read a second, a tenth of all requests meet it. So the 99th percentile of the others is
-/// far within those requests, and not at their edge.
+/// Least time that the expensive read holds its lock. At one such read a second, a tenth of all
+/// other requests arrive during a hold: more than enough for their 99th percentile to show it.
 pub(super) const HOLD_MIN: Duration = Duration::from_millis(100);
 /// The era whose lock is measured.
 const ERA: &str = "3.2";
-/// The sum of all times for which a read has held that lock.
+/// The metric with the total time that reads have held that lock.
 const HOLDS: &str = "clearlane_lock_hold_seconds_sum{lock=\"readTx\",mode=\"read\"} ";
 /// Number of keys that are read first.
 const FIRST_KEYS: u64 = 2000;
-/// The reads of one measurement. The shortest counts, since what else the machine does makes a read
-/// longer.
+/// Number of reads in one measurement. The shortest one counts, because other work of the machine
+/// makes a read longer.
 const READS: usize = 5;
 const ATTEMPTS: usize = 6;
 /// A large read takes longer for each key than a small one, so a number grows in steps.
@@ -152,7 +152,7 @@ impl<'a> Records<'a> {
         Workload::parse(&format!("seconds = 1\n{keys}{class}"))
     }
 
-    /// Of a key and its value, on average.
+    /// Returns the average size of a key with its value.
     fn bytes_of_key(self) -> u64 {
         let default = Sizes { min: 1024, max: 1024 };
         let value = self.workload(1).map_or(default, |workload| workload.space.value);
@@ -234,7 +234,7 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(keys_for_hold(2000, ms(60), RECORDS), 3900);
         assert_eq!(keys_for_hold(2000, ms(40), RECORDS), 5800);
-        // In steps.
+        // The number at most quadruples in one step.
         assert_eq!(keys_for_hold(2000, ms(1), RECORDS), 8000);
         // Long enough, and not too long.
         assert_eq!(keys_for_hold(120_000, ms(100), RECORDS), 120_000);
