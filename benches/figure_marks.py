@@ -198,7 +198,7 @@ def write(figure, output):
     if rows is None:
         return [f"{figure['name']}: docs have a table with other columns than the output, so nothing was written. "
                 f"Paste the figures, then run: benches/figures made {figure['name']}"]
-    # From the end of a page on, so that the numbers of the lines before it hold.
+    # The last place of a page is written first, so that the line numbers of the places above it stay valid.
     for place in reversed(places):
         page, number, begin, end = place
 

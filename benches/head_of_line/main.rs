@@ -4,13 +4,13 @@
 //! cargo bench --bench head_of_line
 //! ```
 //!
-//! For each era, on records of 1 KiB: the clients of `Class` at random times, which do not depend
-//! on what became of earlier operations, a commit every 100 ms, and one `Load` beside them.
-//! **Timed:** from the time an operation was due to its end. What is still queued when a window
-//! ends counts with its wait so far, and not as served. **Kept out:** filling the store, and the
-//! expensive read, which has as many records as take 30 ms in a calm store. The windows of all eras
-//! and loads are shuffled and repeated; the summary gives the median over the repetitions up to the
-//! 99th percentile, and beyond that takes them together. Results: the terminal, and the picture in
+//! Each era has records of 1 KiB, a commit every 100 ms, and one `Load`. The clients of `Class`
+//! send at random times, whether or not earlier operations have ended. **Timed:** from the time an
+//! operation was due to its end. One still queued at the end of a window counts with its wait so
+//! far, and not as served. **Kept out:** filling the store, and the expensive read, which has as
+//! many records as take 30 ms in a calm store. The windows of all eras and loads are shuffled and
+//! repeated. The summary gives the median over the repetitions up to the 99th percentile, and
+//! beyond that takes them together. Results: the terminal, and the picture in
 //! `target/head_of_line/`. Any option of criterion, such as `-- --save-baseline NAME`, also makes
 //! its report. Settings: `BenchConfig`. Figures: `docs/backend.md`.
 
