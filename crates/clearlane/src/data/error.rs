@@ -61,6 +61,16 @@ pub enum Error {
          --initial-cluster-state=existing"
     )]
     AlreadyBootstrapped(u64),
+    #[error(
+        "the cluster has this member as {0:x}, which was added and has not started yet: start it \
+         with --initial-cluster-state=existing"
+    )]
+    AddedAs(u64),
+    #[error(
+        "the cluster of the members in --initial-cluster exists, and does not have this member: add \
+         it with `etcdctl member add`, and start it with --initial-cluster-state=existing"
+    )]
+    NotOfCluster,
     #[error("cannot join: no member of --initial-cluster answers with the members: {0}")]
     NoPeerAnswered(String),
     #[error(

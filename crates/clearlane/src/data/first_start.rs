@@ -161,6 +161,8 @@ fn decision(member: &NewMember, answers: &[Answer]) -> Result<Option<Option<Admi
     match member.decide(&replies) {
         FirstStart::Admitted(by) => Ok(Some(by)),
         FirstStart::Bootstrapped(id) => Err(Error::AlreadyBootstrapped(id)),
+        FirstStart::AddedAs(id) => Err(Error::AddedAs(id)),
+        FirstStart::NotAdded => Err(Error::NotOfCluster),
         FirstStart::Removed => Err(Error::Member(clearlane_server::Error::Removed)),
         FirstStart::Undecided => Ok(None),
     }

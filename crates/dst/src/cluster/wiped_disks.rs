@@ -187,7 +187,10 @@ impl Cluster {
                 self.metrics.admitted_members += 1;
                 self.start(id)
             }
-            FirstStart::Bootstrapped(_) | FirstStart::Removed => {
+            FirstStart::Bootstrapped(_)
+            | FirstStart::AddedAs(_)
+            | FirstStart::NotAdded
+            | FirstStart::Removed => {
                 self.metrics.refused_members += 1;
                 self.give_up_member(id);
                 Ok(())

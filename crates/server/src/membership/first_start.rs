@@ -30,6 +30,10 @@ pub enum FirstStart {
     Admitted(Option<AdmittingLeader>),
     /// This member has started before.
     Bootstrapped(u64),
+    /// The cluster exists, and this member was added to it under another id.
+    AddedAs(u64),
+    /// The cluster exists, and does not have this member.
+    NotAdded,
     Removed,
     /// Too few members have answered.
     Undecided,
@@ -57,6 +61,9 @@ impl NewMember {
         if let Some(started) = replies.iter().find_map(|reply| self.started_in(reply)) {
             return FirstStart::Bootstrapped(started);
         }
+        if let Some(mistaken) = replies.iter().find_map(|reply| self.mistaken_for_first(reply)) {
+            return mistaken;
+        }
         let in_cluster = || replies.iter().filter(|reply| reply.cluster_id == self.cluster_id);
         if in_cluster().any(|reply| reply.is_removed) {
             return FirstStart::Removed;
@@ -81,6 +88,21 @@ impl NewMember {
             return FirstStart::Admitted(None);
         }
         FirstStart::Undecided
+    }
+
+    /// Finds the mistake if this member, by its flags a first member, is to join the cluster of a
+    /// reply: it was added later, or is still to be added.
+    fn mistaken_for_first(&self, reply: &MembersReply) -> Option<FirstStart> {
+        if self.first.is_empty() || self.is_unrelated(reply) || is_listed(&reply.members, self.id) {
+            return None;
+        }
+        match find_member(&reply.members, self.id, &self.peer_urls) {
+            Some(found) => Some(FirstStart::AddedAs(found.id)),
+            None => {
+                let is_other = reply.leader_term != 0 && reply.cluster_id != self.cluster_id;
+                is_other.then_some(FirstStart::NotAdded)
+            }
+        }
     }
 
     /// Whether this is a member of a cluster with another token, which has none of the first members.
@@ -195,6 +217,19 @@ mod tests {
         assert_eq!(mistaken.decide(&[old(2, 4, &[1])]), refused);
         let removed = MembersReply { is_removed: true, ..old(2, 3, &[]) };
         assert_eq!(asking(4, 3).decide(&[removed]), FirstStart::Removed);
+    }
+
+    #[test]
+    fn a_member_that_starts_as_a_first_one_by_mistake_is_refused() {
+        let mut again = leader(2, 3, &[2, 3]);
+        again.members[0].id = 77;
+        assert_eq!(asking(1, 3).decide(&[again.clone()]), FirstStart::AddedAs(77));
+        again.is_removed = true;
+        assert_eq!(asking(1, 3).decide(&[new(3), again]), FirstStart::AddedAs(77));
+        let others = MembersReply { cluster_id: 8, ..leader(2, 3, &[1, 2, 3]) };
+        assert_eq!(asking(4, 4).decide(&[others.clone()]), FirstStart::NotAdded);
+        let without_leader = MembersReply { leader_term: 0, ..others };
+        assert_eq!(asking(4, 4).decide(&[without_leader]), FirstStart::Undecided);
     }
 
     #[test]
