@@ -87,7 +87,7 @@ impl SimpleTokens {
         if !is_it || assigned.expires.is_some_and(|expires| expires <= now) {
             return None;
         }
-        assigned.expires = Some(now + self.ttl);
+        assigned.expires = Some(now.saturating_add(self.ttl));
         Some(Arc::clone(&assigned.username))
     }
 
@@ -102,9 +102,9 @@ impl SimpleTokens {
 
     /// Forgets the tokens whose time is over, and starts the time of those that were not used yet.
     pub fn expire(&self, now: Duration) {
-        self.by_index
-            .lock()
-            .retain(|_, assigned| *assigned.expires.get_or_insert(now + self.ttl) > now);
+        self.by_index.lock().retain(|_, assigned| {
+            *assigned.expires.get_or_insert(now.saturating_add(self.ttl)) > now
+        });
     }
 }
 
