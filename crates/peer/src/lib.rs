@@ -126,7 +126,8 @@ impl Peers {
         tokio::spawn(PeerTableUpdater::new(&context).run(strangers));
         tokio::spawn(snapshot::run_snapshot_sender(context, ends.snapshots));
         let (publish, published) = watch::channel(false);
-        tokio::spawn(publish::publish(handle, name, client_urls, publish));
+        let table = Arc::clone(&ends.table);
+        tokio::spawn(publish::publish(handle, name, client_urls, table, publish));
         Ok(Peers {
             table: ends.table,
             stop: ends.stop,
