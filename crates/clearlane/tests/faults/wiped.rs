@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
+use std::time::Instant;
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::{
@@ -10,7 +11,7 @@ use clearlane_proto::etcdserverpb::{
 };
 
 use crate::program::{
-    Program, kv_with_timeout, members, members_with_tls, patient_channel, short_pause,
+    Program, TIMEOUT, kv_with_timeout, members, members_with_tls, patient_channel, short_pause,
 };
 use crate::support;
 use crate::writers::{check_keys_present, value_of};
@@ -18,12 +19,16 @@ use crate::writers::{check_keys_present, value_of};
 const REFUSED: &str = "has already been bootstrapped";
 const WAITS: &str = "cannot know yet whether it has started before";
 
-/// Puts that are acknowledged.
+/// Puts that are acknowledged. A proposal that is forwarded to a leader that was killed is lost, so
+/// a put is tried again.
 async fn put(member: &Program, keys: std::ops::Range<usize>) -> Vec<String> {
     let mut client = kv_with_timeout(member.client).await;
     let keys: Vec<String> = keys.map(|number| format!("w{number}")).collect();
     for key in &keys {
-        client.put(support::put(key, value_of(key))).await.unwrap();
+        let begin = Instant::now();
+        while let Err(status) = client.put(support::put(key, value_of(key))).await {
+            assert!(begin.elapsed() < TIMEOUT, "{status}");
+        }
     }
     keys
 }
