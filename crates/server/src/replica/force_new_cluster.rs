@@ -3,14 +3,15 @@
 //! Its log gets a few more entries, as if they had been agreed on:
 //!
 //! ```text
-//!   log       1 … 40 committed │ 41 42 not committed
-//!   becomes   1 … 40           │ 41 promote this one, if it is a learner
-//!                              │ 42 remove one other │ 43 remove the next   all committed
+//!   log       1 … 40 committed │ 41 42
+//!   becomes   1 … 40             41 42 │ 43 promote this one, if it is a learner
+//!                                      │ 44 remove one other │ 45 remove the next   all committed
 //! ```
 //!
-//! What was not committed is dropped: it was not acknowledged to any client. The entries are
-//! applied at the start as all others are. The other members must not be started again: they do not
-//! know that they were removed, and would be a second cluster of the same id.
+//! The entries after the commit index stay, as they would for a leader without other voters: the
+//! log learns of a commit later than the clients, so they may be acknowledged. Only a removal of
+//! this member is dropped, with all after it. The other members must not be started again: they do
+//! not know that they were removed, and would be a second cluster of the same id.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +47,10 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let own = contents.metadata.node_id;
     let (hard_state, found) = reach_store(&opened.progress, &mut wal, contents, &storage.wal)?;
     let applied = opened.progress.index;
-    let commit = hard_state.commit.max(applied);
+    let known_commit = hard_state.commit.max(applied);
+    let is_kept = |entry: &&Entry| entry.index <= known_commit || !removes(entry, own);
+    let commit = found.iter().take_while(is_kept).last().map_or(0, |entry| entry.index);
+    let commit = commit.max(known_commit);
     // An entry may be on disk before the hard state with its term.
     let terms = found.iter().filter(|entry| entry.index <= commit);
     let term = terms.map(|entry| entry.term).fold(hard_state.term.max(1), u64::max);
@@ -80,7 +84,15 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     Ok(others)
 }
 
-/// A committed entry that is not applied yet. It counts even if it will be refused, but for one
+/// Whether the entry removes a member.
+fn removes(entry: &Entry, member: u64) -> bool {
+    let change =
+        (entry.kind == EntryKind::ConfChange).then(|| ConfChange::decode(&entry.data).ok());
+    let change = change.flatten().and_then(|change| MemberChange::parse(&change).ok());
+    matches!(change, Some(MemberChange::Remove { id }) if id == member)
+}
+
+/// An entry that is not applied yet. It counts even if it will be refused, but for one
 /// that does not parse: the removal of a missing member is refused, too.
 fn apply_committed(known: &mut BTreeMap<u64, bool>, entry: &Entry) -> Result<()> {
     if entry.kind != EntryKind::ConfChange {

@@ -102,7 +102,7 @@ impl ReplicaHost {
         bootstrap(&self.storage(), Metadata { node_id: self.id, cluster_id: 77 }, first)
     }
 
-    fn storage(&self) -> StorageConfig {
+    pub(crate) fn storage(&self) -> StorageConfig {
         StorageConfig {
             files: Arc::clone(&self.disk) as _,
             wal_dir: Path::new(DIR).to_owned(),

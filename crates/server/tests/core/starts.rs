@@ -1,7 +1,7 @@
 //! After a crash: what was answered is there, once, and the log is no longer than it must be.
 
 use clearlane_server::membership::MemberChange;
-use clearlane_server::replica::{ReplicaConfig, RequestOutcome};
+use clearlane_server::replica::{ReplicaConfig, RequestOutcome, force_new_cluster};
 use clearlane_server::{AppliedPosition, Error};
 
 use crate::replica_cluster::ReplicaCluster;
@@ -25,6 +25,27 @@ fn every_write_is_there_once_whenever_the_store_was_committed() {
         assert_eq!(lab.host(1).get("a"), (Some("9".to_owned()), 11), "commit at {commit_at:?}");
         lab.put(1, "a", "10");
         assert_eq!(lab.host(1).get("a").1, 12, "no revision is used twice or left out");
+    }
+}
+
+/// Clients learn of a commit before the log does.
+#[test]
+fn a_forced_cluster_has_the_last_acknowledged_write() {
+    for survivor in 1..=3 {
+        let mut lab = ReplicaCluster::new(3, settings());
+        let leader = lab.leader();
+        for number in 0..5 {
+            let answer = lab.put(leader, "a", &number.to_string());
+            assert!(matches!(answer, RequestOutcome::Applied(Ok(_))));
+        }
+        (1..=3).for_each(|id| lab.crash(id));
+        let removed = force_new_cluster(&lab.host(survivor).storage()).unwrap();
+        assert_eq!(removed.len(), 2);
+        lab.start(survivor);
+        assert_eq!(lab.leader(), survivor);
+        let answer = lab.put(survivor, "b", "after");
+        assert!(matches!(answer, RequestOutcome::Applied(Ok(_))));
+        assert_eq!(lab.host(survivor).get("a"), (Some("4".to_owned()), 7));
     }
 }
 
