@@ -26,7 +26,7 @@ use super::scan::OpenSegment;
 use super::segment_name::SegmentName;
 use super::{Append, Options, ShortTail, TEMPORARY_NAMES, allocate, segment_length};
 use crate::error::{Error, Result};
-use crate::files::FileSystem;
+use crate::files::{FileSystem, remove_if_there};
 use crate::wire::{Entry, HardState, Metadata, Record, RecordKind, WalSnapshot};
 
 /// At this number of bytes the buffer is written, without waiting for a sync.
@@ -356,7 +356,8 @@ impl Wal {
             let Some((name, segment)) = self.earlier_segments.pop_front() else { break };
             let path = self.wal_dir.dir.join(name.to_string());
             // One by one, or a power cut could bring back the older of two.
-            let gone = self.wal_dir.files.remove(&path);
+            // An operator may have removed it.
+            let gone = remove_if_there(&*self.wal_dir.files, &path);
             let gone = gone.and_then(|()| self.wal_dir.files.sync_dir(&self.wal_dir.dir));
             self.latch_error(gone, "remove a segment before it")?;
             drop(segment);
