@@ -8,6 +8,8 @@ use clearlane_rpc::{http, serve};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
+/// etcd refuses to start with no more.
+const FILES_MIN: usize = 150;
 /// For the log, the store, and connections to other members.
 const OWN_FILES: usize = 160;
 /// With the one for handshakes before it, and what each runtime waits with.
@@ -21,10 +23,20 @@ pub(crate) struct AllowedConnections {
     pub(crate) default: usize,
 }
 
-/// Raises the limit of open files.
-pub(crate) fn allowed_connections(net_threads: usize, metrics_ports: usize) -> AllowedConnections {
+/// Raises the limit of open files. The error is a limit that no member can work with.
+pub(crate) fn allowed_connections(
+    net_threads: usize,
+    metrics_ports: usize,
+) -> Result<AllowedConnections, String> {
     let files = raise_open_files().and_then(|files| usize::try_from(files).ok());
-    connections_of(files.unwrap_or(usize::MAX), reserved_files(net_threads, metrics_ports))
+    let files = files.unwrap_or(usize::MAX);
+    if files <= FILES_MIN {
+        return Err(format!(
+            "the limit of open files is {files}, and must be more than {FILES_MIN}: raise it with \
+             `ulimit -n`, or LimitNOFILE= of systemd"
+        ));
+    }
+    Ok(connections_of(files, reserved_files(net_threads, metrics_ports)))
 }
 
 /// What the limit of clients' connections does not count.

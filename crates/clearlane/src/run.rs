@@ -155,7 +155,7 @@ fn run_member(mut config: Config) -> Result<Infallible, BoxError> {
     // The log's files have the rights that the operator's umask gives: other programs collect them.
     logging::start(&config.log)?;
     exit_on_panic();
-    set_process_limits(&mut config);
+    set_process_limits(&mut config)?;
     // Not with its arguments: there may be a password among them.
     tracing::info!(
         version = maintenance::ETCD_VERSION,
@@ -176,7 +176,7 @@ fn run_member(mut config: Config) -> Result<Infallible, BoxError> {
     Err(error)
 }
 
-fn set_process_limits(config: &mut Config) {
+fn set_process_limits(config: &mut Config) -> Result<(), BoxError> {
     process_limits::keep_files_private();
     if !config.core_files {
         process_limits::prevent_core_files();
@@ -184,7 +184,7 @@ fn set_process_limits(config: &mut Config) {
     let net_threads = net_thread_count(config);
     let connections_max = &mut config.rpc.connections.connections_max;
     let allowed =
-        process_limits::allowed_connections(net_threads, config.http.listen_metrics.len());
+        process_limits::allowed_connections(net_threads, config.http.listen_metrics.len())?;
     if *connections_max > allowed.max {
         tracing::warn!(
             wanted = *connections_max,
@@ -196,6 +196,7 @@ fn set_process_limits(config: &mut Config) {
         0 => allowed.default,
         wanted => wanted.min(allowed.max),
     };
+    Ok(())
 }
 
 fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {

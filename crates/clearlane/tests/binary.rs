@@ -658,3 +658,17 @@ fn an_error_of_a_directory_has_its_path() {
     let said = failure(&mut member(Path::new("/proc/clearlane"), &[]));
     assert!(said.starts_with("clearlane: /proc/clearlane/member: "), "{said}");
 }
+
+#[test]
+fn too_few_open_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let script =
+        r#"ulimit -n 150; exec "$0" --data-dir="$1" --listen-client-urls=http://127.0.0.1:0"#;
+    let mut program = Command::new("sh");
+    program.args(["-c", script, env!("CARGO_BIN_EXE_clearlane")]).arg(dir.path().join("new"));
+    let told = failure(&mut program);
+    let words =
+        "the limit of open files is 150, and must be more than 150: raise it with `ulimit -n`";
+    assert!(told.contains(words), "{told}");
+    assert!(!dir.path().join("new").exists());
+}

@@ -273,8 +273,10 @@ fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
         connections.keep_alive_interval = interval;
         connections.keep_alive_timeout = timeout;
     }
-    let streams_max = flags.count("max-concurrent-streams");
-    connections.concurrent_streams_max = u32::try_from(streams_max).unwrap_or(u32::MAX);
+    connections.concurrent_streams_max = match flags.count("max-concurrent-streams") {
+        0 => u32::MAX,
+        max => u32::try_from(max).unwrap_or(u32::MAX),
+    };
     connections.certificates_name_users = flags.switch("client-cert-auth");
     connections.ping_min_interval = flags.time("grpc-keepalive-min-time")?;
     connections.connections_max = flags.size("max-connections");

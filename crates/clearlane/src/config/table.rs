@@ -182,8 +182,9 @@ const REQUESTS: &[Flag] = &[
     flag("max-txn-ops", Count, "128").help("Maximum number of operations in a transaction."),
     flag("max-request-bytes", Count, "1572864")
         .help("Maximum size of a write request, in bytes, as an entry of the log."),
-    flag("max-concurrent-streams", Count, "4294967295")
-        .help("Maximum number of concurrent streams (requests) of a client connection."),
+    flag("max-concurrent-streams", Count, "4294967295").help(
+        "Maximum number of concurrent streams (requests) of a client connection (0: no limit).",
+    ),
     flag("grpc-keepalive-min-time", Duration, "5s")
         .help("Minimum time between two pings of a client; one that sends more is disconnected."),
     flag("grpc-keepalive-interval", Duration, "2h0m0s")
