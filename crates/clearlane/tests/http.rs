@@ -375,13 +375,15 @@ fn half_a_connection_is_enough_for_an_answer() {
     assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
 }
 
-/// A stream ends with its client, also if nothing is sent on it; whether the client has sent all or
-/// not.
+/// A stream ends with its client, also if nothing is sent on it; whether the client has sent all, or
+/// a part, or a byte more.
 #[test]
 fn a_stream_without_a_reader_ends() {
     let running = Running::start();
     for (gone, body) in
-        ["8\r\n{\"ID\":7}\r\n0\r\n\r\n", "8\r\n{\"ID\":7}\r\n"].into_iter().enumerate()
+        ["8\r\n{\"ID\":7}\r\n0\r\n\r\n", "8\r\n{\"ID\":7}\r\n", "8\r\n{\"ID\":7}\r\n0\r\n\r\nG"]
+            .into_iter()
+            .enumerate()
     {
         let mut connection = running.connect();
         let head = "POST /v3/lease/keepalive HTTP/1.1\r\nHost: localhost\r\n\

@@ -17,6 +17,7 @@
 pub mod bulk_turn;
 pub mod coalescing_writer;
 pub mod connection_limit;
+pub mod departed_client;
 mod frame_scanner;
 mod free_ports;
 pub mod handshake_thread;

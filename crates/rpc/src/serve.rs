@@ -24,6 +24,7 @@ use std::time::Duration;
 use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::coalescing_writer::CoalescingWriter;
 use clearlane_net::connection_limit::ConnectionLimit;
+use clearlane_net::departed_client::DepartedClient;
 use clearlane_net::handshake_thread::{
     ConnectionQueue, EstablishedConnection, EstablishedStream, HandshakeConfig, IncomingConnection,
 };
@@ -431,6 +432,7 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let connection = CoalescingWriter::new(connection, large_responses, turns.clone());
     let connection =
         PingLimiter::new(connection, config.ping_min_interval, config.request_head_timeout, turns);
+    let connection = DepartedClient::new(connection);
     let router = Router { client, read_ahead: ReadAheadMemory::default(), ..router };
     let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use clearlane_net::connection_limit::ConnectionLimit;
+use clearlane_net::departed_client::DepartedClient;
 use clearlane_net::listener::ACCEPT_RETRY_DELAY;
 use clearlane_net::tls::TlsAcceptor;
 use hyper::server::conn::http1;
@@ -76,5 +77,6 @@ where
         }
         async move { Ok::<_, Infallible>(endpoints.handle(request).await) }
     });
-    let _ = http.serve_connection(TokioIo::new(connection), answer).await;
+    let connection = TokioIo::new(DepartedClient::new(connection));
+    let _ = http.serve_connection(connection, answer).await;
 }
