@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use clearlane_contention::now_ns;
 use clearlane_raft::Leadership;
 use clearlane_server::{RequestError, Server};
 use http::HeaderMap;
@@ -67,6 +68,12 @@ pub(crate) fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
         "n" => Duration::from_nanos(count),
         _ => return None,
     })
+}
+
+/// The deadline of a call, on the clock of the locks.
+pub(crate) fn deadline_ns(head: &HeaderMap) -> Option<u64> {
+    let patience = u64::try_from(grpc_timeout(head)?.as_nanos()).unwrap_or(u64::MAX);
+    Some(now_ns().saturating_add(patience))
 }
 
 fn requires_leader(head: &HeaderMap) -> bool {

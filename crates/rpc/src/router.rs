@@ -15,7 +15,6 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 
-use clearlane_contention::now_ns;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
@@ -106,10 +105,7 @@ impl Router {
                     return Ok(error_response(&status));
                 }
             };
-            let until_ns = interceptors::grpc_timeout(request.headers()).map(|patience| {
-                let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-                now_ns().saturating_add(patience)
-            });
+            let until_ns = interceptors::deadline_ns(request.headers());
             let mut request = request.map(|body| {
                 if method.descriptor().is_client_streaming() {
                     tonic::body::Body::new(ReadAheadBody::start(body, &read_ahead))

@@ -30,6 +30,7 @@ use self::bindings::Binding;
 use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::context::ThreadServices;
 use crate::grpc_frame::frame_bytes;
+use crate::interceptors;
 use crate::kv::{self, KvMethod};
 use crate::metrics::counted_call;
 
@@ -38,6 +39,8 @@ use crate::metrics::counted_call;
 const JSON_BYTES_MAX: usize = 4 << 20;
 
 const JSON: &str = "application/json";
+
+const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// Headers with this prefix are metadata of the call, without it.
 const METADATA: &str = "grpc-metadata-";
@@ -90,8 +93,9 @@ async fn call(
     *call.method_mut() = Method::POST;
     *call.uri_mut() = http::Uri::from_static(binding.rpc);
     *call.headers_mut() = metadata(&parts.headers);
+    let until_ns = interceptors::deadline_ns(call.headers());
     *call.extensions_mut() = parts.extensions;
-    let answer = counted_call::call(services.clone(), binding.number, call, None).await;
+    let answer = counted_call::call(services.clone(), binding.number, call, until_ns).await;
     if binding.method.is_server_streaming() {
         Ok(response::stream(answer, binding, cut_off).await)
     } else {
@@ -106,14 +110,14 @@ fn common_name_response() -> Response<Body> {
     crate::http::text(StatusCode::BAD_REQUEST, crate::http::PLAIN, why)
 }
 
-/// The token, and the headers with the prefix [`METADATA`].
+/// The token, the time-out, and the headers with the prefix [`METADATA`].
 fn metadata(headers: &HeaderMap) -> HeaderMap {
     let mut call = HeaderMap::new();
     call.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     call.insert(TE, HeaderValue::from_static("trailers"));
     for (name, value) in headers {
-        if *name == AUTHORIZATION {
-            call.append(AUTHORIZATION, value.clone());
+        if *name == AUTHORIZATION || name == GRPC_TIMEOUT {
+            call.append(name, value.clone());
         } else if let Some(name) = name.as_str().strip_prefix(METADATA)
             && let Ok(name) = name.parse::<HeaderName>()
             && !is_transport_header(&name)
