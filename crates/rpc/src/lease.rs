@@ -17,6 +17,7 @@ use clearlane_proto::etcdserverpb::{
     LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
 };
+use clearlane_raft::read_index::ReadIndexError;
 use clearlane_server::{RequestError, Server};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
@@ -161,9 +162,11 @@ async fn until_leader_answers<T, F: Future<Output = Result<T, RequestError>>>(
 ) -> Result<T, RequestError> {
     loop {
         match ask().await {
-            Err(RequestError::NotLeader | RequestError::NoLeader) => {
-                sleep(LEADER_RETRY_DELAY).await
-            }
+            Err(
+                RequestError::NotLeader
+                | RequestError::NoLeader
+                | RequestError::ReadIndex(ReadIndexError::LeaderChanged),
+            ) => sleep(LEADER_RETRY_DELAY).await,
             done => return done,
         }
     }
