@@ -26,7 +26,7 @@ use crate::interceptors::{RequireLeaderStream, require_leader};
 use crate::lock_queue::{
     LockQueue, LockQueueEntry, client_error, next_responses, prefix_range, wait_for_change,
 };
-use crate::status::Reply;
+use crate::status::{self, Reply};
 
 const OBSERVE_BUFFER_LEN: usize = 16;
 
@@ -178,7 +178,10 @@ impl Election for ElectionService {
                     }
                 }
                 () = changes.closed() => {}
-                () = service.queue.wait_until_stopped() => {}
+                () = service.queue.wait_until_stopped() => {
+                    let stopped = status::from_error(RequestError::Stopped);
+                    let _ = changes.send(Err(stopped)).await;
+                }
             }
         });
         Ok(Response::new(stream))
