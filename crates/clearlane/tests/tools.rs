@@ -201,6 +201,16 @@ fn a_restored_store_begins_further_on() {
     }
     let told = refused(&[&restore[..], &["--mark-compacted"]].concat(), 1);
     assert!(told.contains("give --bump-revision"), "{told}");
+    let new = dir.path().join("new");
+    for bump in [1_u64 << 62, (1 << 62) + 1, u64::MAX] {
+        let flags = [format!("--bump-revision={bump}"), format!("--data-dir={}", new.display())];
+        let told = refused(&[&restore[..], &[&flags[0], &flags[1]]].concat(), 1);
+        assert!(
+            told.contains("--bump-revision ") && told.contains("4611686018427387904"),
+            "{told}"
+        );
+        assert!(!new.exists());
+    }
 }
 
 #[test]

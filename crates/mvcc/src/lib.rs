@@ -51,7 +51,7 @@ pub use interface::{
 pub use key_index::{EncodedLen, KeyIndex, Version};
 pub use kv_hasher::HashKv;
 pub use open::open;
-pub use restore::{LeasedKey, RecoveryInfo};
+pub use restore::{LeasedKey, REVISION_MAX, RecoveryInfo};
 pub use revision::{RecordKind, Revision, RevisionKey};
 pub use tree_index::locked::{CompactionLock, LockedIndex};
 pub use tree_index::persistent::{PersistentIndex, PersistentSnapshot};

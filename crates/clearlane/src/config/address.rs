@@ -34,10 +34,17 @@ pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
     let mut all: Vec<ListenAddress> = Vec::new();
     for url in urls {
         let (at, is_secure) = (url.to_bind_address()?, url.is_secure());
+        let is_there = |known: &ListenAddress| {
+            let has_scheme = if is_secure { known.is_secure } else { known.is_plain };
+            known.address == at && has_scheme
+        };
+        let is_any_port = matches!(&at, BindAddress::Tcp(address) if address.port() == 0);
+        if !is_any_port && all.iter().any(is_there) {
+            continue;
+        }
         let is_other_half = |known: &&mut ListenAddress| {
             // Each port 0 is another port.
-            let is_one = !matches!(&at, BindAddress::Tcp(address) if address.port() == 0);
-            is_one && known.address == at && known.is_secure != is_secure
+            !is_any_port && known.address == at && known.is_secure != is_secure
         };
         match all.iter_mut().find(is_other_half) {
             Some(known) if matches!(at, BindAddress::Tcp(_)) => {
@@ -58,7 +65,7 @@ impl Url {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("{scheme_is}: {text}"));
         };
-        let (is_secure, is_socket) = match scheme {
+        let (is_secure, is_socket) = match scheme.to_ascii_lowercase().as_str() {
             "http" => (false, false),
             "https" => (true, false),
             "unix" => (false, true),
@@ -66,7 +73,8 @@ impl Url {
             _ => return Err(format!("{scheme_is}: {text}")),
         };
         let place = if is_socket { socket(text, rest)? } else { host(text, rest)? };
-        Ok(Url { text: text.to_owned(), is_secure, location: place })
+        let text = format!("{}://{rest}", scheme.to_ascii_lowercase());
+        Ok(Url { text, is_secure, location: place })
     }
 
     pub fn is_secure(&self) -> bool {
@@ -140,11 +148,24 @@ mod tests {
             ("http://localhost:2379", "127.0.0.1:2379"),
             (" http://0.0.0.0:0", "0.0.0.0:0"),
             ("https://[::1]:2379", "[::1]:2379"),
+            ("HTTP://127.0.0.1:2379", "127.0.0.1:2379"),
             ("unix:///run/etcd.sock", "/run/etcd.sock"),
             ("unixs://localhost:2379", "localhost:2379"),
         ] {
             assert_eq!(listen(text).as_deref(), Ok(at), "{text}");
         }
+    }
+
+    #[test]
+    fn an_address_that_is_listed_twice_is_one() {
+        let count = |texts: &[&str]| {
+            let urls: Vec<Url> = texts.iter().map(|text| Url::parse(text).unwrap()).collect();
+            listen_addresses(&urls).unwrap().len()
+        };
+        assert_eq!(count(&["http://127.0.0.1:1", "http://localhost:1"]), 1);
+        assert_eq!(count(&["http://127.0.0.1:1", "https://127.0.0.1:1", "http://127.0.0.1:1"]), 1);
+        assert_eq!(count(&["http://127.0.0.1:0", "http://127.0.0.1:0"]), 2);
+        assert_eq!(count(&["unix://a:1", "unix://a:1", "unix://b:1"]), 2);
     }
 
     #[test]

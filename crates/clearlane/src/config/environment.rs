@@ -9,8 +9,9 @@ use super::error::ConfigError;
 use super::suggestion::did_you_mean;
 use super::table;
 
-/// Set by etcd's own tests for processors that it does not support.
-const NOT_A_FLAG: &str = "ETCD_UNSUPPORTED_ARCH";
+/// etcd's own tests set the first for processors that etcd does not support. Images and install
+/// scripts set the second.
+const NOT_FLAGS: [&str; 2] = ["ETCD_UNSUPPORTED_ARCH", "ETCD_VERSION"];
 
 fn variable(flag: &str) -> String {
     format!("ETCD_{}", flag.to_uppercase().replace('-', "_"))
@@ -25,7 +26,9 @@ pub(super) fn merge(
     let (mut values, mut unknown) = (FlagValues::new(), Vec::new());
     for (set, value) in environment.iter().filter(|(_, value)| !value.is_empty()) {
         let set = set.to_string_lossy();
-        let Some(name) = set.strip_prefix("ETCD_").filter(|_| set != NOT_A_FLAG) else { continue };
+        let Some(name) = set.strip_prefix("ETCD_").filter(|_| !NOT_FLAGS.contains(&&*set)) else {
+            continue;
+        };
         match table::all().find(|flag| variable(flag.name) == set) {
             Some(flag) => {
                 let value = check_value(flag, value, &format!("environment variable {set}"))?;

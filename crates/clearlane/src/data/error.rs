@@ -13,7 +13,8 @@ pub enum Error {
     #[error(
         "{0}; nothing was changed. Remove this member from its cluster, and add it again with an \
          empty data directory, or restore a backup. --unsafe-accept-log-loss starts this member \
-         without the missing entries, though it has acknowledged them"
+         without the missing entries, though it has acknowledged them. If this directory is a copy of \
+         a running member, stop the member and copy it again"
     )]
     LogLoss(clearlane_server::Error),
     #[error("{path}: {source}")]
@@ -58,7 +59,8 @@ pub enum Error {
     #[error(
         "member {0:x} has already been bootstrapped: its data directory is empty, so it has lost \
          what it acknowledged; remove it with `member remove`, and add it again with `member add` and \
-         --initial-cluster-state=existing"
+         --initial-cluster-state=existing. If too few other members are left for that, start one of \
+         them with --force-new-cluster first"
     )]
     AlreadyBootstrapped(u64),
     #[error(
@@ -71,6 +73,8 @@ pub enum Error {
          it with `etcdctl member add`, and start it with --initial-cluster-state=existing"
     )]
     NotOfCluster,
+    #[error("cannot join: --initial-cluster names no other member of the existing cluster")]
+    NoOtherMember,
     #[error("cannot join: no member of --initial-cluster answers with the members: {0}")]
     NoPeerAnswered(String),
     #[error(

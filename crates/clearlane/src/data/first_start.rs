@@ -130,6 +130,9 @@ impl MemberConfig {
     /// As which member this one was added, and whether as a learner. `None` if only members without
     /// data answer.
     fn find_own(&self, own: &[String], answers: &[Answer]) -> Result<Option<(NewMember, bool)>> {
+        if answers.is_empty() {
+            return Err(Error::NoOtherMember);
+        }
         if answers.iter().all(|answer| answer.reply.is_err()) {
             let why = answers.iter().filter_map(|answer| answer.reply.as_ref().err());
             let why: Vec<&str> = why.map(String::as_str).collect();

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
-use clearlane_mvcc::Revision;
+use clearlane_mvcc::{REVISION_MAX, Revision};
 use clearlane_server::raft_snapshot::open_store_dir;
 use clearlane_server::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
@@ -78,7 +78,9 @@ const SCHEDULED: &[u8] = b"scheduledCompactRev";
 const PROGRESS: [&[u8]; 3] = [b"consistent_index", b"term", b"confState"];
 
 fn restore(flags: &FlagReader) -> Result<String, BoxError> {
-    let bump = i64::try_from(flags.count("bump-revision"))?;
+    let bump = flags.count("bump-revision");
+    let bump = i64::try_from(bump).ok().filter(|bump| *bump <= REVISION_MAX);
+    let bump = bump.ok_or(format!("--bump-revision must be at most {REVISION_MAX}"))?;
     let marks = flags.switch("mark-compacted");
     if marks && bump == 0 {
         return Err(
@@ -225,7 +227,9 @@ fn reset_cluster_and_revision(
         txn.delete(Bucket::Meta, key)?;
     }
     if bump > 0 {
-        now = now.checked_add(bump).ok_or("there is no revision so far on")?;
+        let bumped = now.checked_add(bump).filter(|bumped| *bumped <= REVISION_MAX);
+        let too_far = || format!("--bump-revision leads from {now} to more than {REVISION_MAX}");
+        now = bumped.ok_or_else(too_far)?;
         // A store is at the revision of its last record. etcd's record, for the hash of a member
         // that etcdutl has restored: a put of the key that no client can name.
         txn.put(Bucket::Key, &Revision::new(now, 0).put_key(), b"")?;

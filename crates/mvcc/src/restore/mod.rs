@@ -14,7 +14,8 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use clearlane_engine::{Bucket, Engine, KeyRange, Snapshot};
 
-use self::record_reader::{REVISION_MAX, RecordReader};
+pub use self::record_reader::REVISION_MAX;
+use self::record_reader::RecordReader;
 use crate::compaction::{
     CompactionJob, CompactionTracker, FINISHED_COMPACT_KEY, SCHEDULED_COMPACT_KEY,
     read_compact_revision,

@@ -15,7 +15,7 @@ use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::{Key, SortedRun, SortedRunBuilder};
 
 /// Above this a number counts nothing that has happened, and counting on from it may overflow.
-pub(super) const REVISION_MAX: i64 = 1 << 62;
+pub const REVISION_MAX: i64 = 1 << 62;
 
 /// The parts of a record that the index needs: all but the value.
 #[derive(Clone, PartialEq, Message)]
