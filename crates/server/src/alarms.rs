@@ -92,6 +92,21 @@ impl Alarms {
         (grows && self.is_raised(AlarmType::Nospace)).then_some(RequestRejection::NoSpace)
     }
 
+    /// Removes the alarm NOSPACE of a member that was removed: its disk is no concern of the others.
+    /// Returns whether there was one.
+    pub fn remove_nospace(
+        &mut self,
+        member_id: u64,
+        txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
+    ) -> Result<bool> {
+        let alarm = AlarmMember { alarm: AlarmType::Nospace as i32, member_id };
+        let was_raised = self.raised.remove(&(alarm.alarm, member_id));
+        if was_raised {
+            txn.unset(Bucket::Alarm, &alarm.encode_to_vec())?;
+        }
+        Ok(was_raised)
+    }
+
     /// Applies an alarm request. Returns the alarms that it concerns.
     pub fn apply(
         &mut self,

@@ -338,6 +338,13 @@ impl Applier {
         })?;
         let mut txn = self.store.begin_write()?;
         let applied = Arc::make_mut(&mut self.members).apply(&change, &mut *txn)?;
+        if applied.is_ok() && change.kind == ConfChangeKind::RemoveNode {
+            let mut alarms = Alarms::clone(&self.alarms);
+            if alarms.remove_nospace(change.node_id, &mut *txn)? {
+                self.alarms = Arc::new(alarms);
+                self.ready.report.alarms = Some(Arc::clone(&self.alarms));
+            }
+        }
         let before = &progress.conf_state;
         let after =
             applied.ok().map_or(Some((**before).clone()), |change| before.after_change(change));

@@ -203,7 +203,8 @@ impl RaftLoop<'_> {
     }
 
     /// Raises NOSPACE if the disk is low, and disarms it when there is room. A proposal may be
-    /// applied late, so only an alarm that was seen raised can be seen disarmed.
+    /// applied late, so only an alarm that was seen raised can be seen disarmed. A learner raises
+    /// none, since the others do not need its copy.
     fn update_nospace_alarm(&mut self) {
         let member = self.replica.metadata.node_id;
         let is_raised = self.replica.alarms.is_raised_by(member, AlarmType::Nospace);
@@ -213,7 +214,9 @@ impl RaftLoop<'_> {
         }
         match (self.nospace_alarm, is_raised) {
             // A proposal may have been lost.
-            (NospaceAlarm::None | NospaceAlarm::Proposed, false) if room.is_low() => {
+            (NospaceAlarm::None | NospaceAlarm::Proposed, false)
+                if room.is_low() && !self.state.status.is_learner() =>
+            {
                 self.nospace_alarm = NospaceAlarm::Proposed;
                 self.replica.propose_alarm(alarms::no_space(member));
             }

@@ -2,6 +2,7 @@
 
 use clearlane_proto::etcdserverpb::AlarmType;
 use clearlane_server::alarms;
+use clearlane_server::membership::MemberChange;
 
 use crate::replica_cluster::ReplicaCluster;
 use crate::settings;
@@ -85,4 +86,28 @@ fn one_that_was_taken_back_is_raised_again_at_once() {
     assert!(is_raised(&mut lab, 1, 1));
     assert_eq!(lab.host(1).replica().raft.wait.len(), 0);
     lab.call(1, TestReplica::tick);
+}
+
+#[test]
+fn one_of_a_removed_member_goes_with_it() {
+    let mut lab = ReplicaCluster::new(3, settings());
+    let leader = lab.leader();
+    let follower = leader % 3 + 1;
+    propose_repeatedly(&mut lab, follower, 1);
+    lab.deliver_all();
+    lab.tick(2);
+    assert!(is_raised(&mut lab, leader, follower));
+    let removal = MemberChange::Remove { id: follower };
+    lab.call(leader, |core| core.change_members(&removal));
+    lab.deliver_all();
+    lab.tick(2);
+    let others = (1..=3).filter(|id| *id != follower).collect::<Vec<_>>();
+    for id in &others {
+        assert!(!is_raised(&mut lab, *id, follower));
+    }
+    // It is gone after a restart, too.
+    lab.commit(others[0]);
+    lab.crash(others[0]);
+    lab.start(others[0]);
+    assert!(!is_raised(&mut lab, others[0], follower));
 }
