@@ -99,7 +99,12 @@ impl MemberConfig {
         loop {
             let answers = rounds.ask().await;
             match decision(&member, &answers)? {
-                Some(admitted_by) => return Ok(Identity { admitted_by, ..identity }),
+                Some(admitted_by) => {
+                    if admitted_by.is_none() {
+                        warn_of_silent_members(&answers);
+                    }
+                    return Ok(Identity { admitted_by, ..identity });
+                }
                 None => rounds.wait(Some(&member), &answers).await,
             }
         }
@@ -168,6 +173,19 @@ fn decision(member: &NewMember, answers: &[Answer]) -> Result<Option<Option<Admi
         FirstStart::NotAdded => Err(Error::NotOfCluster),
         FirstStart::Removed => Err(Error::Member(clearlane_server::Error::Removed)),
         FirstStart::Undecided => Ok(None),
+    }
+}
+
+/// Members that did not answer may have data that this cluster will not have.
+fn warn_of_silent_members(answers: &[Answer]) {
+    let silent = answers.iter().filter(|answer| answer.reply.is_err());
+    let silent: Vec<&str> = silent.map(|answer| answer.name.as_str()).collect();
+    if !silent.is_empty() {
+        tracing::warn!(
+            ?silent,
+            "this member starts as a new one, since a majority of the members is new; if a silent \
+             member has data, stop this one and start that one first"
+        );
     }
 }
 

@@ -11,7 +11,7 @@
 //! * There are two or four voters, and half of this number has answered. Two quorums that share the
 //!   member also share another one. The others may need this voter for a quorum.
 //!
-//! Limit: if all other members that took part are down, new members cannot know that it was wiped.
+//! Limit: a wiped member looks new if all other members that took part are down.
 
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
 
