@@ -256,7 +256,10 @@ const ERAS: &[Flag] = &[
          read as 3.5).",
     ),
     flag("read-mode", OneOf(&["", "log", "read-index", "lease", "serializable"]), "")
-        .help("How reads are made linearizable (empty: as in the era; serializable: not at all)."),
+        .help(
+            "How reads are made linearizable (empty: as in the era; serializable: not at all; lease: \
+             needs the same --election-timeout at all members).",
+        ),
     flag("engine", OneOf(&["bolt", "sled", "memory"]), "bolt").help(
         "Storage engine of the store. A member with memory does not start again once its log \
              has a snapshot record.",

@@ -10,7 +10,7 @@
 //! of the term: the member that is to take over does not wait for a time-out, and the message to it
 //! may be on its way for long.
 //!
-//! **If one of four assumptions about clocks and votes is broken, reads are stale**:
+//! **If one of five assumptions about clocks and votes is broken, reads are stale**:
 //! `docs/read-index.md` lists them. Neither etcd nor this crate uses raft's own lease option, which
 //! lasts too long.
 
