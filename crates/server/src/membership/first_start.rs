@@ -223,11 +223,11 @@ mod tests {
     fn a_member_that_starts_as_a_first_one_by_mistake_is_refused() {
         let mut again = leader(2, 3, &[2, 3]);
         again.members[0].id = 77;
-        assert_eq!(asking(1, 3).decide(&[again.clone()]), FirstStart::AddedAs(77));
+        assert_eq!(asking(1, 3).decide(std::slice::from_ref(&again)), FirstStart::AddedAs(77));
         again.is_removed = true;
         assert_eq!(asking(1, 3).decide(&[new(3), again]), FirstStart::AddedAs(77));
         let others = MembersReply { cluster_id: 8, ..leader(2, 3, &[1, 2, 3]) };
-        assert_eq!(asking(4, 4).decide(&[others.clone()]), FirstStart::NotAdded);
+        assert_eq!(asking(4, 4).decide(std::slice::from_ref(&others)), FirstStart::NotAdded);
         let without_leader = MembersReply { leader_term: 0, ..others };
         assert_eq!(asking(4, 4).decide(&[without_leader]), FirstStart::Undecided);
     }
