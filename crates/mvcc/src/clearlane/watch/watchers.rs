@@ -47,6 +47,11 @@ struct Stream {
     watch_ids: WatchIdAllocator,
     /// The unsynced watchers that wait for their task.
     unsynced: VecDeque<WatchId>,
+    /// Number of watchers that are not synced: `Unsynced` or `Syncing`.
+    unsynced_count: usize,
+    /// The watchers whose start revision was not delivered yet when they were added, by start.
+    /// Some of these revisions may be delivered by now.
+    undelivered_starts: BTreeSet<(i64, WatchId)>,
     /// It is among the streams whose watchers may read.
     is_ready: bool,
 }
@@ -105,6 +110,7 @@ impl Watchers {
 
     pub(super) fn close(&mut self, stream: u64) {
         let Some(closed) = self.streams.remove(&stream) else { return };
+        self.unsynced_count -= closed.unsynced_count;
         for (id, watcher) in closed.watchers {
             self.forget(WatcherKey { stream, id }, &watcher);
         }
@@ -149,8 +155,12 @@ impl Watchers {
             of.unsynced.push_back(id);
             SyncState::Unsynced(UnsyncedReader::starting_at(next_revision))
         };
+        if request.start_revision > self.delivered_revision {
+            of.undelivered_starts.insert((request.start_revision, id));
+        }
         self.last_serial += 1;
         self.watcher_count += 1;
+        of.unsynced_count += usize::from(!is_synced);
         self.unsynced_count += usize::from(!is_synced);
         if request.prev_kv {
             self.prev_kv_watchers.insert(&request.keys, key);
@@ -204,16 +214,21 @@ impl Watchers {
     }
 
     fn remove(&mut self, key: WatcherKey) -> bool {
-        let of = self.streams.get_mut(&key.stream);
-        let Some(watcher) = of.and_then(|of| of.watchers.remove(&key.id)) else { return false };
+        let Some(of) = self.streams.get_mut(&key.stream) else { return false };
+        let Some(watcher) = of.watchers.remove(&key.id) else { return false };
+        of.undelivered_starts.remove(&(watcher.request.start_revision, key.id));
+        if !watcher.is_synced() {
+            of.unsynced_count -= 1;
+            self.unsynced_count -= 1;
+        }
         self.forget(key, &watcher);
         true
     }
 
+    /// The caller has removed the watcher from its stream and from the counts of unsynced watchers.
     fn forget(&mut self, key: WatcherKey, watcher: &Watcher) {
-        match watcher.sync_state {
-            SyncState::Synced { .. } => self.synced.remove(&watcher.request.keys, &key),
-            SyncState::Unsynced(_) | SyncState::Syncing { .. } => self.unsynced_count -= 1,
+        if watcher.is_synced() {
+            self.synced.remove(&watcher.request.keys, &key);
         }
         self.watcher_count -= 1;
         if watcher.request.prev_kv {
@@ -295,6 +310,7 @@ impl Watchers {
         let Some(of) = self.streams.get_mut(&key.stream) else { return };
         let Some(watcher) = of.watchers.get_mut(&key.id) else { return };
         watcher.sync_state = SyncState::Unsynced(UnsyncedReader::starting_at(next));
+        of.unsynced_count += 1;
         self.unsynced_count += 1;
         self.synced.remove(&watcher.request.keys, &key);
         of.unsynced.push_back(key.id);
@@ -374,6 +390,7 @@ impl Watchers {
         let next = task.reader.next_revision;
         if done && next > self.delivered_revision {
             watcher.sync_state = SyncState::Synced { from: next };
+            of.unsynced_count -= 1;
             self.unsynced_count -= 1;
             self.synced.insert(&watcher.request.keys, key);
         } else {
@@ -404,7 +421,8 @@ impl Watchers {
         }
     }
 
-    /// Progress for a whole stream, now or once `now` is handed on.
+    /// Progress for a whole stream, now or once `now` is handed on. The time that it takes does not
+    /// depend on the number of watchers, because it runs on a network thread.
     pub(super) fn request_progress(&mut self, stream: u64, now: i64) -> ChannelsToWake {
         if self.streams.get(&stream).is_some_and(|of| !of.watchers.is_empty()) {
             self.progress_requests.insert((now, stream));
@@ -458,8 +476,15 @@ impl Watchers {
 
 impl Stream {
     fn new(channel: Arc<WatchChannel>, watch_ids: WatchIdAllocator) -> Stream {
-        let (watchers, unsynced) = (BTreeMap::new(), VecDeque::new());
-        Stream { channel, watchers, watch_ids, unsynced, is_ready: false }
+        Stream {
+            channel,
+            watchers: BTreeMap::new(),
+            watch_ids,
+            unsynced: VecDeque::new(),
+            unsynced_count: 0,
+            undelivered_starts: BTreeSet::new(),
+            is_ready: false,
+        }
     }
 
     fn next_sync_task(&mut self, stream: u64) -> Option<SyncTask> {
@@ -476,13 +501,21 @@ impl Stream {
         None
     }
 
+    /// Returns whether the stream has watchers and each has a
+    /// [progress revision](Watcher::progress_revision).
     fn is_synced(&self, handed_on: i64) -> bool {
+        let last_start = self.undelivered_starts.last().map(|(start, _)| *start);
         !self.watchers.is_empty()
-            && self.watchers.values().all(|watcher| watcher.progress_revision(handed_on).is_some())
+            && self.unsynced_count == 0
+            && last_start.is_none_or(|start| start <= handed_on)
     }
 }
 
 impl Watcher {
+    fn is_synced(&self) -> bool {
+        matches!(self.sync_state, SyncState::Synced { .. })
+    }
+
     fn detach(self, id: WatchId, handed_on: i64) -> DetachedWatcher {
         let next_revision = match self.sync_state {
             SyncState::Synced { from } => from.max(handed_on + 1),
@@ -541,3 +574,6 @@ impl Watcher {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;
