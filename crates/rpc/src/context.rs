@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::tls::ClientName;
 use clearlane_server::request_trace::RequestTrace;
 use clearlane_server::{Proposal, RequestError, Server};
@@ -23,6 +24,7 @@ pub(crate) struct ThreadServices {
     /// The services that tonic answers.
     pub(crate) grpc: Routes,
     pub(crate) metrics: ThreadMetrics,
+    pub(crate) turns: BulkTurns,
     /// A call longer than the first is logged, and so is a read longer than the second.
     pub(crate) slow_thresholds: (Duration, Duration),
 }

@@ -33,6 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 pub(crate) const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 const KEEP_ALIVE_BUFFER_LEN: usize = 16;
 /// Maximum number of requests of a stream that are handled in one [turn](BulkTurns) of the thread.
+/// Their bytes are bounded by [`request_turns`](crate::request_turns).
 const KEEP_ALIVES_PER_TURN: usize = 16;
 
 #[derive(Clone)]

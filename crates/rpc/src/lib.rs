@@ -37,6 +37,7 @@ mod message_parts;
 pub mod metrics;
 mod range_body;
 mod read_ahead;
+mod request_turns;
 mod response_body;
 mod router;
 pub mod serve;

@@ -316,11 +316,13 @@ fn run_net_thread(
         let services = ThreadServices {
             grpc: grpc_services(&server, &config, &stopped, &turns).prepare(),
             metrics: config.metrics.register_thread(),
+            turns: turns.clone(),
             slow_thresholds: (config.slow_request_threshold, config.slow_apply_threshold),
             server,
         };
         let http = config.http_service(&services.server, &services.metrics);
-        let http = http.with_gateway(services.grpc.clone(), services.slow_thresholds);
+        let grpc = services.grpc.clone();
+        let http = http.with_gateway(grpc, turns.clone(), services.slow_thresholds);
         let client = ClientInfo::without_tls(RemoteAddress::Unix);
         let router = Router { services, http, client, read_ahead: ReadAheadMemory::default() };
         let mut open = JoinSet::new();

@@ -55,7 +55,8 @@ use crate::watch_permissions::{Creation, WatchPermission, WatchPermissions};
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 /// After so many bytes of events the next wait for a turn of the thread.
 const BULK_EVENT_BYTES: usize = 16 << 10;
-/// Maximum number of requests that a stream takes in one [turn](BulkTurns) of the thread.
+/// Maximum number of requests that a stream takes in one [turn](BulkTurns) of the thread. Their
+/// bytes are bounded by [`request_turns`](crate::request_turns).
 const REQUESTS_PER_TURN: usize = 64;
 /// etcd's `grpcOverheadBytes`: a message longer than the longest request and this is cut.
 const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;

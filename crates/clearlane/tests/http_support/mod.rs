@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clearlane_backend::Era;
+use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
 use clearlane_rpc::http::{AccessControl, HttpService, HttpServiceConfig, serve};
@@ -66,9 +67,9 @@ impl Running {
                 let thread = metrics.register_thread();
                 let services = Routes::new(LeaseServer::new(Echo));
                 let plain = HttpService::new(member, metrics, thread, Arc::new(settings));
+                let slow = (Duration::from_secs(60), Duration::from_secs(60));
                 let endpoints = match has_gateway {
-                    true => plain
-                        .with_gateway(services, (Duration::from_secs(60), Duration::from_secs(60))),
+                    true => plain.with_gateway(services, BulkTurns::start(), slow),
                     false => plain,
                 };
                 tokio::select! {

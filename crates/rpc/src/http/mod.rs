@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_server::Server;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
@@ -72,9 +73,14 @@ impl HttpService {
 
     /// Adds the JSON API. A call longer than the first of `slow` is logged, and so is a read longer
     /// than the second.
-    pub fn with_gateway(self, grpc: Routes, slow: (Duration, Duration)) -> HttpService {
+    pub fn with_gateway(
+        self,
+        grpc: Routes,
+        turns: BulkTurns,
+        slow: (Duration, Duration),
+    ) -> HttpService {
         let (server, metrics) = (self.server.clone(), self.thread.clone());
-        let services = ThreadServices { server, grpc, metrics, slow_thresholds: slow };
+        let services = ThreadServices { server, grpc, metrics, turns, slow_thresholds: slow };
         HttpService { gateway: Some(services), ..self }
     }
 

@@ -3,6 +3,9 @@
 //! tonic's services show neither how many messages a stream had nor how it ended; the frames that
 //! pass by do. [`call`] wraps the bodies of a request and of its response, and looks at the heads
 //! of the frames: 5 bytes each, wherever the pieces are cut.
+//!
+//! The body of a request also ends the thread's turn when much of it was read, so that no service
+//! has to count the bytes of its messages.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -22,20 +25,22 @@ use super::rpcs::RpcMethod;
 use super::thread::{CallMetrics, ThreadMetrics};
 use crate::context::ThreadServices;
 use crate::kv::message_bytes_max;
+use crate::request_turns::RequestTurns;
 use crate::{grpc_frame, gzip, status};
 
 /// At its deadline, which is on the clock of the locks, a call ends, also in the middle of its
 /// stream.
 pub(crate) async fn call(
-    ThreadServices { server, mut grpc, metrics: thread, .. }: ThreadServices,
+    ThreadServices { server, mut grpc, metrics: thread, turns, .. }: ThreadServices,
     method: RpcMethod,
     request: Request<Body>,
     until_ns: Option<u64>,
 ) -> Response<Body> {
     let call = thread.start_call(method);
     let (scanner, limit) = (MessageScanner::default(), message_bytes_max(&server));
-    let request =
-        request.map(|body| Body::new(CountedRequestBody { body, scanner, thread, method, limit }));
+    let turns = RequestTurns::new(turns);
+    let request = request
+        .map(|body| Body::new(CountedRequestBody { body, scanner, thread, method, limit, turns }));
     let answered = async {
         let ready = poll_fn(|context| Service::<Request<Body>>::poll_ready(&mut grpc, context));
         let Ok(()) = ready.await;
@@ -93,6 +98,7 @@ struct CountedRequestBody {
     thread: ThreadMetrics,
     method: RpcMethod,
     limit: usize,
+    turns: RequestTurns,
 }
 
 impl http_body::Body for CountedRequestBody {
@@ -104,6 +110,7 @@ impl http_body::Body for CountedRequestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
+        ready!(this.turns.poll_turn(context));
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
             this.scanner.scan(data, |flag, bytes| {
@@ -114,6 +121,7 @@ impl http_body::Body for CountedRequestBody {
                 this.thread.received(this.method, bytes);
                 Ok::<_, Status>(())
             })?;
+            this.turns.record(data.len());
         }
         Poll::Ready(frame)
     }
@@ -199,7 +207,86 @@ impl http_body::Body for CountedResponseBody {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use bytes::{BufMut as _, BytesMut};
+    use clearlane_net::bulk_turn::BulkTurns;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use futures_util::{FutureExt as _, stream};
+    use http_body_util::{BodyExt as _, StreamBody};
+
     use super::*;
+    use crate::grpc_frame::frame_bytes;
+    use crate::metrics::RpcMetrics;
+    use crate::request_turns::BYTES_PER_TURN;
+
+    /// Reads the messages of a watch stream, which are all there. Returns the numbers of bytes that
+    /// were read without a pause.
+    async fn bytes_between_pauses(frames: Vec<Bytes>, is_packed: bool) -> Vec<usize> {
+        let limit = 4 << 20;
+        let frames = frames.into_iter().map(|frame| Ok::<_, Status>(Frame::data(frame)));
+        let body = Body::new(StreamBody::new(stream::iter(frames)));
+        let body = match is_packed {
+            true => gzip::decompress_request(Request::new(body), limit).into_body(),
+            false => body,
+        };
+        let mut body = CountedRequestBody {
+            body,
+            scanner: MessageScanner::default(),
+            thread: RpcMetrics::new(false).register_thread(),
+            method: RpcMethod::named("/etcdserverpb.Watch/Watch"),
+            limit,
+            turns: RequestTurns::new(BulkTurns::start()),
+        };
+        let mut read = vec![0];
+        loop {
+            match body.frame().now_or_never() {
+                Some(Some(frame)) => {
+                    let bytes = frame.unwrap().into_data().unwrap().len();
+                    *read.last_mut().unwrap() += bytes;
+                }
+                Some(None) => return read,
+                None => {
+                    read.push(0);
+                    // The runtime grants the turn.
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn a_body_waits_for_a_turn_after_its_bytes() {
+        let message = 10_000;
+        let read = block_on(async {
+            bytes_between_pauses(vec![frame_bytes(&vec![7; message]); 100], false).await
+        });
+        assert_eq!(read.iter().sum::<usize>(), 100 * (message + 5));
+        assert!(read.iter().all(|bytes| *bytes < BYTES_PER_TURN + message + 5), "{read:?}");
+    }
+
+    #[test]
+    fn what_counts_is_the_unpacked_length_of_a_message() {
+        let message = BYTES_PER_TURN + 1;
+        let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+        packed.write_all(&vec![0; message]).unwrap();
+        let packed = packed.finish().unwrap();
+        let mut frames = BytesMut::new();
+        for _ in 0..20 {
+            frames.put_u8(1);
+            frames.put_u32(packed.len() as u32);
+            frames.put_slice(&packed);
+        }
+        assert!(frames.len() < BYTES_PER_TURN, "{} bytes", frames.len());
+        let read = block_on(async { bytes_between_pauses(vec![frames.freeze()], true).await });
+        assert_eq!(read.iter().sum::<usize>(), 20 * (message + 5));
+        assert!(read.iter().all(|bytes| *bytes <= message + 5), "{read:?}");
+    }
 
     #[test]
     fn heads_are_seen_wherever_the_pieces_are_cut() {
