@@ -9,6 +9,7 @@ mod deadlines;
 mod default_era;
 mod deferred_reads;
 mod heads;
+mod large_json;
 mod locks_held;
 mod sizes;
 mod streamed_txns;

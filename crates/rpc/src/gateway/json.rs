@@ -1,17 +1,56 @@
 //! JSON to a message's bytes, and back.
 
-use bytes::Bytes;
+use std::io::{self, Read};
+
+use bytes::{Buf, Bytes};
+use clearlane_net::sched::YieldPoints;
 use prost::Message;
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions};
+use serde_json::Deserializer;
+use serde_json::de::{IoRead, Read as JsonRead};
 use tonic::Status;
+
+/// How many bytes of records cost as much as one byte of JSON, which may be a third of a message:
+/// a [step](YieldPoints::BYTES_PER_STEP) is 2 KiB of JSON.
+const BYTES_PER_JSON_BYTE: usize = 32;
 
 /// No JSON at all is an empty message.
 pub(crate) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes, Status> {
     if json.trim_ascii().is_empty() {
         return Ok(Bytes::new());
     }
+    deserialize(kind, Deserializer::from_slice(json))
+}
+
+/// Does the same with [`YieldPoints`], for a thread that computes for long. The column in an error
+/// may be the next one.
+pub(crate) fn to_message_in_steps(kind: &MessageDescriptor, json: Bytes) -> Result<Bytes, Status> {
+    if json.trim_ascii().is_empty() {
+        return Ok(Bytes::new());
+    }
+    let steps = YieldPoints::default();
+    deserialize(kind, Deserializer::new(IoRead::new(JsonInSteps { json, steps })))
+}
+
+struct JsonInSteps {
+    json: Bytes,
+    steps: YieldPoints,
+}
+
+impl Read for JsonInSteps {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = into.len().min(self.json.len());
+        self.json.copy_to_slice(&mut into[..length]);
+        self.steps.advance(length * BYTES_PER_JSON_BYTE);
+        Ok(length)
+    }
+}
+
+fn deserialize<'json>(
+    kind: &MessageDescriptor,
+    mut reader: Deserializer<impl JsonRead<'json>>,
+) -> Result<Bytes, Status> {
     let options = DeserializeOptions::new().deny_unknown_fields(false);
-    let mut reader = serde_json::Deserializer::from_slice(json);
     let message = DynamicMessage::deserialize_with_options(kind.clone(), &mut reader, &options)
         .and_then(|message| reader.end().map(|()| message))
         .map_err(|error| malformed_json(&error))?;
@@ -49,4 +88,59 @@ pub(super) fn error_line(status: &Status) -> String {
 pub(super) fn of_status(status: &Status) -> String {
     let message = serde_json::Value::from(status.message());
     format!(r#"{{"code":{},"message":{message}}}"#, status.code() as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bindings;
+    use super::*;
+
+    /// The code, the line and the words of an error.
+    fn without_column(status: Status) -> (tonic::Code, String) {
+        let (line, words) = status.message().split_once("):").unwrap();
+        let (line, _column) = line.rsplit_once(':').unwrap();
+        (status.code(), format!("{line}):{words}"))
+    }
+
+    fn both(path: &str, json: &str) -> Result<Bytes, (tonic::Code, String)> {
+        let kind = bindings::find(path).unwrap().method.input();
+        let at_once = to_message(&kind, json.as_bytes()).map_err(without_column);
+        let in_steps = to_message_in_steps(&kind, json.to_owned().into()).map_err(without_column);
+        assert_eq!(in_steps, at_once, "{json}");
+        at_once
+    }
+
+    #[test]
+    fn in_steps_json_becomes_the_same_message() {
+        let value = "QUJD".repeat(50_000);
+        let put = format!(r#"{{"key":"YQ==", "value":"{value}", "lease":"7", "else":[1,{{}}]}}"#);
+        assert!(both("/kv/put", &put).unwrap().len() > 150_000);
+        let operations = r#"{"requestPut":{"key":"YQ\u003d="}},{},"#.repeat(5_000);
+        let txn = format!(r#"{{"success":[{operations}{{"request_range":{{"limit":3}}}}]}}"#);
+        assert!(both("/kv/txn", &txn).unwrap().len() > 10_000);
+        assert_eq!(both("/kv/put", " \n").unwrap(), Bytes::new());
+    }
+
+    #[test]
+    fn in_steps_the_errors_are_the_same() {
+        let deep = "[".repeat(1000);
+        for json in [
+            "{",
+            "nul",
+            r#"{"key":"YQ==""#,
+            r#"{"key":"YQ=="}}"#,
+            r#"{"key":"YQ=="} x"#,
+            r#"{"key":"*"}"#,
+            r#"{"key":7}"#,
+            r#"{"key":"YQ==","lease":"x"}"#,
+            "{\n\n  \"key\": \"YQ==\",\n  \"lease\": []\n}",
+            "{\n\"key\" \"YQ==\"}",
+            "{\"key\":\"a\nb\"}",
+            r#"{"key":"\x"}"#,
+            "[]",
+            &format!(r#"{{"else":{deep}"#),
+        ] {
+            both("/kv/put", json).unwrap_err();
+        }
+    }
 }

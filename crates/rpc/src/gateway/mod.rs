@@ -5,7 +5,8 @@
 //! are translated to JSON. Of a stream each message is one line `{"result":…}`, an error a last
 //! line `{"error":…}`.
 //!
-//! * A JSON request, or one message of a request stream, has at most [`JSON_BYTES_MAX`] bytes.
+//! * A JSON request, or one message of a request stream, has at most [`JSON_BYTES_MAX`] bytes. The
+//!   read pool decodes all but short ones.
 //! * An answer of more than 64 KiB is translated by a [`json_transcoder`] as the client takes it.
 //! * An error after the first byte breaks the connection off (HTTP/1) or resets the stream
 //!   (HTTP/2).
@@ -75,7 +76,7 @@ async fn call(
         return Ok(common_name_response());
     }
     if let Some((kind, method)) = KvMethod::find(binding.rpc) {
-        let message = request::message(body, binding).await?;
+        let message = request::message(&services.server, body, binding).await?;
         let client = ClientInfo::without_tls(RemoteAddress::Gateway);
         let head = services.call_head(metadata(&parts.headers), client);
         let counted = services.metrics.start_call(method);
@@ -83,10 +84,10 @@ async fn call(
         return response::single(answer.map(Body::new), binding).await;
     }
     let (body, cut_off) = if binding.method.is_client_streaming() {
-        let (body, cut_off) = request::stream(body, binding).await?;
+        let (body, cut_off) = request::stream(services.server.clone(), body, binding).await?;
         (body, Some(cut_off))
     } else {
-        let message = request::message(body, binding).await?;
+        let message = request::message(&services.server, body, binding).await?;
         (Body::new(Full::new(frame_bytes(&message))), None)
     };
     let mut call = Request::new(body);
