@@ -79,7 +79,7 @@ pub(super) fn compress_response(answer: Response<ResponseBody>) -> Response<Resp
         ResponseBody::Message(framed) => ResponseBody::Message(compress_frame(framed)),
         body => body,
     };
-    if !matches!(body, ResponseBody::Empty | ResponseBody::Tonic(_)) {
+    if !matches!(body, ResponseBody::Empty | ResponseBody::Tonic { .. }) {
         head.headers.insert(GRPC_ENCODING, GZIP);
     }
     Response::from_parts(head, body)

@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`serve`] | network threads: which has which connection |
+//! | `stream_executor` | resets a stream after its deadline |
 //! | `router` | one request: gRPC, gateway or HTTP |
 //! | `kv`, `unary`, `*_body`, `message_parts`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
 //! | `context`, `interceptors`, `credentials` | one call: may this member answer it? its user |
@@ -43,6 +44,7 @@ mod router;
 pub mod serve;
 mod slow_request;
 mod status;
+mod stream_executor;
 mod txn_body;
 mod unary;
 mod unread_body;

@@ -16,7 +16,6 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_net::coalescing_writer::{ActiveLargeResponses, LargeResponseGuard};
@@ -38,12 +37,10 @@ use crate::message_parts::{
     CHUNK_BYTES, MessageParts, RecordsPart, encode_chunk, encode_record, field_len,
 };
 use crate::response_body::{BodyError, ResponseBody, ok_response};
+use crate::stream_executor::RESET_DELAY;
 
 /// The number of pieces left at which the pool is asked for more.
 const CHUNKS_AHEAD: usize = 8;
-/// Time from a deadline within a message to the reset of the stream.
-const RESET_DELAY: Duration = Duration::from_millis(100);
-
 /// Field numbers of `RangeResponse`.
 const HEADER: u32 = 1;
 const KVS: u32 = 2;

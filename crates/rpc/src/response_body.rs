@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use tonic::Status;
 
 use crate::grpc_frame::FRAME_HEAD_BYTES;
+use crate::message_parts::CHUNK_BYTES;
 use crate::range_body::{DeadlinePassed, StreamedRangeBody};
 use crate::status;
 
@@ -27,15 +28,23 @@ pub(crate) enum ResponseBody {
     /// The same, encoded while it is sent.
     Range(Box<StreamedRangeBody>),
     OkTrailers,
-    Tonic(tonic::body::Body),
+    /// `rest` is sent before the next frame of `body`.
+    Tonic {
+        body: tonic::body::Body,
+        rest: Bytes,
+    },
 }
 
 impl ResponseBody {
+    pub(crate) fn tonic(body: tonic::body::Body) -> ResponseBody {
+        ResponseBody::Tonic { body, rest: Bytes::new() }
+    }
+
     pub(crate) fn message_len(&self) -> usize {
         match self {
             ResponseBody::Message(bytes) => bytes.len() - FRAME_HEAD_BYTES,
             ResponseBody::Range(pieces) => pieces.message_len(),
-            ResponseBody::Empty | ResponseBody::OkTrailers | ResponseBody::Tonic(_) => 0,
+            ResponseBody::Empty | ResponseBody::OkTrailers | ResponseBody::Tonic { .. } => 0,
         }
     }
 }
@@ -48,8 +57,8 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let ResponseBody::Tonic(body) = &mut *self {
-            return Pin::new(body).poll_frame(context).map_err(BodyError::from);
+        if let ResponseBody::Tonic { body, rest } = &mut *self {
+            return poll_tonic(body, rest, context);
         }
         if let ResponseBody::Range(pieces) = &mut *self {
             match ready!(pieces.poll(context)) {
@@ -71,7 +80,7 @@ impl Body for ResponseBody {
         let (frame, rest) = match std::mem::take(&mut *self) {
             ResponseBody::Message(bytes) => (Some(Frame::data(bytes)), ResponseBody::OkTrailers),
             ResponseBody::OkTrailers => (Some(Frame::trailers(ok_trailers())), ResponseBody::Empty),
-            ResponseBody::Empty | ResponseBody::Tonic(_) | ResponseBody::Range(_) => {
+            ResponseBody::Empty | ResponseBody::Tonic { .. } | ResponseBody::Range(_) => {
                 (None, ResponseBody::Empty)
             }
         };
@@ -82,7 +91,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             ResponseBody::Empty => true,
-            ResponseBody::Tonic(body) => body.is_end_stream(),
+            ResponseBody::Tonic { body, rest } => rest.is_empty() && body.is_end_stream(),
             ResponseBody::Message(_) | ResponseBody::Range(_) | ResponseBody::OkTrailers => false,
         }
     }
@@ -90,12 +99,32 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             ResponseBody::Empty => SizeHint::with_exact(0),
-            ResponseBody::Tonic(body) => body.size_hint(),
-            ResponseBody::Message(_) | ResponseBody::Range(_) | ResponseBody::OkTrailers => {
-                SizeHint::default()
-            }
+            ResponseBody::Tonic { body, rest } if rest.is_empty() => body.size_hint(),
+            ResponseBody::Tonic { .. }
+            | ResponseBody::Message(_)
+            | ResponseBody::Range(_)
+            | ResponseBody::OkTrailers => SizeHint::default(),
         }
     }
+}
+
+/// Returns the next frame, with at most [`CHUNK_BYTES`] of data. hyper gives a frame to h2 when a
+/// part of it fits into the client's window, so h2 keeps at most this much of a body.
+fn poll_tonic(
+    body: &mut tonic::body::Body,
+    rest: &mut Bytes,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    if rest.is_empty() {
+        let frame = ready!(Pin::new(body).poll_frame(context)).transpose()?;
+        match frame.map(Frame::into_data) {
+            None => return Poll::Ready(None),
+            Some(Err(other)) => return Poll::Ready(Some(Ok(other))),
+            Some(Ok(data)) => *rest = data,
+        }
+    }
+    let chunk = rest.split_to(rest.len().min(CHUNK_BYTES));
+    Poll::Ready(Some(Ok(Frame::data(chunk))))
 }
 
 /// Resets the stream with `CANCEL`, which grpc-go reports as an expired deadline.
@@ -118,4 +147,29 @@ pub(crate) fn ok_response(answer: ResponseBody) -> Response<ResponseBody> {
 /// Trailers only: the status is in the head.
 pub(crate) fn error_response(status: &Status) -> Response<ResponseBody> {
     status.clone().into_http()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt as _, Full};
+
+    use super::*;
+
+    #[test]
+    fn a_large_frame_of_tonic_is_sent_in_chunks() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let bytes: Bytes = (0..2 * CHUNK_BYTES + 7).map(|byte| byte as u8).collect();
+            let mut body = ResponseBody::tonic(tonic::body::Body::new(Full::new(bytes.clone())));
+            let mut sent = Vec::new();
+            for length in [CHUNK_BYTES, CHUNK_BYTES, 7] {
+                assert!(!body.is_end_stream(), "after {} bytes", sent.len());
+                let chunk = body.frame().await.unwrap().unwrap().into_data().unwrap();
+                assert_eq!(chunk.len(), length);
+                sent.extend(chunk);
+            }
+            assert_eq!(sent, bytes);
+            assert!(body.is_end_stream() && body.frame().await.is_none());
+        });
+    }
 }

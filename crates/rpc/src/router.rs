@@ -29,6 +29,7 @@ use crate::kv::KvMethod;
 use crate::metrics::{RpcMethod, counted_call};
 use crate::read_ahead::{ReadAheadBody, ReadAheadMemory};
 use crate::response_body::{ResponseBody, error_response};
+use crate::stream_executor::StreamExecutor;
 use crate::{gzip, kv, unread_body};
 
 #[derive(Clone)]
@@ -37,6 +38,8 @@ pub(crate) struct Router {
     pub(crate) http: HttpService,
     pub(crate) client: ClientInfo,
     pub(crate) read_ahead: ReadAheadMemory,
+    /// The executor of this connection.
+    pub(crate) streams: StreamExecutor,
 }
 
 type ResponseFuture =
@@ -49,6 +52,7 @@ impl Router {
             Some(false) => return refusal(unsupported_content_type(&request), request),
             None => return Box::pin(self.handle_http(request)),
         }
+        self.streams.limit_next(interceptors::grpc_timeout(request.headers()));
         let Some((kind, method)) = KvMethod::find(request.uri().path()) else {
             let Some(method) = RpcMethod::find(request.uri().path()) else {
                 return refusal(error_response(&unknown_method(request.uri())), request);
@@ -75,12 +79,12 @@ impl Router {
         let http = self.http.clone();
         async move {
             if request.version() != Version::HTTP_2 {
-                return Ok(http.handle(request).await.map(ResponseBody::Tonic));
+                return Ok(http.handle(request).await.map(ResponseBody::tonic));
             }
             let (request, unread) = unread_body::recoverable(request);
             let response = http.handle(request).await;
             unread.discard().await;
-            Ok(response.map(ResponseBody::Tonic))
+            Ok(response.map(ResponseBody::tonic))
         }
     }
 
@@ -119,7 +123,7 @@ impl Router {
             }
             let answer = counted_call::call(services, method, request, until_ns).await;
             let answer = if is_packed { gzip::recompress_response(answer) } else { answer };
-            Ok(answer.map(ResponseBody::Tonic))
+            Ok(answer.map(ResponseBody::tonic))
         }
     }
 }

@@ -42,7 +42,7 @@ use clearlane_proto::v3lockpb::lock_server::LockServer;
 use clearlane_server::Server;
 use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -68,6 +68,7 @@ use crate::maintenance::MaintenanceService;
 use crate::metrics::{RpcMetrics, ThreadMetrics};
 use crate::read_ahead::ReadAheadMemory;
 use crate::router::Router;
+use crate::stream_executor::StreamExecutor;
 use crate::watch::WatchService;
 
 /// Threads of a network thread that wait: in an old era one for each read that is under way, in the
@@ -324,7 +325,8 @@ fn run_net_thread(
         let grpc = services.grpc.clone();
         let http = http.with_gateway(grpc, turns.clone(), services.slow_thresholds);
         let client = ClientInfo::without_tls(RemoteAddress::Unix);
-        let router = Router { services, http, client, read_ahead: ReadAheadMemory::default() };
+        let (read_ahead, streams) = Default::default();
+        let router = Router { services, http, client, read_ahead, streams };
         let mut open = JoinSet::new();
         // It ends when the accepting thread does, and that for handshakes.
         while let Some(connection) = connections.recv().await {
@@ -429,13 +431,14 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     client: ClientInfo,
     Conditions { router, config, mut stopped, turns }: Conditions,
 ) {
-    let protocols = http_builder(&config);
+    let streams = StreamExecutor::default();
+    let protocols = http_builder(&config, streams.clone());
     let large_responses = client.large_responses.clone();
     let connection = CoalescingWriter::new(connection, large_responses, turns.clone());
     let connection =
         PingLimiter::new(connection, config.ping_min_interval, config.request_head_timeout, turns);
     let connection = DepartedClient::new(connection);
-    let router = Router { client, read_ahead: ReadAheadMemory::default(), ..router };
+    let router = Router { client, read_ahead: ReadAheadMemory::default(), streams, ..router };
     let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);
     tokio::select! {
@@ -457,8 +460,11 @@ const CONNECTION_WINDOW_BYTES: u32 = 128 << 20;
 /// frames of 15 bytes, stay below the limit of small frames.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
-fn http_builder(config: &ConnectionConfig) -> auto::Builder<TokioExecutor> {
-    let mut protocols = auto::Builder::new(TokioExecutor::new());
+fn http_builder(
+    config: &ConnectionConfig,
+    streams: StreamExecutor,
+) -> auto::Builder<StreamExecutor> {
+    let mut protocols = auto::Builder::new(streams);
     let head_bytes_max = config.request_head_bytes_max;
     protocols
         .http1()

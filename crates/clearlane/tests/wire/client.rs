@@ -54,10 +54,15 @@ pub(crate) struct Reply {
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Client {
+        Client::connect_with_window(address, 16 << 20).await
+    }
+
+    /// `bytes` are the initial window of each stream.
+    pub(crate) async fn connect_with_window(address: SocketAddr, bytes: u32) -> Client {
         let connection = TcpStream::connect(address).await.unwrap();
         connection.set_nodelay(true).unwrap();
         let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(16 << 20).initial_connection_window_size(16 << 20);
+        builder.initial_window_size(bytes).initial_connection_window_size(16 << 20);
         let (requests, connection) = builder.handshake(connection).await.unwrap();
         tokio::spawn(connection);
         Client { requests: requests.ready().await.unwrap() }

@@ -3,18 +3,23 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest, WatchRequest,
+    LeaseKeepAliveRequest, PutRequest, RangeRequest, SnapshotRequest, TxnRequest,
+    WatchCreateRequest, WatchRequest,
 };
 use clearlane_proto::v3electionpb::LeaderRequest;
+use h2::client::ResponseFuture;
 use prost::Message;
 
-use crate::client::{Reply, frame, reply, with_server};
+use crate::client::{Client, Reply, frame, reply, with_server};
 use crate::default_era::{BusyReadPool, sorted};
+use crate::support::op;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
+const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 const WAITS: Duration = Duration::from_millis(300);
 const HEADERS: [(&str, &str); 1] = [("grpc-timeout", "300m")];
 /// Of what is answered in time.
@@ -124,4 +129,65 @@ fn a_deadline_within_a_message_resets_the_stream() {
         assert_eq!(end.and_then(|error| error.reason()), Some(h2::Reason::CANCEL));
         assert!(received < 20 << 20, "{received} bytes");
     });
+}
+
+/// Without window, hyper does not poll the body of a response, which would see the deadline.
+#[test]
+fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
+    with_server(async |server| {
+        let mut client = server.client().await;
+        let value = Bytes::from(vec![7; 1 << 20]);
+        for key in 0..4_u8 {
+            let key = vec![b'k', key].into();
+            let put = PutRequest { key, value: value.clone(), ..PutRequest::default() };
+            assert_eq!(client.call(PUT, &[], &put).await.code, "0");
+        }
+        let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+        let ops = vec![op(Request::RequestRange(all.clone()))];
+        let txn = TxnRequest { success: ops, ..TxnRequest::default() };
+        let all = all.encode_to_vec();
+        let mut calls = vec![
+            (RANGE, all.clone()),
+            ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
+            ("/etcdserverpb.KV/RangeStream", all),
+        ];
+        // More than are sent at a time, so some wait for the others.
+        calls.extend(vec![(SNAPSHOT, Vec::new()); 6]);
+        let mut resets = 0;
+        for window in [0, 1, 65_535] {
+            let mut lazy = Client::connect_with_window(server.server.address(), window).await;
+            let begun = Instant::now();
+            let open = |(path, message): &(&'static str, Vec<u8>)| {
+                let (answer, mut sends) = lazy.open(path, &HEADERS);
+                sends.send_data(frame(0, message), true).unwrap();
+                (*path, answer)
+            };
+            for (path, answer) in calls.iter().map(open).collect::<Vec<_>>() {
+                let about = format!("{path}, window {window}");
+                let end = end_without_capacity(answer).await;
+                let took = begun.elapsed();
+                assert!(WAITS <= took && took < 100 * WAITS, "{about}: {took:?}");
+                match &end {
+                    Ok(code) => assert_eq!(code, "4", "{about}"),
+                    Err(reason) => assert_eq!(*reason, Some(h2::Reason::CANCEL), "{about}"),
+                }
+                resets += usize::from(end.is_err());
+            }
+        }
+        assert!(resets > 0, "no response had begun at its deadline");
+        // None of them has kept its permit.
+        assert_eq!(client.call(SNAPSHOT, &PATIENT, &SnapshotRequest {}).await.code, "0");
+    });
+}
+
+/// Reads a response without returning capacity to the server. Returns its status, or the reason of
+/// the reset. A response has a status if nothing of its message was ready at the deadline.
+async fn end_without_capacity(answer: ResponseFuture) -> Result<String, Option<h2::Reason>> {
+    let (head, mut body) = answer.await.map_err(|error| error.reason())?.into_parts();
+    while let Some(piece) = body.data().await {
+        piece.map_err(|error| error.reason())?;
+    }
+    let trailers = body.trailers().await.map_err(|error| error.reason())?.unwrap_or_default();
+    let code = head.headers.get("grpc-status").or(trailers.get("grpc-status")).unwrap();
+    Ok(code.to_str().unwrap().to_owned())
 }
