@@ -9,6 +9,7 @@
 //! | `context`, `interceptors`, `credentials` | one call: may this member answer it? its user |
 //! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
 //! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], `auth`, `health` | services |
+//! | `snapshot` | the stream of Maintenance's Snapshot |
 //! | `watch_permissions` | which watchers a user may still have |
 //! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
 //! | [`http`], `gateway` | version, health, metrics, and the API in JSON |
@@ -43,6 +44,7 @@ mod response_body;
 mod router;
 pub mod serve;
 mod slow_request;
+mod snapshot;
 mod status;
 mod stream_executor;
 mod txn_body;

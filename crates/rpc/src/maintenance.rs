@@ -8,17 +8,15 @@
 //! | Downgrade | the cluster, through the log | as a write |
 //! | Defragment, Hash, HashKV, Snapshot | this member, from its store | as reading all of it |
 //!
-//! The last four run on threads of their own, so few at a time that they do not fill the machine: a
-//! request that comes then waits.
+//! The last four run on separate threads. Few run at a time, so that they do not fill the machine,
+//! and more requests wait. A [snapshot](crate::snapshot) lasts until its client has taken it, so
+//! snapshots have their own permits and the other three do not wait for them.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use clearlane_engine::{Image, Snapshot};
 use clearlane_mvcc::ReadTxn;
-use clearlane_net::sched::SchedClass;
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use clearlane_proto::etcdserverpb::maintenance_server::Maintenance;
@@ -31,17 +29,16 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::membershippb::DowngradeInfoSetRequest;
 use clearlane_server::corruption::MemberHash;
 use clearlane_server::downgrade::{self, downgrade_info, validate};
-use clearlane_server::snapshot_file::SnapshotWriter;
 use clearlane_server::{RequestError, Server, checksums};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::client_info::as_large_response;
+use crate::client_info::{as_large_response, client_of};
 use crate::context::propose;
 use crate::credentials::server_for;
 use crate::interceptors::{RequiredRole, check_member_can_serve, require_leader};
+use crate::snapshot::{self, SnapshotPermits};
 use crate::status::{self, Reply};
 
 /// The version of etcd whose API this is.
@@ -52,20 +49,22 @@ pub const STORAGE_VERSION: &str = "3.7.0";
 /// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
 const DB_SIZE_MIN: u64 = 4096;
 
-/// On behalf of one network thread.
+/// Maximum number of calls of Defragment, Hash and HashKV that run at a time for one network thread.
 const BLOCKING_CALLS_MAX: usize = 4;
-const SNAPSHOT_CHUNKS_AHEAD: usize = 4;
 /// etcd's time for a request: 5 s, and two election time-outs.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct MaintenanceService {
     server: Server,
+    /// The permits of Defragment, Hash and HashKV.
     permits: Arc<Semaphore>,
+    snapshot_permits: SnapshotPermits,
 }
 
 impl MaintenanceService {
     pub(crate) fn new(server: Server) -> MaintenanceService {
-        MaintenanceService { server, permits: Arc::new(Semaphore::new(BLOCKING_CALLS_MAX)) }
+        let permits = Arc::new(Semaphore::new(BLOCKING_CALLS_MAX));
+        MaintenanceService { server, permits, snapshot_permits: SnapshotPermits::default() }
     }
 
     fn check_can_serve<T>(&self, request: &Request<T>, role: RequiredRole) -> Result<(), Status> {
@@ -164,44 +163,6 @@ fn text(alarm: &AlarmMember) -> String {
     format!("memberID:{} alarm:{kind}", alarm.member_id)
 }
 
-/// A store of another engine is written to a temporary bolt file first.
-fn image_of(server: &Server, snapshot: Arc<dyn Snapshot>) -> Result<Image, RequestError> {
-    let image = Arc::clone(&snapshot).image().map_err(clearlane_server::Error::from)?;
-    if let Some(image) = image {
-        return Ok(image);
-    }
-    let threads = server.threads();
-    threads.require_disk_space(threads.sizes().in_use())?;
-    let image = Image::of_records(&*snapshot, &threads.store_dir().temporary_dir());
-    Ok(image.map_err(clearlane_server::Error::from)?)
-}
-
-/// A client that has gone ends it.
-fn send_snapshot(
-    server: &Server,
-    to_client: &mpsc::Sender<Result<SnapshotResponse, Status>>,
-) -> Result<(), RequestError> {
-    let exporter = server.threads().store().snapshot().map_err(clearlane_server::Error::from)?;
-    // The commit before holds a lock.
-    SchedClass::Batch.apply_to_thread();
-    let image = image_of(server, Arc::clone(exporter.snapshot()))?;
-    // Of the state, only the image is needed.
-    drop(exporter);
-    let mut writer = SnapshotWriter::new(image);
-    while let Some(blob) = writer.next_chunk()? {
-        let message = SnapshotResponse {
-            remaining_bytes: writer.bytes_left(),
-            blob,
-            version: STORAGE_VERSION.to_owned(),
-            ..SnapshotResponse::default()
-        };
-        if to_client.blocking_send(Ok(message)).is_err() {
-            break;
-        }
-    }
-    Ok(())
-}
-
 #[tonic::async_trait]
 impl Maintenance for MaintenanceService {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
@@ -282,22 +243,12 @@ impl Maintenance for MaintenanceService {
         self.require_admin(&request).await?;
         // It begins with a commit.
         self.server.threads().require_disk_space(0).map_err(status::from_error)?;
-        let (to_client, pieces) = mpsc::channel(SNAPSHOT_CHUNKS_AHEAD);
-        let turn = Arc::clone(&self.permits).acquire_owned().await;
-        // The turn may have come late.
+        let client = client_of(request.extensions());
+        let permit = self.snapshot_permits.acquire(&client).await;
+        // The permit may have arrived late.
         self.require_admin(&request).await?;
-        let server = self.server.clone();
-        // None of the runtime's: a thread of class `Batch` may not return to another class.
-        let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
-            let _turn = turn;
-            if let Err(error) = send_snapshot(&server, &to_client) {
-                let _ = to_client.blocking_send(Err(status::from_error(error)));
-            }
-        });
-        let thread = thread.map_err(|error| Status::resource_exhausted(error.to_string()))?;
-        // So the runtime does not end before it.
-        tokio::task::spawn_blocking(|| thread.join());
-        let stream = as_large_response(ReceiverStream::new(pieces), request.extensions());
+        let stream = snapshot::start(&self.server, client, permit)?;
+        let stream = as_large_response(stream, request.extensions());
         let stream = require_leader(&self.server, request.metadata().as_ref(), stream);
         Ok(Response::new(Box::pin(stream)))
     }

@@ -26,6 +26,7 @@ const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
+const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 
 /// Jobs without yield points in all places of the read pool, until it is dropped.
 pub(crate) struct BusyReadPool {
@@ -284,7 +285,7 @@ fn many_keys_of_the_past_are_counted_in_the_read_pool() {
 
 /// Four of them are sent at a time for a network thread, and each waits for its client.
 #[test]
-fn snapshots_that_are_not_taken_hold_up_hashes_alone() {
+fn snapshots_that_are_not_taken_hold_up_other_snapshots_alone() {
     with_server(async |server| {
         let mut client = server.client().await;
         // More than the windows of a client let through.
@@ -297,18 +298,20 @@ fn snapshots_that_are_not_taken_hold_up_hashes_alone() {
         let mut lazy = Vec::new();
         for _ in 0..4 {
             let mut own = server.client().await;
-            let (answer, mut sends) = own.open("/etcdserverpb.Maintenance/Snapshot", &[]);
+            let (answer, mut sends) = own.open(SNAPSHOT, &[]);
             sends.send_data(frame(0, &SnapshotRequest::default().encode_to_vec()), true).unwrap();
             lazy.push((answer.await.unwrap().into_body(), own));
         }
-        let mut hash = spawn_call(&client, HASH_KV, &HashKvRequest::default());
-        assert!(timeout(Duration::from_millis(500), &mut hash).await.is_err(), "a fifth waits");
-        let mut calls = reading_calls();
-        calls.retain(|(path, _)| *path != HASH_KV);
-        all_are_answered(&mut client, calls).await;
+        let mut fifth = spawn_call(&client, SNAPSHOT, &SnapshotRequest::default());
+        assert!(timeout(Duration::from_millis(500), &mut fifth).await.is_err(), "a fifth waits");
+        all_are_answered(&mut client, reading_calls()).await;
         assert_eq!(client.call(PUT, &[], &put("k", "value")).await.code, "0");
-        assert!(!hash.is_finished());
+        for path in ["Hash", "HashKV", "Defragment"] {
+            let path = format!("/etcdserverpb.Maintenance/{path}");
+            assert_eq!(client.raw(&path, &[], frame(0, b"")).await.code, "0", "{path}");
+        }
+        assert!(!fifth.is_finished());
         drop(lazy.pop());
-        assert_eq!(hash.await.unwrap().code, "0");
+        assert_eq!(fifth.await.unwrap().code, "0");
     });
 }
