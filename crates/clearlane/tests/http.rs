@@ -356,6 +356,27 @@ fn requests_in_one_piece_are_answered_in_their_order() {
     assert!(order.is_sorted(), "{replies}");
 }
 
+/// Requests that wait for a page share it.
+#[test]
+fn many_pages_of_metrics_at_once_are_few() {
+    let running = Running::start();
+    let mut connection = running.connect();
+    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let others: Vec<_> = (0..20).map(|_| running.connect()).collect();
+    for mut other in &others {
+        other.write_all(request.as_bytes()).unwrap();
+    }
+    connection
+        .write_all(request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    let mut page = String::new();
+    connection.read_to_string(&mut page).unwrap();
+    assert!(page.contains("\netcd_server_has_leader 1\n"), "{page}");
+    // A request that was dropped while it waited keeps no page from the others.
+    drop(others);
+    assert!(running.ask("GET /metrics", "", "").body.contains("\netcd_server_has_leader 1\n"));
+}
+
 /// A client that has sent all and waits, and one that goes away in the middle.
 #[test]
 fn half_a_connection_is_enough_for_an_answer() {

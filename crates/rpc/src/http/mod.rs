@@ -21,10 +21,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_net::bulk_turn::BulkTurns;
-use clearlane_server::Server;
+use clearlane_server::{RequestError, Server};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::service::Routes;
 
@@ -58,7 +60,11 @@ pub struct HttpService {
     thread: ThreadMetrics,
     gateway: Option<ThreadServices>,
     config: Arc<HttpServiceConfig>,
+    /// Requests for the next page of metrics.
+    page_requests: Arc<Mutex<Vec<PageSender>>>,
 }
+
+type PageSender = oneshot::Sender<Result<Bytes, String>>;
 
 impl HttpService {
     /// Without the JSON API.
@@ -68,7 +74,14 @@ impl HttpService {
         thread: ThreadMetrics,
         settings: Arc<HttpServiceConfig>,
     ) -> HttpService {
-        HttpService { server: member, metrics, thread, gateway: None, config: settings }
+        HttpService {
+            server: member,
+            metrics,
+            thread,
+            gateway: None,
+            config: settings,
+            page_requests: Arc::default(),
+        }
     }
 
     /// Adds the JSON API. A call longer than the first of `slow` is logged, and so is a read longer
@@ -127,11 +140,37 @@ impl HttpService {
         }
     }
 
+    /// A page takes about a millisecond, and a client may ask for thousands at once. Requests that
+    /// wait for the turn of the next page share it.
     async fn metrics(&self) -> Response<Body> {
-        let metrics = Arc::clone(&self.metrics);
-        match self.server.run_where_locks_may_wait(move |server| metrics.render(server)).await {
+        let (sender, page) = oneshot::channel();
+        let waiting = {
+            let mut requests = self.page_requests.lock();
+            requests.push(sender);
+            requests.len()
+        };
+        if waiting == 1 {
+            // On its own: the first request may be cancelled.
+            tokio::spawn(self.clone().render_page());
+        }
+        let stopped = || Err(RequestError::Stopped.to_string());
+        match page.await.unwrap_or_else(|_| stopped()) {
             Ok(page) => text(StatusCode::OK, metrics::CONTENT_TYPE, page),
-            Err(error) => error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+            Err(error) => error_response(StatusCode::SERVICE_UNAVAILABLE, &error),
+        }
+    }
+
+    async fn render_page(self) {
+        if let Some(services) = &self.gateway {
+            services.turns.request().await;
+        }
+        let requests = std::mem::take(&mut *self.page_requests.lock());
+        let metrics = self.metrics;
+        let page = self.server.run_where_locks_may_wait(move |server| metrics.render(server)).await;
+        let page = page.map(Bytes::from).map_err(|error| error.to_string());
+        for request in requests {
+            // A client may be gone.
+            let _ = request.send(page.clone());
         }
     }
 
