@@ -105,7 +105,7 @@ impl NewMember {
         }
     }
 
-    /// Whether this is a member of a cluster with another token, which has none of the first members.
+    /// Whether this is a member of a cluster with another token: it has none of the first members.
     fn is_unrelated(&self, reply: &MembersReply) -> bool {
         !reply.members.is_empty() && !self.first.iter().any(|id| is_listed(&reply.members, *id))
     }
