@@ -15,11 +15,19 @@ use crate::support::TestServer;
 
 /// Sends a request on a connection of its own. Returns the response, with its head.
 async fn post(address: SocketAddr, path: &str, json: &str) -> String {
+    read(send(address, path, json).await).await
+}
+
+async fn send(address: SocketAddr, path: &str, json: &str) -> TcpStream {
     let mut connection = TcpStream::connect(address).await.unwrap();
     let (head, length) = (format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n"), json.len());
     let head = format!("{head}Connection: close\r\nContent-Length: {length}\r\n\r\n");
     connection.write_all(head.as_bytes()).await.unwrap();
     connection.write_all(json.as_bytes()).await.unwrap();
+    connection
+}
+
+async fn read(mut connection: TcpStream) -> String {
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await.unwrap();
     answer
@@ -48,7 +56,8 @@ fn while_long_json_waits_for_the_read_pool_short_json_is_answered() {
         let queued = server.node.read_pool().queued_jobs();
         let long = [
             ("/v3/kv/put", put("a", 20_000)),
-            ("/v3/kv/put", put("b", 1_500_000)),
+            ("/v3/kv/put", put("b", 300_000)),
+            ("/v3/kv/put", put("d", 1_500_000)),
             ("/v3/lease/keepalive", format!("{{\"ID\":\"7\"{}}}", " ".repeat(20_000))),
         ];
         let long =
@@ -63,7 +72,31 @@ fn while_long_json_waits_for_the_read_pool_short_json_is_answered() {
         }
         let range = r#"{"key":"YQ==","range_end":"eg==","count_only":true}"#;
         let answer = post(address, "/v3/kv/range", range).await;
-        assert!(answer.contains(r#""count":"3""#), "{answer}");
+        assert!(answer.contains(r#""count":"4""#), "{answer}");
+    });
+}
+
+#[test]
+fn long_json_is_decoded_one_at_a_time() {
+    with_server(async |server| {
+        let address = server.server.address();
+        let busy = BusyReadPool::of(server);
+        let queued = server.node.read_pool().queued_jobs();
+        let mut long = Vec::new();
+        for key in ["a", "b", "c"] {
+            long.push(send(address, "/v3/kv/put", &put(key, 1_000_000)).await);
+        }
+        until_queued(server, queued + 1).await;
+        for _ in 0..50 {
+            let answer = post(address, "/v3/kv/put", &put("d", 10)).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            assert_eq!(server.node.read_pool().queued_jobs(), queued + 1);
+        }
+        busy.release().await;
+        for connection in long {
+            let answer = read(connection).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
     });
 }
 

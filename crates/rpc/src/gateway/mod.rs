@@ -28,6 +28,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use self::bindings::Binding;
+use self::request::JsonDecoder;
 use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::context::ThreadServices;
 use crate::grpc_frame::frame_bytes;
@@ -53,18 +54,32 @@ pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
     rest.starts_with('/').then_some(rest)
 }
 
-pub(super) async fn handle(services: &ThreadServices, request: Request<Body>) -> Response<Body> {
+/// The gateway of one network thread.
+#[derive(Clone, Debug)]
+pub(super) struct Gateway {
+    services: ThreadServices,
+    decoder: JsonDecoder,
+}
+
+impl Gateway {
+    pub(super) fn new(services: ThreadServices) -> Gateway {
+        let decoder = JsonDecoder::new(services.server.clone());
+        Gateway { services, decoder }
+    }
+}
+
+pub(super) async fn handle(gateway: &Gateway, request: Request<Body>) -> Response<Body> {
     let Some(binding) = path_of_rpc(request.uri().path()).and_then(bindings::find) else {
         return error_response(&Status::not_found("Not Found"));
     };
     if request.method() != Method::POST {
         return error_response(&Status::unimplemented("Method Not Allowed"));
     }
-    call(services, binding, request).await.unwrap_or_else(|status| error_response(&status))
+    call(gateway, binding, request).await.unwrap_or_else(|status| error_response(&status))
 }
 
 async fn call(
-    services: &ThreadServices,
+    Gateway { services, decoder }: &Gateway,
     binding: &'static Binding,
     request: Request<Body>,
 ) -> Result<Response<Body>, Status> {
@@ -76,7 +91,7 @@ async fn call(
         return Ok(common_name_response());
     }
     if let Some((kind, method)) = KvMethod::find(binding.rpc) {
-        let message = request::message(&services.server, body, binding).await?;
+        let message = request::message(decoder, body, binding).await?;
         let client = ClientInfo::without_tls(RemoteAddress::Gateway);
         let head = services.call_head(metadata(&parts.headers), client);
         let counted = services.metrics.start_call(method);
@@ -84,10 +99,10 @@ async fn call(
         return response::single(answer.map(Body::new), binding).await;
     }
     let (body, cut_off) = if binding.method.is_client_streaming() {
-        let (body, cut_off) = request::stream(services.server.clone(), body, binding).await?;
+        let (body, cut_off) = request::stream(decoder.clone(), body, binding).await?;
         (body, Some(cut_off))
     } else {
-        let message = request::message(&services.server, body, binding).await?;
+        let message = request::message(decoder, body, binding).await?;
         (Body::new(Full::new(frame_bytes(&message))), None)
     };
     let mut call = Request::new(body);

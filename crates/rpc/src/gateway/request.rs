@@ -1,12 +1,14 @@
 //! From the body of an HTTP request to the body of a call.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use clearlane_server::threads::JobKind;
 use clearlane_server::{RequestError, Server};
 use futures_util::stream::{self, StreamExt};
 use http_body::Frame;
 use http_body_util::{BodyExt, LengthLimitError, Limited, StreamBody};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tonic::Status;
 use tonic::body::Body;
 
@@ -22,9 +24,48 @@ use crate::status;
 const INLINE_JSON_BYTES_MAX: usize = 16 << 10;
 /// Longer JSON takes a place of the read pool from long answers, and not from short reads.
 const SHORT_JSON_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of requests with longer JSON that a network thread has in the read pool. While
+/// one is decoded, its parts may take forty times the memory of its JSON.
+const LONG_JSON_MAX: usize = 1;
+
+/// Decodes the requests of one network thread.
+#[derive(Clone, Debug)]
+pub(super) struct JsonDecoder {
+    server: Server,
+    long_json: Arc<Semaphore>,
+}
+
+impl JsonDecoder {
+    pub(super) fn new(server: Server) -> JsonDecoder {
+        JsonDecoder { server, long_json: Arc::new(Semaphore::new(LONG_JSON_MAX)) }
+    }
+
+    async fn decode(&self, binding: &'static Binding, json: Bytes) -> Result<Bytes, Status> {
+        let kind = binding.method.input();
+        if json.len() <= INLINE_JSON_BYTES_MAX {
+            return json::to_message(&kind, &json);
+        }
+        let stopped = || status::from_error(RequestError::Stopped);
+        let (job, permit) = if json.len() <= SHORT_JSON_BYTES_MAX {
+            (JobKind::Short, None)
+        } else {
+            let permit = Arc::clone(&self.long_json).acquire_owned().await;
+            (JobKind::Continued, Some(permit.map_err(|_| stopped())?))
+        };
+        let decode = move || {
+            // The job of a request that was dropped may run for some time.
+            let _until_done = permit;
+            json::to_message_in_steps(&kind, json)
+        };
+        let decoded = self.server.threads().read_pool().run(job, decode).await;
+        let message = decoded.ok_or_else(stopped).flatten()?;
+        check_received_size(message.len(), message_bytes_max(&self.server))?;
+        Ok(message)
+    }
+}
 
 pub(super) async fn message(
-    server: &Server,
+    decoder: &JsonDecoder,
     body: Body,
     binding: &'static Binding,
 ) -> Result<Bytes, Status> {
@@ -35,21 +76,7 @@ pub(super) async fn message(
             Status::cancelled("the request was cut off")
         }
     })?;
-    decode(server, binding, json.to_bytes()).await
-}
-
-async fn decode(server: &Server, binding: &'static Binding, json: Bytes) -> Result<Bytes, Status> {
-    let kind = binding.method.input();
-    if json.len() <= INLINE_JSON_BYTES_MAX {
-        return json::to_message(&kind, &json);
-    }
-    let is_short = json.len() <= SHORT_JSON_BYTES_MAX;
-    let job = if is_short { JobKind::Short } else { JobKind::Continued };
-    let decode = move || json::to_message_in_steps(&kind, json);
-    let decoded = server.threads().read_pool().run(job, decode).await;
-    let message = decoded.ok_or_else(|| status::from_error(RequestError::Stopped)).flatten()?;
-    check_received_size(message.len(), message_bytes_max(server))?;
-    Ok(message)
+    decoder.decode(binding, json.to_bytes()).await
 }
 
 /// A stream of requests, and the signal that it was cut off: then its client has gone, and the
@@ -58,13 +85,13 @@ async fn decode(server: &Server, binding: &'static Binding, json: Bytes) -> Resu
 /// The first message is waited for, so that what is wrong with it can be reported in the status of
 /// the response.
 pub(super) async fn stream(
-    server: Server,
+    decoder: JsonDecoder,
     body: Body,
     binding: &'static Binding,
 ) -> Result<(Body, oneshot::Receiver<()>), Status> {
     let (tell, cut_off) = oneshot::channel();
     let splitter = JsonSplitter::default();
-    let mut messages = RequestMessages { server, body, binding, splitter, cut_off_to: Some(tell) };
+    let mut messages = RequestMessages { decoder, body, binding, splitter, cut_off_to: Some(tell) };
     let first = messages.next().await?;
     let later = stream::unfold(messages, |mut messages| async {
         let next = messages.next().await.transpose()?;
@@ -76,7 +103,7 @@ pub(super) async fn stream(
 
 /// Bytes of JSON objects in; a frame for each object out.
 struct RequestMessages {
-    server: Server,
+    decoder: JsonDecoder,
     body: Body,
     binding: &'static Binding,
     splitter: JsonSplitter,
@@ -87,7 +114,7 @@ impl RequestMessages {
     async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             if let Some(json) = self.splitter.next(JSON_BYTES_MAX)? {
-                let message = decode(&self.server, self.binding, json).await?;
+                let message = self.decoder.decode(self.binding, json).await?;
                 return Ok(Some(frame_bytes(&message)));
             }
             match self.body.frame().await {

@@ -33,7 +33,7 @@ use tonic::service::Routes;
 pub use self::access::{AccessControl, EncryptedConnection};
 pub use self::server::{METRICS_CONNECTIONS_MAX, serve};
 use crate::context::ThreadServices;
-use crate::gateway;
+use crate::gateway::{self, Gateway};
 use crate::maintenance::{ETCD_VERSION, STORAGE_VERSION};
 use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 
@@ -58,7 +58,7 @@ pub struct HttpService {
     server: Server,
     metrics: Arc<RpcMetrics>,
     thread: ThreadMetrics,
-    gateway: Option<ThreadServices>,
+    gateway: Option<Gateway>,
     config: Arc<HttpServiceConfig>,
     /// Requests for the next page of metrics.
     page_requests: Arc<Mutex<Vec<PageSender>>>,
@@ -94,7 +94,7 @@ impl HttpService {
     ) -> HttpService {
         let (server, metrics) = (self.server.clone(), self.thread.clone());
         let services = ThreadServices { server, grpc, metrics, turns, slow_thresholds: slow };
-        HttpService { gateway: Some(services), ..self }
+        HttpService { gateway: Some(Gateway::new(services)), ..self }
     }
 
     /// A request of an encrypted connection has [`EncryptedConnection`] among its extensions.
@@ -121,10 +121,10 @@ impl HttpService {
 
     async fn route(&self, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();
-        if let Some(services) = &self.gateway
+        if let Some(gateway) = &self.gateway
             && gateway::path_of_rpc(path).is_some()
         {
-            return gateway::handle(services, request).await;
+            return gateway::handle(gateway, request).await;
         }
         let is_get = request.method() == Method::GET;
         match path {
