@@ -78,7 +78,13 @@ impl Body for ResponseBody {
             }
         }
         let (frame, rest) = match std::mem::take(&mut *self) {
-            ResponseBody::Message(bytes) => (Some(Frame::data(bytes)), ResponseBody::OkTrailers),
+            ResponseBody::Message(mut bytes) => {
+                let chunk = split_chunk(&mut bytes);
+                let is_last = bytes.is_empty();
+                let rest =
+                    if is_last { ResponseBody::OkTrailers } else { ResponseBody::Message(bytes) };
+                (Some(Frame::data(chunk)), rest)
+            }
             ResponseBody::OkTrailers => (Some(Frame::trailers(ok_trailers())), ResponseBody::Empty),
             ResponseBody::Empty | ResponseBody::Tonic { .. } | ResponseBody::Range(_) => {
                 (None, ResponseBody::Empty)
@@ -108,8 +114,12 @@ impl Body for ResponseBody {
     }
 }
 
-/// Returns the next frame, with at most [`CHUNK_BYTES`] of data. hyper gives a frame to h2 when a
-/// part of it fits into the client's window, so h2 keeps at most this much of a body.
+/// Splits off at most [`CHUNK_BYTES`]. hyper gives a frame to h2 when a part of it fits into the
+/// client's window, so h2 keeps at most this much of a body.
+fn split_chunk(bytes: &mut Bytes) -> Bytes {
+    bytes.split_to(bytes.len().min(CHUNK_BYTES))
+}
+
 fn poll_tonic(
     body: &mut tonic::body::Body,
     rest: &mut Bytes,
@@ -123,8 +133,7 @@ fn poll_tonic(
             Some(Ok(data)) => *rest = data,
         }
     }
-    let chunk = rest.split_to(rest.len().min(CHUNK_BYTES));
-    Poll::Ready(Some(Ok(Frame::data(chunk))))
+    Poll::Ready(Some(Ok(Frame::data(split_chunk(rest)))))
 }
 
 /// Resets the stream with `CANCEL`, which grpc-go reports as an expired deadline.
@@ -156,20 +165,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_frame_of_tonic_is_sent_in_chunks() {
+    fn large_frames_are_sent_in_chunks() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let bytes: Bytes = (0..2 * CHUNK_BYTES + 7).map(|byte| byte as u8).collect();
-            let mut body = ResponseBody::tonic(tonic::body::Body::new(Full::new(bytes.clone())));
-            let mut sent = Vec::new();
-            for length in [CHUNK_BYTES, CHUNK_BYTES, 7] {
-                assert!(!body.is_end_stream(), "after {} bytes", sent.len());
-                let chunk = body.frame().await.unwrap().unwrap().into_data().unwrap();
-                assert_eq!(chunk.len(), length);
-                sent.extend(chunk);
+            let tonic = ResponseBody::tonic(tonic::body::Body::new(Full::new(bytes.clone())));
+            for (mut body, has_trailers) in
+                [(tonic, false), (ResponseBody::Message(bytes.clone()), true)]
+            {
+                let mut sent = Vec::new();
+                for length in [CHUNK_BYTES, CHUNK_BYTES, 7] {
+                    assert!(!body.is_end_stream(), "after {} bytes", sent.len());
+                    let chunk = body.frame().await.unwrap().unwrap().into_data().unwrap();
+                    assert_eq!(chunk.len(), length);
+                    sent.extend(chunk);
+                }
+                assert_eq!(sent, bytes);
+                if has_trailers {
+                    assert!(body.frame().await.unwrap().unwrap().is_trailers());
+                }
+                assert!(body.is_end_stream() && body.frame().await.is_none());
             }
-            assert_eq!(sent, bytes);
-            assert!(body.is_end_stream() && body.frame().await.is_none());
         });
     }
 }
