@@ -2,13 +2,13 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`serve`], `stream_executor` | network threads: which has which connection; late streams |
+//! | [`serve`], `stream_executor` | network threads: which has which connection; its streams |
 //! | `router` | one request: gRPC, gateway or HTTP |
 //! | `kv`, `unary`, `*_body`, `message_parts`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
 //! | `context`, `interceptors`, `credentials` | one call: may this member answer it? its user |
 //! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
-//! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], `snapshot`, `auth`, `health` | services |
-//! | `watch_permissions` | which watchers a user may still have |
+//! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], `auth`, `health` | services |
+//! | `watch_permissions`, `snapshot` | watchers that a user may still have; a copy of the store |
 //! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
 //! | [`http`], `gateway` | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | the metrics page |

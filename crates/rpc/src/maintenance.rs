@@ -49,7 +49,7 @@ pub const STORAGE_VERSION: &str = "3.7.0";
 /// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
 const DB_SIZE_MIN: u64 = 4096;
 
-/// Maximum number of calls of Defragment, Hash and HashKV that run at a time for one network thread.
+/// Maximum number of calls of Defragment, Hash and HashKV that one network thread runs at a time.
 const BLOCKING_CALLS_MAX: usize = 4;
 /// etcd's time for a request: 5 s, and two election time-outs.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
