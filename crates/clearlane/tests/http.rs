@@ -396,8 +396,8 @@ fn half_a_connection_is_enough_for_an_answer() {
     assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
 }
 
-/// A stream ends with its client, also if nothing is sent on it. The client has sent all, a part, or
-/// a byte more.
+/// A stream ends with its client, also if nothing is sent on it. The client has sent all, a part,
+/// or a byte more.
 #[test]
 fn a_stream_without_a_reader_ends() {
     let running = Running::start();

@@ -92,8 +92,8 @@ impl Alarms {
         (grows && self.is_raised(AlarmType::Nospace)).then_some(RequestRejection::NoSpace)
     }
 
-    /// Removes the alarm NOSPACE of a removed member, whose disk is no concern of the others. Returns
-    /// whether there was one.
+    /// Removes the alarm NOSPACE of a removed member: its disk is no concern of the others.
+    /// Returns whether there was one.
     pub fn remove_nospace(
         &mut self,
         member_id: u64,
