@@ -20,6 +20,7 @@ mod request;
 pub(crate) mod json_splitter;
 pub(crate) mod json_transcoder;
 
+use clearlane_net::bulk_turn::BulkTurn;
 use clearlane_net::tls::ClientName;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use http::{Method, Request, Response, StatusCode};
@@ -65,6 +66,11 @@ impl Gateway {
     pub(super) fn new(services: ThreadServices) -> Gateway {
         let decoder = JsonDecoder::new(services.server.clone());
         Gateway { services, decoder }
+    }
+
+    /// A turn of the network thread.
+    pub(super) fn request_turn(&self) -> BulkTurn {
+        self.services.turns.request()
     }
 }
 

@@ -161,8 +161,8 @@ impl HttpService {
     }
 
     async fn render_page(self) {
-        if let Some(services) = &self.gateway {
-            services.turns.request().await;
+        if let Some(gateway) = &self.gateway {
+            gateway.request_turn().await;
         }
         let requests = std::mem::take(&mut *self.page_requests.lock());
         let metrics = self.metrics;
