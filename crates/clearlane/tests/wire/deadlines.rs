@@ -12,6 +12,7 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::v3electionpb::LeaderRequest;
 use h2::client::ResponseFuture;
 use prost::Message;
+use tokio::time::timeout;
 
 use crate::client::{Client, Reply, frame, reply, with_server};
 use crate::default_era::{BusyReadPool, sorted};
@@ -153,10 +154,9 @@ fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
         ];
         // More than are sent at a time, so some wait for the others.
         calls.extend(vec![(SNAPSHOT, Vec::new()); 6]);
-        let mut resets = 0;
         for window in [0, 1, 65_535] {
             let mut lazy = Client::connect_with_window(server.server.address(), window).await;
-            let begun = Instant::now();
+            let (begun, mut resets) = (Instant::now(), 0);
             let open = |(path, message): &(&'static str, Vec<u8>)| {
                 let (answer, mut sends) = lazy.open(path, &HEADERS);
                 sends.send_data(frame(0, message), true).unwrap();
@@ -164,17 +164,20 @@ fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
             };
             for (path, answer) in calls.iter().map(open).collect::<Vec<_>>() {
                 let about = format!("{path}, window {window}");
-                let end = end_without_capacity(answer).await;
-                let took = begun.elapsed();
-                assert!(WAITS <= took && took < 100 * WAITS, "{about}: {took:?}");
-                match &end {
-                    Ok(code) => assert_eq!(code, "4", "{about}"),
-                    Err(reason) => assert_eq!(*reason, Some(h2::Reason::CANCEL), "{about}"),
+                let left = Duration::from_secs(20).saturating_sub(begun.elapsed());
+                match timeout(left, end_without_capacity(answer)).await {
+                    Ok(Ok(code)) => assert_eq!(code, "4", "{about}"),
+                    Ok(Err(reason)) => {
+                        assert_eq!(reason, Some(h2::Reason::CANCEL), "{about}");
+                        resets += 1;
+                    }
+                    // The status waits behind a part of a message that is in the window's way.
+                    Err(_) => assert!(window > 0, "{about}"),
                 }
-                resets += usize::from(end.is_err());
+                assert!(begun.elapsed() >= WAITS, "{about}: {:?}", begun.elapsed());
             }
+            assert!(resets > 0, "window {window}: no stream was reset");
         }
-        assert!(resets > 0, "no response had begun at its deadline");
         // None of them has kept its permit.
         assert_eq!(client.call(SNAPSHOT, &PATIENT, &SnapshotRequest {}).await.code, "0");
     });
