@@ -84,12 +84,13 @@ pub(crate) const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the head of a request may be: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without
 /// TLS etcd takes 16 times as much.
 const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
-/// Streams that a client has opened and reset before the server looked at them. With more the
-/// connection is closed. After a pause of the server all calls with passed deadlines are such, and
-/// the connection must go on for its watches. Each stream takes about a kibibyte until then.
+/// Maximum number of streams that a client has opened and reset before the server looked at them.
+/// More of them end the connection. After a pause of the server, all calls whose deadlines have
+/// passed are such streams, and the connection must go on for its watches. Each stream takes about
+/// a kibibyte until then.
 const UNSEEN_RESETS_MAX: usize = 10_000;
-/// Streams that the server had to reset for an error. With more the connection is closed. The
-/// default of h2.
+/// Maximum number of streams that the server had to reset for an error. More of them end the
+/// connection. This is h2's default.
 const ERROR_RESETS_MAX: usize = 1024;
 /// Over HTTP/1.1 Go takes so much more.
 const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;

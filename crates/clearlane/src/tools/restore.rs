@@ -70,7 +70,7 @@ pub(super) const TOOL: Tool = Tool {
     action: Action::Text(restore),
 };
 
-/// The directory in which the store is filled.
+/// The store is filled in this directory.
 const MADE: &str = "member.restoring";
 
 /// Keys of `Bucket::Meta`: a scheduled compaction, and the position in the log.

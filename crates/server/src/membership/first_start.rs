@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_cluster_with_another_token_is_replaced_member_by_member() {
         let admitted = FirstStart::Admitted(None);
-        // Of the old cluster, which knows the addresses of all members.
+        // The old cluster knows the addresses of all members.
         let unrelated = |from: u64| {
             let mut reply = MembersReply { cluster_id: 8, ..leader(from + 20, 3, &[1, 2, 3]) };
             reply.members.iter_mut().for_each(|member| member.id += 20);

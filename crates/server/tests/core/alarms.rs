@@ -105,7 +105,7 @@ fn one_of_a_removed_member_goes_with_it() {
     for id in &others {
         assert!(!is_raised(&mut lab, *id, follower));
     }
-    // It is gone after a restart, too.
+    // It is also gone after a restart.
     lab.commit(others[0]);
     lab.crash(others[0]);
     lab.start(others[0]);
