@@ -9,7 +9,7 @@
 //! | Defragment, Hash, HashKV, Snapshot | this member, from its store | as reading all of it |
 //!
 //! The last four run on separate threads. Few run at a time, so that they do not fill the machine,
-//! and more requests wait. A [snapshot](crate::snapshot) lasts until its client has taken it, so
+//! and more requests wait. A [snapshot] lasts until its client has taken it, so
 //! snapshots have their own permits and the other three do not wait for them.
 
 use std::pin::Pin;
