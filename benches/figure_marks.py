@@ -22,6 +22,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 DOCS = pathlib.Path("docs")
 MARK = re.compile(r"<!-- benches/figures (?P<name>[a-z-]+)(?:; measured (?P<measured>\w+); program (?P<program>\w+))?"
@@ -32,6 +33,7 @@ TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\nmod \w+ \{\n.*?^\}\n", re.MULTILIN
 # What a line below a table says of the machine, the day, and the host, in the words of `source_line`.
 MACHINE = re.compile(r"\d+\s+cores\s+of\s+[^,]+,\s+\d+\s+GiB,\s+Linux\s+[\d.]+")
 DAY = re.compile(r"\b20\d\d-\d\d-\d\d\b")
+WIDTH = 120
 WITHHELD = re.compile(r"the\s+host\s+withheld\s+(?:nothing|[\d.]+ %)")
 
 
@@ -167,6 +169,8 @@ def renew_stamp(lines, source):
         for pattern in (MACHINE, DAY, WITHHELD):
             found = pattern.search(source)
             new = pattern.sub(lambda _: found[0], new, count=1) if found else new
+        if any(len(line) > WIDTH for line in new.split("\n")):
+            new = textwrap.fill(new, WIDTH, break_long_words=False, break_on_hyphens=False)
         lines[number:end] = new.split("\n")
         return True
     return False
