@@ -1,16 +1,21 @@
-//! What does a request pay for authentication?
+//! The cost of authentication for a request.
 //!
 //! ```text
 //! cargo bench --bench auth
 //! ```
 //!
-//! Timed: the permission check of one key for a user whose roles have so many rules (`permission`;
-//! the keys are in another order than the rules); finding the user of a simple token among 200, and
-//! of a signed token that is known (`token`); the check of a signature, which happens once for each
-//! token (`signature`); and all that a range does for its user (`range`): token and permission in
-//! front, revision behind.
+//! **Timed:**
 //!
-//! Left out: merging a user's rules, once after each change; bcrypt: `benches/authenticate`.
+//! * `permission`: the permission check of one key, for a user whose roles have 1, 100 or 10,000
+//!   rules. The keys are in a different order than the rules.
+//! * `token`: finding the user of a simple token among 200, and of a signed token whose signature
+//!   was checked before.
+//! * `signature`: the check of a signature, which a server makes once for each token.
+//! * `range`: everything that a range does for its user: token and permission before the read, and
+//!   the revision after it.
+//!
+//! **Not timed:** merging a user's rules, which is done once after each change, and bcrypt, which
+//! is in `benches/authenticate`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -34,7 +39,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 const RULES: [usize; 3] = [1, 100, 10_000];
 const TOKENS: u64 = 200;
-/// Coprime to the number of rules.
+/// The step between two keys that are checked in turn. It is coprime to the number of rules, so
+/// every key is checked.
 const STRIDE: usize = 7919;
 
 struct Bench {
@@ -67,7 +73,8 @@ impl Bench {
         self.auth.publish(change);
     }
 
-    /// `alice` and a role with so many rules that do not touch; and a root.
+    /// Adds a root user, and `alice` with a role that has `rules` disjoint rules. Then enables
+    /// authentication.
     fn fill(&self, rules: usize) {
         for name in ["root", "alice"] {
             let user = AuthUserAddRequest { name: name.to_owned(), ..Default::default() };

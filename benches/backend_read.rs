@@ -1,15 +1,16 @@
-//! What reading through an open transaction costs: a point read, and a long range.
+//! The cost of reads in an open transaction: a point read, and a long range.
 //!
 //! ```text
 //! cargo bench --bench backend_read
 //! ```
 //!
 //! * `point_read`: **timed** is one look-up of a random committed record of 256 B in an open
-//!   transaction, its copy into the answer included.
-//! * `range`: **timed** is one range of 20,000 records of 1 KiB; every value is copied into one
+//!   transaction, including its copy into the result.
+//! * `range`: **timed** is one range of 20,000 records of 1 KiB. Every value is copied into one
 //!   reused buffer. The throughput counts the bytes of the values.
 //!
-//! **Kept out:** opening the transaction (`read_tx_open` has it), and the crate above.
+//! **Not timed:** opening the transaction, which is in `read_tx_open`, and the layers above the
+//! backend.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;

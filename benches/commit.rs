@@ -1,15 +1,17 @@
-//! What a commit costs, and how many puts a backend sustains with commits beside them.
+//! The cost of a commit, and the number of puts that a backend sustains during commits.
 //!
 //! ```text
 //! cargo bench --bench commit
 //! ```
 //!
-//! * `commit`: **timed** is one forced commit of 100, 1,000 and 10,000 pending puts of 256 B, the
-//!   engine's sync included. **Kept out:** the puts. In the old eras a put writes into the
-//!   engine's tree and the commit only carries that to the disk; in ours the commit does both.
-//! * `puts`: **timed** are puts of 256 B, each in a write transaction of its own, while a thread
-//!   commits every 100 ms or 10,000 operations (in the old eras the limit commits inside the
-//!   put). The run ends with a commit, which is timed too, so nothing is left to pay later.
+//! * `commit`: **timed** is one forced commit of 100, 1,000 and 10,000 pending puts of 256 B,
+//!   including the engine's sync. **Not timed:** the puts. In the old eras a put writes into the
+//!   engine's tree, and the commit only writes that tree to disk. In the default era the commit
+//!   does both.
+//! * `puts`: **timed** are puts of 256 B, each in a separate write transaction, while a thread
+//!   commits every 100 ms or 10,000 operations. In the old eras, the put that reaches the limit
+//!   commits. The run ends with a commit, which is also timed. So the cost of every put is
+//!   included.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ use criterion::{
 };
 
 const VALUE_SIZE: usize = 256;
-/// Puts of one round of the sustained run.
+/// Number of puts in one round of `puts`.
 const ROUND: u64 = 300_000;
 
 fn commit(criterion: &mut Criterion) {
@@ -73,7 +75,7 @@ fn puts(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One round of puts with commits beside them.
+/// Runs one round of puts, with commits at the same time.
 fn sustained(
     (store, began): (&Store, Instant),
     revision: &mut u64,
@@ -100,7 +102,7 @@ fn sustained(
 fn put_many(store: &Store, revision: &mut u64, count: u64, value: &Bytes) {
     for _ in 0..count {
         *revision += 1;
-        // A put brings its own value; sharing one would leave out the copy of a real server.
+        // Each put has its own value. A shared value would omit the copy that a real server makes.
         store.put(*revision, Bytes::copy_from_slice(value));
     }
 }

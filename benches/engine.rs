@@ -1,18 +1,21 @@
-//! The three storage engines at the work that an etcd gives them.
+//! Compares the three storage engines with the work that etcd gives them.
 //!
-//! `cargo bench --bench engine` (three minutes); `-- bolt/point_get` for one engine and one kind of
-//! work. Records have 17-byte revision keys in bucket `key`; "mixed" values have 1 B to 32 KiB,
-//! evenly spread. Every engine has the same cache of 1 GiB, so reads are of memory. **Timed:**
+//! `cargo bench --bench engine` takes three minutes. `-- bolt/point_get` runs one engine and one
+//! kind of work. Records have 17-byte revision keys in bucket `key`. "Mixed" values have 1 B to 32
+//! KiB, evenly distributed. Each engine has a cache of 1 GiB, so reads need no disk. **Timed:**
 //!
 //! * `load`, `bulk_put`, `bulk_put_1000`, `commit_100`: synced commits of 100 mixed records, of
-//!   10,000 and 1,000 x 256 B, and of 100 x 64 B into 30,000 mixed ones.
-//! * `range_mixed`, `range_1k`: 20,000 records; one byte per page is added up, or every byte.
-//! * `point_get`: 1 KiB of 100,000. `get_100`, `scan_100`: 100 neighbours, one by one or at once;
-//!   `get_100_near`: 100 of 1,000 in any order, as a range does. `snapshot`: taken and dropped.
-//! * `reopen`: 30,000 mixed records, closed in order. `open_many`: 1,000,000 x 64 B in bolt.
+//!   10,000 x 256 B, of 1,000 x 256 B, and of 100 x 64 B into a store of 30,000 mixed records.
+//! * `range_mixed`, `range_1k`: a scan of 20,000 records. `range_mixed` adds up one byte per page,
+//!   and `range_1k` adds up every byte.
+//! * `point_get`: a record of 1 KiB among 100,000. `get_100`, `scan_100`: 100 adjacent records, one
+//!   by one or in one scan. `get_100_near`: 100 of 1,000 records in any order, like a range.
+//!   `snapshot`: a snapshot is created and dropped.
+//! * `reopen`: 30,000 mixed records that were closed cleanly. `open_many`: 1,000,000 x 64 B in
+//!   bolt.
 //!
-//! **Kept out:** directories, values, filling stores for reads, closing before `reopen`. The disk
-//! is the one of the system's temporary directory.
+//! **Not timed:** creating directories and values, filling stores before reads, and closing before
+//! `reopen`. The disk is the disk of the system's temporary directory.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -32,7 +35,7 @@ use tempfile::TempDir;
 const SEED: u64 = 20_261_120;
 const MIXED_VALUE_MAX: usize = 32 << 10;
 
-/// How much work there is: the whole, or little for `--test`.
+/// The numbers of records in the measurements. They are small with `--test`.
 #[derive(Clone, Copy)]
 struct Scale {
     load: u64,
@@ -82,7 +85,8 @@ fn revision_key(revision: u64) -> [u8; 17] {
     key
 }
 
-/// Commits `count` records from revision `first` on, whose values `length` chooses.
+/// Commits `count` records, starting at revision `first`. `length` chooses the lengths of their
+/// values.
 fn put(engine: &dyn Engine, first: u64, count: u64, length: &mut dyn FnMut() -> usize) {
     let value = vec![0x5a; MIXED_VALUE_MAX];
     let keys: Vec<_> = (first..first + count).map(revision_key).collect();
@@ -92,7 +96,7 @@ fn put(engine: &dyn Engine, first: u64, count: u64, length: &mut dyn FnMut() -> 
     txn.commit().expect("a commit");
 }
 
-/// Puts `count` records in commits of `batch`.
+/// Puts `count` records, in commits of `batch` records.
 fn fill(engine: &dyn Engine, count: u64, batch: u64, length: &mut dyn FnMut() -> usize) {
     for first in (0..count).step_by(batch as usize) {
         put(engine, first, batch.min(count - first), length);
@@ -104,7 +108,7 @@ fn mixed_lengths() -> impl FnMut() -> usize {
     move || rng.random_range(1..=MIXED_VALUE_MAX)
 }
 
-/// Scans `count` records from revision `first` on; `look` turns a value into a number.
+/// Scans `count` records, starting at revision `first`. `look` converts a value to a number.
 fn scan(engine: &dyn Engine, first: u64, count: u64, look: fn(&[u8]) -> u64) -> u64 {
     let (from, to) = (revision_key(first), revision_key(first + count));
     let snapshot = engine.snapshot().expect("a snapshot");
@@ -131,7 +135,8 @@ fn every_byte(value: &[u8]) -> u64 {
     })
 }
 
-/// The directory takes one engine at a time: opened under the clock, closed outside it.
+/// Returns the time to open an engine. The time does not include closing the engine, which is
+/// necessary because only one engine can be open in a directory.
 fn time_to_open(kind: EngineKind, dir: &Path, options: Options) -> Duration {
     let start = Instant::now();
     let engine = open(kind, dir, options).expect("the store is there");
@@ -212,7 +217,7 @@ fn small_store(group: &mut Group<'_>, kind: EngineKind, scale: Scale) {
     });
 }
 
-/// Of the records of `small_store`.
+/// Reads records of `small_store`.
 fn gets(group: &mut Group<'_>, store: &Store, scale: Scale) {
     group.throughput(Throughput::Elements(1));
     let snapshot = store.engine.snapshot().expect("a snapshot");
@@ -257,7 +262,8 @@ fn engines(criterion: &mut Criterion) {
     }
 }
 
-/// What a server with many keys waits for at its start, before it reads them.
+/// Times the first step of the start of a server with many keys: opening the engine. The server
+/// reads the keys later.
 fn open_many(criterion: &mut Criterion) {
     let scale = Scale::chosen();
     let mut group = criterion.benchmark_group("engine/bolt");

@@ -1,19 +1,20 @@
-"""What benches/figures knows of the comments that name figures in the pages of docs.
+"""Reads and writes the comments that name figures in the pages of docs, for benches/figures.
 
-    figure_marks.py names                  pages and the script name the same figures
-    figure_marks.py check [NAME...]        each figure is as new as what it measures and the program that makes it
+    figure_marks.py names                  checks that the pages and the script name the same figures
+    figure_marks.py check [NAME...]        checks that no figure is older than its program or its measured sources
     figure_marks.py keep NAME REASON       marks the figure as up to date without a new measurement
-    figure_marks.py write NAME FILE        puts the tables and the last line of FILE, a run's output, into the pages
+    figure_marks.py made NAME              marks the figure as new, after its table was pasted by hand
+    figure_marks.py write NAME FILE        writes the tables and the last line of FILE, a run's output, into the pages
 
-The standard input has four fields for each figure, each with a zero byte at its end: its name, the paths of what it
-measures and of the program that makes it, and its function in benches/figures. A comment in front of a table or a
-picture has a digest of each:
+The standard input has four fields for each figure, each with a zero byte at its end: its name, the paths of the
+measured sources, the paths of the program that makes it, and its function in benches/figures. A comment before a table
+or a picture has one digest of the measured sources and one of the program:
 
     <!-- benches/figures NAME; measured 0123456789ab; program 0123456789ab -->
     <!-- benches/figures NAME; measured 0123456789ab; program 0123456789ab; kept: REASON -->
 
-A digest is of the files' contents without comments, blank lines and tests. So it needs no history of git, and holds
-wherever the commit is picked to. The history is only used to name the last change.
+A digest covers the files without comments, blank lines and tests. So it does not depend on git's history, and stays
+valid if the commit is cherry-picked. The history is only used to name the last change.
 """
 
 import datetime
@@ -30,7 +31,8 @@ MARK = re.compile(r"<!-- benches/figures (?P<name>[a-z-]+)(?:; measured (?P<meas
 ANY_MARK = re.compile(r"^<!-- benches/figures .*-->$")
 SOURCES = {".rs", ".toml", ".py", ""}
 TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\nmod \w+ \{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
-# What a line below a table says of the machine, the day, and the host, in the words of `source_line`.
+# The parts of the line below a table, as `source_line` writes them: the machine, the day, and the
+# share of time that the host withheld.
 MACHINE = re.compile(r"\d+\s+cores\s+of\s+[^,]+,\s+\d+\s+GiB,\s+Linux\s+[\d.]+")
 DAY = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 WIDTH = 120
@@ -67,22 +69,22 @@ def digests(figure):
 
 
 def marks():
-    """Page, number of the line from 0, and the match, of each comment that names a figure."""
+    """Returns the page, the line number from 0, and the match of each comment that names a figure."""
     for page in sorted(DOCS.rglob("*.md")):
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines()):
             if ANY_MARK.match(line):
                 mark = MARK.fullmatch(line)
                 if not mark:
-                    sys.exit(f"{page}:{number + 1}: this comment of a figure is not as benches/figure_marks.py has it")
+                    sys.exit(f"{page}:{number + 1}: this comment of a figure does not have the format of benches/figure_marks.py")
                 yield page, number, mark
 
 
 def last_change(paths):
-    """The newest commit that touched one of them; a shallow clone's history may end before it."""
+    """Describes the newest commit that changed one of the paths. A shallow clone may lack this commit."""
     git = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True)
     shallow = git("rev-parse", "--is-shallow-repository")
     if shallow.returncode != 0 or shallow.stdout.strip() == "true":
-        return "its last change is not known: there is no git history here, or only a part of it"
+        return "its last change is unknown, because the git history is missing or incomplete"
     if git("status", "--porcelain", "--", *paths).stdout:
         return "it has changes that are not committed"
     return "its last change: " + git("log", "-1", "--format=%h of %as, %s", "--", *paths).stdout.strip()
@@ -90,7 +92,7 @@ def last_change(paths):
 
 def names(figures):
     marked = {mark["name"] for _, _, mark in marks()}
-    wrong = [f"docs name a figure {name}, which benches/figures does not have" for name in sorted(marked - set(figures))]
+    wrong = [f"docs name a figure {name}, which is not in benches/figures" for name in sorted(marked - set(figures))]
     return wrong + [f"no page of docs has a comment for the figure {name}" for name in figures if name not in marked]
 
 
@@ -101,12 +103,12 @@ def check(figures, only):
         if name not in figures or (only and name not in only):
             continue
         if not mark["measured"]:
-            wrong.append(f"{place}: {name} was made before figures named what made them")
+            wrong.append(f"{place}: {name} has no digests, because it was made by an older version")
             continue
         stale = [part for part, now in digests(figures[name]).items() if now != mark[part]]
         for part in stale:
             paths = figures[name][part]
-            what = "what it measures" if part == "measured" else "the program that makes it"
+            what = "the sources that it measures" if part == "measured" else "the program that makes it"
             wrong.append(f"{place}: {name} is older than {what}: {' '.join(paths)}; {last_change(paths)}")
         if not stale and mark["kept"]:
             print(f"{place}: {name} was kept: {mark['kept']}")
@@ -132,7 +134,7 @@ def keep(figure, reason):
 
 
 def table_at(lines, first):
-    """Where the table begins and ends that follows this line, with blank lines between."""
+    """Returns the first and the end line of the next table. Only blank lines may precede it."""
     while first < len(lines) and not lines[first].strip():
         first += 1
     end = first
@@ -153,7 +155,7 @@ def tables_of(output):
 
 
 def renew_stamp(lines, source):
-    """Of the first line in italics of this section that has a day: machine, day, and what the host withheld."""
+    """Renews the machine, the day and the withheld share in the first italic line of this section that has a day."""
     for number, line in enumerate(lines):
         if line.startswith("#"):
             return False
@@ -181,7 +183,7 @@ def columns(row):
 
 
 def rows_for(places, tables):
-    """The next table of the output with as many columns, for each place. None if a place has no such table."""
+    """Returns the next table with the same number of columns for each place. None if a place has no such table."""
     tables, found = iter(tables), {}
     for place in places:
         page, _, begin, end = place
@@ -200,16 +202,17 @@ def write(figure, output):
             places.append((page, number, begin, end))
     rows = rows_for(places, tables_of(output))
     if rows is None:
-        return [f"{figure['name']}: docs have a table with other columns than the output, so nothing was written. "
+        return [f"{figure['name']}: a table in docs and the output have different columns, so nothing was written. "
                 f"Paste the figures, then run: benches/figures made {figure['name']}"]
-    # The last place of a page is written first, so that the line numbers of the places above it stay valid.
+    # Write the last place of a page first, so that the line numbers of the places above it stay
+    # valid.
     for place in reversed(places):
         page, number, begin, end = place
 
         def change(lines):
             tail = lines[end:]
             if not renew_stamp(tail, output[-1]):
-                print(f"{page}:{number + 1}: no line below has a day to be renewed", file=sys.stderr)
+                print(f"{page}:{number + 1}: no line below the table has a day to renew", file=sys.stderr)
             lines[begin:] = [*rows.get(place, lines[begin:end]), *tail]
             lines[number] = mark_of(figure)
 

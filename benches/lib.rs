@@ -1,5 +1,5 @@
-//! What several benches share: a store on disk filled with records, where results go, and the pace
-//! of arrivals.
+//! The shared parts of several benches: a store on disk filled with records, the directory of
+//! results, and the pace of arrivals.
 
 pub mod pace;
 pub mod store;

@@ -1,16 +1,18 @@
-//! What does it cost that a lock keeps figures?
+//! The cost of a lock that collects figures.
 //!
 //! ```text
 //! cargo bench --bench locks
 //! ```
 //!
-//! Timed: one lock and unlock around an addition, by one thread (`alone`), and the same while a
-//! second thread does nothing else on the same lock (`two_threads`). The named locks do all they do
-//! in production: two clock readings, the lock state, the figures; with `recording` also an event
-//! for each hold, in a buffer that is full: the event is counted and dropped.
+//! Timed is one lock and unlock around an addition: by one thread (`alone`), and by one thread
+//! while a second thread locks and unlocks the same lock (`two_threads`). The named locks do
+//! everything that they do in production: two clock readings, the lock state, and the figures. With
+//! `recording` there is also an event for each hold. The buffer for events is full, so the event is
+//! counted and dropped.
 //!
-//! Left out: building locks and registries, the first hold of an actor (it makes a histogram), and
-//! reports. Waiting behind a long hold is not a cost of the lock; the read path benches show it.
+//! Not timed: building locks and registries, the first hold of an actor, which creates a histogram,
+//! and reports. Waiting for a long hold is not a cost of the lock itself. The benches of the read
+//! path show such waits.
 
 use std::{
     hint::black_box,
@@ -67,10 +69,10 @@ fn recording(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One lock and unlock.
+/// A function that locks and unlocks once.
 type Step = Box<dyn Fn() + Send + Sync>;
 
-/// The bare locks and the named ones, as steps.
+/// Returns the bare locks and the named locks, as steps.
 fn locks() -> [(&'static str, Step); 7] {
     let registry = Registry::new();
     let bare_mutex = parking_lot::Mutex::new(0_u64);
@@ -91,7 +93,7 @@ fn locks() -> [(&'static str, Step); 7] {
     ]
 }
 
-/// Uses a value, so that reading it is not optimised away.
+/// Uses a value, so that the compiler does not remove the read.
 fn keep(value: u64) {
     black_box(value);
 }

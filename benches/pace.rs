@@ -1,4 +1,4 @@
-//! Open-loop arrivals, and what processors do meanwhile.
+//! Open-loop arrivals, and the processor time during them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,27 +8,28 @@ use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Longer times than a minute are recorded as a minute.
+/// Times longer than a minute are recorded as a minute.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
-/// A thread that burns looks so often whether it has burnt its share.
+/// How often a thread of [`burn`] checks whether it has used its share.
 const BURN_SLICE: Duration = Duration::from_micros(250);
 
-/// For times in nanoseconds, to three digits.
+/// Creates a histogram of times in nanoseconds, with three digits.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("the bounds are sound")
 }
 
-/// When operations are due, counted from the beginning of a window: random gaps, from a seed.
+/// The due times of operations, counted from the start of a window. The gaps are random, from a
+/// seed.
 #[derive(Debug)]
 pub struct Schedule {
-    /// Ascending.
+    /// The due times, in ascending order.
     pub due: Vec<Duration>,
-    /// How long it is.
+    /// The length of the window.
     pub window: Duration,
 }
 
 impl Schedule {
-    /// So many arrivals per second on average.
+    /// Creates a schedule with `per_second` arrivals per second on average.
     pub fn new(per_second: f64, window: Duration, seed: u64) -> Schedule {
         let mut gaps = SmallRng::seed_from_u64(seed);
         let arrivals = std::iter::successors(Some(Duration::ZERO), |before| {
@@ -39,26 +40,27 @@ impl Schedule {
     }
 }
 
-/// What the operations of a window met.
+/// The times of the operations of a window.
 #[derive(Debug)]
 pub struct OpenLoopTimes {
-    /// From the moment when they were due.
+    /// The time from an operation's due time to its response.
     pub latency: Histogram<u64>,
-    /// From the moment when they were begun.
+    /// The time from an operation's start to its response.
     pub service: Histogram<u64>,
-    /// How long they waited for locks.
+    /// The time that an operation waited for locks.
     pub lock_wait: Histogram<u64>,
 }
 
 impl OpenLoopTimes {
-    /// How many of the operations were done before the window was over.
+    /// Returns the share of the operations that were started before the end of the window.
     pub fn served(&self) -> f64 {
         self.service.len() as f64 / self.latency.len().max(1) as f64
     }
 }
 
-/// Runs an operation at each arrival, which says when its client could be answered. The thread
-/// spins in between, so it does not have to be woken.
+/// Runs an operation at each arrival. The operation returns the time at which its client could get
+/// the response. An operation that could only start after the window is not run; its wait is
+/// recorded. The thread spins between arrivals, so that it does not have to be woken.
 pub fn open_loop(
     schedule: &Schedule,
     start: Instant,
@@ -91,14 +93,14 @@ fn ns(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// How long this thread has run on a processor; nothing where the system does not say.
+/// Returns the processor time of this thread, or 0 if the system does not report it.
 pub fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|word| word.parse().ok());
     Duration::from_nanos(ns.unwrap_or(0))
 }
 
-/// Keeps a processor busy for that share of the time.
+/// Keeps a processor busy for this share of the time, until `over` is true.
 pub fn burn(share: f64, over: &AtomicBool) {
     let (begin, mut burnt) = (Instant::now(), Duration::ZERO);
     while !over.load(Ordering::Relaxed) {

@@ -1,16 +1,18 @@
-//! What a fresh read costs in each mode, for one reader to a thousand that wait at once.
+//! The cost of a linearizable read in each mode, for one to a thousand readers that wait at the
+//! same time.
 //!
-//! `cargo bench --bench read_index`; `-- --test` makes each turn short. One thread runs a ReadIndex
-//! queue and its readers, which come again when they are released. raft is a timer: a question or
-//! an entry is answered after 0.1, 0.5 or 2 ms, with everything applied.
+//! `cargo bench --bench read_index`; `-- --test` makes each run short. One thread runs a ReadIndex
+//! queue and its readers, which start again when they are released. raft is simulated by a timer: a
+//! ReadIndex request or an entry completes after 0.1, 0.5 or 2 ms, and is applied at once.
+//! **Timed:** the number of released reads per second, the number of ReadIndex requests per second,
+//! and the busy time of the thread per read, without spinning. Mode `log` proposes etcd 3.0's
+//! encoded range request, with a key of 32 bytes, as a WAL record. All entries of a poll are
+//! written to a file in `TMPDIR` with one sync. Busy time includes the encoding, but not the
+//! writing and the syncing.
 //!
-//! **Timed:** reads released per second of wall clock, rounds per second, and how long the thread
-//! was busy per read, without the spinning. Mode `log` proposes etcd 3.0's encoded range request (a
-//! key of 32 bytes) as a WAL record; all entries of a poll go to a file in `TMPDIR` with one sync.
-//! Encoding counts as busy, writing and syncing do not.
-//!
-//! **Kept out:** raft and its heartbeats, waking the threads of readers, the read, the network. At
-//! the end the rate of `read-index` with 1,000 readers and 0.5 ms is printed beside its bar.
+//! **Not timed:** raft and its heartbeats, waking the threads of readers, the read, and the
+//! network. At the end, the rate of `read-index` with 1,000 readers and 0.5 ms is printed next to
+//! its required minimum.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -23,7 +25,7 @@ use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
 use clearlane_proto::{raftpb, walpb};
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, ReadNeed, RequestIdGenerator,
 };
 
 const READERS: [u64; 4] = [1, 10, 100, 1_000];
@@ -48,8 +50,8 @@ fn main() {
         "bytes/r"
     );
     for mode in ReadMode::ALL {
-        // Two renewals of a lease, at least. And where hardly anything waits for a round trip, one
-        // will do.
+        // Mode `lease` runs for at least two renewals of the lease. In modes where almost no read
+        // waits for a round trip, one value of the round trip is enough.
         let (round_trips, length) = match mode {
             ReadMode::Log | ReadMode::ReadIndex => (&ROUND_TRIPS[..], length),
             ReadMode::Lease => (&ROUND_TRIPS[1..2], length * 4),
@@ -65,7 +67,7 @@ fn main() {
     println!("bar: {:.0} reads/s of {TARGET_READS_PER_SECOND:.0}", bar.reads_per_second());
 }
 
-/// The turn of the median rate.
+/// Makes several runs, and returns the run with the median rate of reads.
 fn median(mode: ReadMode, readers: u64, round_trip: Duration, length: Duration) -> Measurement {
     let mut turns: Vec<Measurement> =
         (0..RUNS).map(|_| ClosedLoop::new(mode, readers, round_trip).run(length)).collect();
@@ -73,7 +75,7 @@ fn median(mode: ReadMode, readers: u64, round_trip: Duration, length: Duration) 
     turns.swap_remove(RUNS / 2)
 }
 
-/// What one turn has counted.
+/// The measurements of one run.
 #[derive(Default)]
 struct Measurement {
     elapsed: Duration,
@@ -111,7 +113,8 @@ struct ClosedLoop {
     ids: RequestIdGenerator,
     round_trip: Duration,
     start: Instant,
-    /// Contexts and when they are answered, in that order.
+    /// The contexts of pending ReadIndex requests or entries, each with the time when it completes,
+    /// in the order of these times.
     answers: VecDeque<(Duration, u64)>,
     index: u64,
     wal: File,
@@ -123,7 +126,7 @@ impl ClosedLoop {
         let mut barrier = ReadIndexQueue::new(mode, ReadIndexConfig::new(1));
         barrier.on_leader(Some(1), 2);
         for reader in 0..readers {
-            barrier.enqueue(reader).expect("the queue takes it");
+            barrier.enqueue(reader, ReadNeed::Applied).expect("the queue takes it");
         }
         ClosedLoop {
             queue: barrier,
@@ -158,7 +161,7 @@ impl ClosedLoop {
         self.measurement
     }
 
-    /// What is due is answered, and applied.
+    /// Completes and applies each ReadIndex request and each entry that is due.
     fn deliver_answers(&mut self, now: Duration) {
         while let Some((_, context)) = self.answers.pop_front_if(|(due, _)| *due <= now) {
             self.index += 1;
@@ -175,7 +178,7 @@ impl ClosedLoop {
     ) {
         match action {
             ReadIndexAction::RequestReadIndex { context, attempt } => {
-                // A round trip of 2 ms is answered long before a retry is due.
+                // The longest round trip is 2 ms, so a response arrives long before a retry is due.
                 assert!(self.answers.is_empty() && attempt == 1, "one round at a time");
                 self.measurement.rounds += 1;
                 self.answers.push_back((now + self.round_trip, context));
@@ -187,14 +190,14 @@ impl ClosedLoop {
             ReadIndexAction::Release { readers, .. } => {
                 self.measurement.reads += readers.len() as u64;
                 for reader in readers {
-                    self.queue.enqueue(reader).expect("the queue takes it");
+                    self.queue.enqueue(reader, ReadNeed::Applied).expect("the queue takes it");
                 }
             }
             ReadIndexAction::Fail { error, .. } => panic!("nothing fails here: {error}"),
         }
     }
 
-    /// Writes what was proposed, if anything was, and syncs.
+    /// Writes and syncs the proposed entries, if there are any.
     fn sync_entries(&mut self, proposed_at: Duration, entries: &[u8]) {
         if entries.is_empty() {
             return;
@@ -204,7 +207,7 @@ impl ClosedLoop {
         self.measurement.rounds += 1;
         self.measurement.syncs += 1;
         self.measurement.bytes += entries.len() as u64;
-        // None of them is committed before the sync, but the round trip runs meanwhile.
+        // An entry is committed after both the sync and the round trip, which run at the same time.
         let synced = self.start.elapsed();
         let due = proposed_at + self.round_trip;
         self.answers.iter_mut().for_each(|(at, _)| {
@@ -215,7 +218,7 @@ impl ClosedLoop {
     }
 }
 
-/// The frame that a proposed range request is in the write-ahead log.
+/// Returns the frame of a proposed range request in the write-ahead log.
 fn wal_record(context: u64, index: u64) -> Vec<u8> {
     let request = InternalRaftRequest {
         header: Some(RequestHeader { id: context, ..RequestHeader::default() }),

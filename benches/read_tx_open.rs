@@ -1,15 +1,15 @@
-//! What opening a read costs, by era and by how much is pending.
+//! The cost of opening a read transaction, by era and by the number of pending puts.
 //!
 //! ```text
 //! cargo bench --bench read_tx_open
 //! ```
 //!
-//! **Timed:** opening a read transaction and dropping it again, with 0, 100, 1,000 and 10,000 puts
-//! pending (visible, not committed). **Kept out:** the puts. No other thread runs, so no lock is
-//! contended: this is the price that every read pays on a quiet server.
+//! **Timed:** opening a read transaction and dropping it, with 0, 100, 1,000 and 10,000 pending
+//! puts (visible, not committed). **Not timed:** the puts. No other thread runs, so no lock is
+//! contended. So the bench shows the cost that every read has on an idle server.
 //!
-//! Era 3.5 appears twice: `3.5` finds the copy that an earlier read made, `3.5-stale` comes
-//! first after a write and makes the copy.
+//! Era 3.5 appears twice: `3.5` uses the copy that an earlier read has made. `3.5-stale` is the
+//! first read after a write, and makes the copy.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 const PENDING: [u64; 4] = [0, 100, 1_000, 10_000];
 const COMMITTED: u64 = 10_000;
 
-/// A store with this number of puts pending, which nothing commits.
+/// Creates a store with `pending` puts that are never committed.
 fn store_with_pending(era: Era, pending: u64) -> Store {
     let config = Config { batch_limit: u64::MAX, ..Config::default() };
     let store = Store::open(era, EngineKind::Bolt, config);
@@ -49,7 +49,7 @@ fn open(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Every read comes first after a write, so the cached copy is out of date.
+/// Times reads in era 3.5 that each follow a write, so the cached copy is out of date.
 fn open_after_a_write(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("read_tx_open");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! How long a member is away when it is started again: from a closed file to the first read.
+//! How long the restart of a member takes, from a closed file to the first read.
 //!
 //! ```text
 //! cargo bench --bench restore                # about a minute
@@ -6,12 +6,12 @@
 //! cargo bench --bench restore -- --test      # each once, with few keys
 //! ```
 //!
-//! 1,000,000 keys of 32 random bytes on the engine bolt, put once each, with values of 64 or 256
-//! bytes, in the system's cache of files. **Timed:** opening the engine, restoring the index, and
-//! one read, for both indexes; each run is a process of its own. Printed are medians of elapsed
-//! time and of processor time (in steps of 10 ms), and the highest resident set, in which the
-//! engine's cache of up to 256 MiB is included. **Kept out:** making the store, starting the
-//! process, and dropping what was restored.
+//! The store has 1,000,000 keys of 32 random bytes, each put once, with values of 64 or 256 bytes,
+//! on the engine bolt. Its file is in the system's file cache. **Timed:** opening the engine,
+//! restoring the index, and one read, for each of the two indexes. Each run is a separate process.
+//! The bench prints medians of elapsed time and of processor time (in steps of 10 ms), and the
+//! highest resident set, which includes the engine's cache of up to 64 MiB. **Not timed:**
+//! creating the store, starting the process, and dropping the restored data.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -37,10 +37,10 @@ use tempfile::TempDir;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const KEYS: u64 = 1_000_000;
-/// Records that are committed together while a store is made.
+/// Number of records in each commit while a store is created.
 const FILL_BATCH: u64 = 100_000;
 const ROUNDS: usize = 5;
-/// The argument that makes this program a single run.
+/// The argument with which this program makes a single run.
 const RUN: &str = "--run";
 
 fn main() {
@@ -61,7 +61,7 @@ fn main() {
     }
 }
 
-/// A store in which each key was put once, in a transaction of its own.
+/// Creates the store that results if each key is put once, in a separate transaction.
 fn fill(path: &Path, keys: u64, value_size: usize, attached: bool) {
     let engine = open(path);
     let value = value(value_size);
@@ -93,7 +93,7 @@ fn open(path: &Path) -> Arc<dyn Engine> {
     engine.expect("the store can be opened")
 }
 
-/// Thirty-two bytes that look random, others for each number.
+/// Returns 32 bytes that look random, different for each number.
 fn key(number: u64) -> [u8; 32] {
     let mut key = [0; 32];
     for (part, at) in key.chunks_mut(8).zip(0..) {
@@ -105,10 +105,10 @@ fn key(number: u64) -> [u8; 32] {
     key
 }
 
-/// What one run prints: milliseconds, and megabytes.
+/// The columns of one run's output: milliseconds and megabytes.
 const COLUMNS: [&str; 5] = ["engine", "restore", "first read", "processors", "MB resident"];
 
-/// Starts this program again, some times. The figures of each run.
+/// Starts this program `rounds` times. Returns the figures of each run.
 fn measure(store: &Path, keys: u64, index: &str, rounds: usize) -> Vec<[f64; COLUMNS.len()]> {
     let program = std::env::current_exe().expect("this program has a path");
     let round = |_| {
@@ -141,7 +141,7 @@ fn report(name: &str, rounds: &[[f64; COLUMNS.len()]]) {
     );
 }
 
-/// One run: opens the store, and prints its figures.
+/// Makes one run: opens the store, and prints its figures.
 fn run(arguments: &[String]) {
     let [store, keys, index] = arguments else { panic!("a store and two words") };
     let keys: u64 = keys.parse().expect("a number of keys");
@@ -156,11 +156,11 @@ fn run(arguments: &[String]) {
     let parts = [opened, restored - opened, read - restored].map(ms);
     let [processors, resident] = [processors_ms(), resident_mb()];
     println!("{} {} {} {processors} {resident}", parts[0], parts[1], parts[2]);
-    // What was restored is not dropped in order: the system takes it back at once.
+    // Exits without dropping the restored data, which would take time. The system frees the memory.
     std::process::exit(0);
 }
 
-/// When the store was restored, and when a key was read.
+/// Returns the times from `start` until the store was restored, and until a key was read.
 fn run_store(engine: &Arc<dyn Engine>, keys: u64, start: Instant) -> (Duration, Duration) {
     let save_nothing = PreCommit::new(|(): &(), _| Ok(()));
     let store_config = StoreConfig::new(Arc::clone(engine), Config::default(), save_nothing, ());
@@ -177,7 +177,7 @@ fn run_store(engine: &Arc<dyn Engine>, keys: u64, start: Instant) -> (Duration, 
     (restored, read)
 }
 
-/// The same with the index under a lock.
+/// Like [`run_store`], but restores only the index that has a lock, without a store.
 fn run_locked(engine: &Arc<dyn Engine>, keys: u64, start: Instant) -> (Duration, Duration) {
     let snapshot = engine.snapshot().expect("an open store has a snapshot");
     let index = LockedIndex::new(&Registry::new(), CompactionLock::PerKey);
@@ -198,16 +198,17 @@ fn check(leases: usize, keys: u64) {
     assert!([0, keys as usize].contains(&leases), "{leases} of {keys} keys have a lease");
 }
 
-/// The time that processors have worked for this process; nothing where the system does not say.
+/// Returns the processor time of this process, or 0 if the system does not report it.
 fn processors_ms() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may have spaces, the 12th and the 13th word count hundredths.
+    // The name may contain spaces. After it, the 12th and 13th words are the times, in hundredths
+    // of a second.
     let words = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let ticks: f64 = words.skip(11).take(2).filter_map(|word| word.parse::<f64>().ok()).sum();
     ticks * 10.0
 }
 
-/// The highest resident set of this process; nothing where the system does not say.
+/// Returns the highest resident set of this process, or 0 if the system does not report it.
 fn resident_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,17 +1,17 @@
-//! How many events per second the model of the read path goes through.
+//! The number of events per second that the model of the read path processes.
 //!
 //! ```text
 //! cargo bench --bench simulator
 //! ```
 //!
-//! **The load** is of the kind that a large Kubernetes cluster has: 10,000 small reads, 2,000 puts
-//! and 50 lists of 500 objects per second, for ten virtual seconds on 16 cores, in each era.
+//! **The load** resembles a large Kubernetes cluster: 10,000 small reads, 2,000 puts and 50 lists
+//! of 500 objects per second, for ten virtual seconds on 16 cores, in each era.
 //!
-//! **Timed:** one run, from an empty world to its results. An event is a process that goes on: its
-//! request begins, a step of it is over, or a lock is free. The bar is 2,000,000 of them per
-//! second.
+//! **Timed:** one run, from an empty world to its results. An event is a process that continues:
+//! its request starts, one of its steps ends, or a lock becomes free for it. The goal is 2,000,000
+//! events per second.
 //!
-//! **Kept out:** reading the workload's file.
+//! **Not timed:** reading the workload's file.
 
 use std::hint::black_box;
 

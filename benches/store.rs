@@ -1,4 +1,4 @@
-//! A backend of any era on any engine, in a directory of its own, filled with records.
+//! A backend of any era on any engine, in a separate directory, filled with records.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use clearlane_backend::{Backend, Config, Era, PreCommit};
 use clearlane_engine::{Bucket, Engine, EngineKind, Options};
 use tempfile::TempDir;
 
-/// The payload of the benches: the newest revision.
+/// The payload of a write transaction in the benches: the newest revision.
 pub type Revision = u64;
 
-/// Records that are put in one write transaction while a store is filled.
+/// Number of records in each write transaction while a store is filled.
 const FILL_BATCH: u64 = 1_000;
 
-/// A store for one bench. Its directory goes away with it.
+/// A store for one bench. Its directory is removed when the store is dropped.
 #[derive(Debug)]
 pub struct Store {
-    /// The backend. Declared first, so that it is closed before its directory is removed.
+    /// The backend. It is declared first, so that it is closed before its directory is removed.
     pub backend: Box<dyn Backend<Revision>>,
-    /// The engine below it.
+    /// The engine of the backend.
     pub engine: Arc<dyn Engine>,
     _directory: TempDir,
 }
 
 impl Store {
-    /// An empty store in the system's directory for temporary files (`TMPDIR`).
+    /// Creates an empty store in the system's directory for temporary files (`TMPDIR`).
     pub fn open(era: Era, engine: EngineKind, config: Config) -> Store {
         let directory = TempDir::new().unwrap_or_else(|error| fail(&error));
         let path = directory.path().join("store");
@@ -51,7 +51,7 @@ impl Store {
         self.backend.commit().expect("a healthy store commits");
     }
 
-    /// One put of the record of `revision`, in a write transaction of its own.
+    /// Puts the record of `revision` in a separate write transaction.
     pub fn put(&self, revision: u64, value: Bytes) {
         let mut tx = self.backend.begin_write().expect("a healthy store takes writes");
         tx.put(Bucket::Key, &record_key(revision), value).expect("revisions rise");
@@ -59,14 +59,15 @@ impl Store {
     }
 }
 
-/// The hook saves the revision, as etcd saves its consistent index with every commit.
+/// Returns a hook that saves the revision. etcd saves its consistent index in the same way with
+/// every commit.
 fn save_revision() -> PreCommit<Revision> {
     PreCommit::new(|revision: &Revision, put| {
         put(Bucket::Meta, b"consistent_index", &revision.to_be_bytes())
     })
 }
 
-/// The key of a record: main revision, `_`, sub revision 0.
+/// Returns the key of a record: main revision, `_`, sub revision 0.
 pub fn record_key(revision: u64) -> [u8; 17] {
     let mut key = [0; 17];
     key[..8].copy_from_slice(&revision.to_be_bytes());
@@ -74,20 +75,20 @@ pub fn record_key(revision: u64) -> [u8; 17] {
     key
 }
 
-/// A value of `size` bytes that does not compress to nothing.
+/// Returns a value of `size` bytes, which repeat after 251 bytes.
 pub fn value(size: usize) -> Bytes {
     (0..size).map(|position| (position * 31 % 251) as u8).collect()
 }
 
-/// Where a bench may leave files: `target/NAME`. `target_tmp` is cargo's `CARGO_TARGET_TMPDIR`, the
-/// one directory in `target` whose path cargo gives to a bench.
+/// Returns the directory for a bench's files: `target/NAME`. `target_tmp` is cargo's
+/// `CARGO_TARGET_TMPDIR`, the only directory in `target` whose path cargo passes to a bench.
 pub fn results_directory(target_tmp: &str, name: &str) -> PathBuf {
     let directory = Path::new(target_tmp).with_file_name(name);
     std::fs::create_dir_all(&directory).unwrap_or_else(|error| fail(&error));
     directory
 }
 
-/// Ends the bench with one line.
+/// Prints the error in one line, and ends the bench.
 #[allow(clippy::print_stderr, reason = "a bench reports why it stops")]
 pub fn fail(error: &dyn std::fmt::Display) -> ! {
     eprintln!("error: {error}");

@@ -1,18 +1,22 @@
-//! What the two tree indexes cost, in time and in memory, and what a walk does to a put.
+//! The cost of the two tree indexes in time and memory, and the effect of a scan on a put.
 //!
-//! `cargo bench --bench tree_index`; with `-- report` only the parts that are timed by hand.
+//! Run it with `cargo bench --bench tree_index`. `-- report` runs only the parts that are timed by
+//! hand.
 //!
-//! Keys of 32 random bytes, 10 thousand and 1 million of them, each put once, with mimalloc.
-//! `locked` has a registry that keeps metrics, `persistent` publishes its snapshots in an
-//! `ArcSwap`.
+//! The indexes have 10 thousand and 1 million keys of 32 random bytes, each put once. The allocator
+//! is mimalloc. `locked` has a registry that keeps metrics. `persistent` publishes its snapshots in
+//! an `ArcSwap`.
 //!
-//! **Timed** by criterion: [`time_reads`], and `put` to a random key that is there; **kept out** of
-//! it: a compaction now and then, so that a key has two revisions at most. **Timed** by hand: puts
-//! per second, with no snapshot, one after every 100 puts, and one after every put, the drop of the
-//! one before included; the p99 of a put beside a walk ([`print_p99`]); the restore from two runs;
-//! the drop of the last snapshot; puts to a key with 50,000 revisions. **Memory** per key is the
-//! growth of the resident set of a process of its own by the puts, with one revision each and with
-//! two.
+//! **Timed** by criterion: [`time_reads`], and `put` to a random existing key. **Not timed** there:
+//! a compaction before each further `keys / 2` puts of a sample.
+//!
+//! **Timed** by hand: puts per second without snapshots, with a snapshot after every 100 puts, and
+//! with a snapshot after every put, including the drop of the previous snapshot; the p99 of a put
+//! during a scan ([`print_p99`]); the restore from runs of 65,536 records; the drop of the restored
+//! index; puts to a key with 50,000 revisions.
+//!
+//! **Memory** per key is the growth of the resident set of a separate process by the puts, with one
+//! revision of each key and with two.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -40,7 +44,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const INDEX_KINDS: [&str; 2] = ["locked", "persistent"];
 const MILLION: u64 = 1_000_000;
-/// From one put that is due to the next, while something else goes on beside them.
+/// The interval between two puts in the measurement of [`print_p99`].
 const PUT_INTERVAL: Duration = Duration::from_micros(50);
 
 fn main() {
@@ -71,7 +75,7 @@ fn locked() -> LockedIndex {
     LockedIndex::new(&Registry::new(), CompactionLock::PerKey)
 }
 
-/// A number that looks random: each one for one `seed`, and no two the same.
+/// Returns a number that looks random. Each `seed` gives a different number.
 fn scramble(seed: u64) -> u64 {
     let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -91,14 +95,14 @@ fn revision(main: u64) -> Revision {
     Revision::new(main as i64, 0)
 }
 
-/// Puts each key once, at the revisions from 1 on.
+/// Puts each key once, at revisions starting at 1.
 fn fill(index: &mut impl TreeIndex, keys: u64) {
     for number in 0..keys {
         index.put(&key(number), revision(number + 1), EncodedLen::of(9));
     }
 }
 
-/// Everything that criterion times, for one index.
+/// Times everything that criterion measures, for one index.
 fn time<I: TreeIndex>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     index_kind: &str,
@@ -116,9 +120,10 @@ fn time<I: TreeIndex>(
     });
 }
 
-/// `get` of a random key; `range` of 100 and of 20,000 keys from a random one on, visiting key and
-/// version; `count` over all keys, over a random interval and at an old revision; `page`, the first
-/// 100 keys of a random interval and the count of all. (`snapshot`, above, takes one and drops it.)
+/// Times `get` of a random key; `range` of 100 and of 20,000 keys from a random key, visiting key
+/// and version; `count` over all keys, over a random interval and at an old revision; and `page`,
+/// the first 100 keys of a random interval with the count of all its keys. (`snapshot`, in the
+/// function `time`, creates a snapshot and drops it.)
 fn time_reads<V: IndexSnapshot>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     index_kind: &str,
@@ -174,7 +179,7 @@ fn walk_some(snapshot: &impl IndexSnapshot, from: &[u8], at: i64, length: u64) {
     });
 }
 
-/// Times puts to random keys; with compactions in between, which are not timed.
+/// Times puts to random keys. The compactions between the puts are not timed.
 fn time_puts(index: &mut impl TreeIndex, keys: u64, main: &mut u64, iterations: u64) -> Duration {
     let mut took = Duration::ZERO;
     let mut left = iterations;
@@ -199,7 +204,7 @@ fn compact(index: &mut impl TreeIndex, at: u64) {
     while !index.compact_step(&mut compaction, 1_000) {}
 }
 
-/// What is measured by hand.
+/// Runs the parts that are timed by hand.
 fn report(keys: u64) {
     print_rates(keys);
     print_p99("locked", locked(), keys);
@@ -213,7 +218,7 @@ fn report(keys: u64) {
     }
 }
 
-/// Puts per second of `persistent`, and how they depend on snapshots.
+/// Prints the puts per second of `persistent`, and how they depend on snapshots.
 fn print_rates(keys: u64) {
     for every in [None, Some(100), Some(1)] {
         let mut index = PersistentIndex::default();
@@ -246,9 +251,9 @@ fn print_rates(keys: u64) {
     }
 }
 
-/// What another thread costs a put, in one index: on a thread alone (`calm`), beside a thread that
-/// spins (`spin`), and beside one that walks over all keys in a loop (`walk`), at 20,000 puts per
-/// second. What `walk` costs beyond `spin` is the price of the index.
+/// Prints how another thread delays a put, for one index, at 20,000 puts per second: without
+/// another thread (`calm`), with a thread that spins (`spin`), and with a thread that visits all
+/// keys in a loop (`walk`). A cost of `walk` that exceeds `spin` is caused by the index.
 fn print_p99<I: TreeIndex>(index_kind: &str, mut index: I, keys: u64)
 where
     I::Snapshot: Sync,
@@ -292,9 +297,10 @@ fn run_disturbance<V: IndexSnapshot>(how: &str, published: &ArcSwap<V>, stop: &A
     }
 }
 
-/// The p99 of puts that are due at a fixed rate, each with a snapshot published after it: from
-/// when it was due, so that a stall counts for all that queue behind it. What is queued
-/// when the window ends counts with its wait so far. In nanoseconds.
+/// Returns the p99 of puts that are due at a fixed rate, in nanoseconds. A snapshot is published
+/// after each put. The time of a put starts when the put is due, so a stall delays all puts that
+/// become due during it. A put that is still queued at the end of the window is recorded with its
+/// wait so far.
 fn put_latency<I: TreeIndex>(
     index: &mut I,
     published: &ArcSwap<I::Snapshot>,
@@ -323,7 +329,7 @@ fn put_latency<I: TreeIndex>(
     histogram.value_at_quantile(0.99)
 }
 
-/// From records in the order of revisions to an index.
+/// Prints the time to restore an index from records in the order of revisions.
 fn print_restore(keys: u64) {
     let start = Instant::now();
     let build_run = |first: u64| {
@@ -351,7 +357,7 @@ fn print_restore(keys: u64) {
     println!("persistent, {keys} keys: the last snapshot dropped in {dropped:.1?}");
 }
 
-/// A key that is put again and again, among few others, and a snapshot after each put.
+/// Times repeated puts of one key, with a snapshot after each put.
 fn print_hot_key(revisions: u64) {
     let mut index = PersistentIndex::default();
     let mut snapshot = index.snapshot();
@@ -370,7 +376,7 @@ fn print_hot_key(revisions: u64) {
     );
 }
 
-/// Has another process fill an index, and prints by how much that one grew.
+/// Lets another process fill an index, and prints how much that process grew.
 fn print_memory(index_kind: &str, keys: u64, revisions: u64) {
     let program = std::env::current_exe().expect("this program has a path");
     let (keys_word, revisions_word) = (keys.to_string(), revisions.to_string());
@@ -385,7 +391,8 @@ fn print_memory(index_kind: &str, keys: u64, revisions: u64) {
     );
 }
 
-/// What that process does.
+/// Runs in the process that [`print_memory`] starts: fills an index, and prints the growth of the
+/// resident set.
 fn print_growth(arguments: &[String]) {
     let [index_kind, keys, revisions] = arguments else { panic!("an index and two numbers") };
     let (keys, revisions) = (keys.parse(), revisions.parse());
@@ -407,7 +414,7 @@ fn growth<I: TreeIndex>(mut index: I, keys: u64, revisions: u64) -> u64 {
     growth
 }
 
-/// The bytes of this process that are in memory; none where the system does not say.
+/// Returns the resident set of this process in bytes, or 0 if the system does not report it.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,18 +1,21 @@
-//! What a synced append to the write-ahead log costs, and what sharing a sync brings.
+//! The cost of a synced append to the write-ahead log, and the effect of sharing a sync.
 //!
-//! `cargo bench --bench wal` (about a minute; `-- group` one part, `-- --test` each once). Entries
-//! have 256 B of data; the log is under the system's temporary directory, in segments of 64 MB,
-//! whose cuts are part of what is timed. **Kept out:** making the log, and except in `group` the
-//! entries.
+//! `cargo bench --bench wal` takes about a minute; `-- group` runs one part, `-- --test` each part
+//! once. Entries have 256 B of data. The log is in the system's temporary directory, in segments of
+//! 64 MB. The start of a new segment is part of the timed work. **Not timed:** creating the log,
+//! and, except in `group`, creating the entries.
 //!
 //! * `append`: **timed** is one append of 1, 10, 100 and 1,000 entries with a state, and its sync.
-//! * `bare`: the same number of bytes, by one call, into a file of the same size that was allocated
-//!   the same way, and synced. What `append` takes longer is the log's own work.
-//! * `group`: **timed** are 65,536 entries: `one_writer` appends and syncs batches of 256 KiB,
-//!   `1000_writers` wait for one entry each, `1000_appends` hands each entry over by itself.
+//! * `bare`: **timed** is the same number of bytes, written by one call into a file of the same
+//!   size, with the same allocation, and synced. The additional time of `append` is the log's own
+//!   work.
+//! * `group`: **timed** are 65,536 entries. `one_writer` appends and syncs batches of 256 KiB. In
+//!   `1000_writers`, each writer waits for its entry. In `1000_appends`, each entry is appended
+//!   separately.
 //!
-//! In the end `append` and `bare`, and the two of `group`, take turns and their medians are
-//! printed, because a shared disk changes more from one minute to the next than these differ.
+//! At the end, `append` and `bare` are run in turn, and so are the first part of `group` and each
+//! of its other parts. The medians are printed. They are run in turn because the speed of a shared
+//! disk may change within a minute by more than the difference between two of them.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -32,15 +35,16 @@ use criterion::{
 use tempfile::TempDir;
 
 const VALUE_SIZE: usize = 256;
-/// What a record of such an entry takes in a segment, with its frame.
+/// Number of bytes that the record of an entry with 256 B of data takes in a segment, including its
+/// frame.
 const RECORD_SIZE: usize = 288;
 const WRITERS: u64 = 1_000;
-/// Entries in 256 KiB.
+/// Number of entries in 256 KiB.
 const BATCH: u64 = 1_024;
-/// Entries of one run of the group.
+/// Number of entries in one run of `group`.
 const GROUP_RUN_ENTRIES: u64 = 64 * BATCH;
 
-/// A log in a directory that goes away.
+/// A log. Its directory is removed when the log is dropped.
 struct BenchWal {
     wal: Wal,
     next: u64,
@@ -65,7 +69,7 @@ impl BenchWal {
         (from..self.next).map(|index| entry(index, &self.value)).collect()
     }
 
-    /// Appends and syncs; how long that took.
+    /// Appends and syncs. Returns the time that this took.
     fn append(&mut self, count: u64) -> Duration {
         let entries = self.entries(count);
         let state = HardState { term: 1, vote: 1, commit: self.next - count - 1 };
@@ -77,12 +81,12 @@ impl BenchWal {
 }
 
 fn entry(index: u64, value: &Bytes) -> Entry {
-    // A put brings its own value.
+    // Each entry has its own value, as in a server.
     let data = Bytes::copy_from_slice(value);
     Entry { kind: EntryKind::Normal, term: 1, index, data }
 }
 
-/// A file to which bytes are written without any log.
+/// A file that is written without a log.
 struct PlainFile {
     file: Box<dyn File>,
     offset: u64,
@@ -138,7 +142,8 @@ fn append(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Runs two things in turn, so that a disk that is slow for a while is slow for both; the medians.
+/// Runs two operations in turn, so that a disk that is slow for a while affects both. Returns their
+/// medians.
 fn alternate(
     rounds: usize,
     mut one: impl FnMut() -> Duration,
@@ -151,7 +156,8 @@ fn alternate(
     (ones[rounds / 2], others[rounds / 2])
 }
 
-/// What the log adds to a bare write and sync, and what a thousand writers reach of one.
+/// Prints how much the log adds to a plain write and sync, and the share of one writer's rate that
+/// a thousand writers reach.
 #[allow(clippy::print_stdout, reason = "the result of a bench")]
 fn compared(_: &mut Criterion) {
     let rounds = if quick() { 1 } else { 40 };
@@ -194,7 +200,8 @@ fn group(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Synced batches of 256 KiB. Making the entries is timed, as it is with many writers.
+/// Writes synced batches of 256 KiB. The timed part includes creating the entries, as in
+/// [`many_writers`].
 fn one_writer(log: &mut BenchWal, count: u64) -> Duration {
     let start = Instant::now();
     for _ in 0..count / BATCH {
@@ -203,10 +210,11 @@ fn one_writer(log: &mut BenchWal, count: u64) -> Duration {
     start.elapsed()
 }
 
-/// Each writer proposes its next entry when its last one is durable. At most `each` entries go into
-/// one append: all that were proposed in one turn of the loop, as raft does it, or 1, which no
-/// server does, to show what that would cost. The writers are what clients are to a server: a
-/// thousand counters in the one thread that would be raft's, not a thousand threads.
+/// Runs many writers. Each writer proposes its next entry when its last entry is durable. At most
+/// `each` entries are in one append: either all entries that were proposed in one turn of the loop,
+/// as with raft, or only 1. No server appends entries one by one; this shows the cost. Like the
+/// clients of a server, the writers are not threads. They are a thousand counters in one thread,
+/// which has the role of the server's raft loop.
 fn many_writers(log: &mut BenchWal, count: u64, each: u64) -> Duration {
     let (first, value) = (log.next, log.value.clone());
     log.next += count;

@@ -4,9 +4,10 @@
 //! cargo run --release --example cluster
 //! ```
 //!
-//! A client writes five times a second meanwhile. With one member down writes go on, after a short
-//! gap if it was the leader; with two down they stop, since the one that is left is no majority.
-//! Without a terminal it prints lines, and takes keys as lines; build it first:
+//! A client writes five times a second. If one member is down, writes continue. If that member was
+//! the leader, they continue after a short gap. If two members are down, writes stop, because one
+//! member is no majority. Without a terminal, the example prints lines and reads keys as lines.
+//! Build the example before you run this command:
 //!
 //! ```text
 //! (sleep 3; echo 1; sleep 5; echo 1; sleep 3; echo q) | cargo run --release --example cluster
@@ -28,15 +29,17 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 const MEMBERS: usize = 3;
 const BETWEEN_WRITES: Duration = Duration::from_millis(200);
-/// How exact the times of events are.
+/// The interval between two checks of the members. The times of events are accurate to this
+/// interval.
 const BETWEEN_POLLS: Duration = Duration::from_millis(50);
 const BETWEEN_SCREENS: Duration = Duration::from_millis(200);
-/// Without a terminal.
+/// The interval between two lines if there is no terminal.
 const BETWEEN_SUMMARIES: Duration = Duration::from_secs(1);
-/// Older ones go.
+/// Maximum number of events on the screen. Older ones are removed.
 const EVENTS_MAX: usize = 10;
 
-/// How many writes were done, and the longest time without one.
+/// The numbers of successful and of failed writes, and the longest time between two successful
+/// writes.
 struct Writes {
     done: u64,
     failed: u64,
@@ -45,7 +48,8 @@ struct Writes {
 }
 
 impl Writes {
-    /// Counts one. A gap is the time without a write that was done.
+    /// Counts a write. If it was successful, updates the longest gap: the time between two
+    /// successful writes.
     fn count(&mut self, is_done: bool) {
         if !is_done {
             self.failed += 1;
@@ -56,7 +60,7 @@ impl Writes {
     }
 }
 
-/// Writes until the program ends, each at its time, whether or not those before are done.
+/// Writes at fixed times until the program ends, even if earlier writes are not completed.
 async fn write(client: Client, writes: Arc<Mutex<Writes>>) {
     let mut ticks = interval(BETWEEN_WRITES);
     for number in 0_u64.. {
@@ -69,7 +73,7 @@ async fn write(client: Client, writes: Arc<Mutex<Writes>>) {
     }
 }
 
-/// The status of each member that is running and answers.
+/// Returns the status of each member. It is `None` if the member is stopped or does not respond.
 async fn member_statuses(cluster: &TestCluster, clients: &[Client]) -> Vec<Option<StatusResponse>> {
     let mut statuses = Vec::new();
     for (member, client) in clients.iter().enumerate() {
@@ -82,29 +86,31 @@ fn is_leader(status: &StatusResponse) -> bool {
     status.header.is_some_and(|header| header.member_id == status.leader)
 }
 
-/// A member that was started again and may not have all writes yet.
+/// A restarted member that may still lack some writes.
 struct Restarted {
     number: usize,
     at: Instant,
-    /// The log was committed up to here when it was started.
+    /// The committed index of the log when the member was started.
     committed: u64,
 }
 
-/// What has happened, one line for each event. Members have the numbers of their keys.
+/// The newest events, one line for each, and the last known state. The number of a member is its
+/// key on the keyboard.
 struct Events {
     begin: Instant,
     lines: VecDeque<String>,
     is_printed: bool,
-    /// The number and the term of the last leader that was seen.
+    /// The number and the term of the last known leader.
     leader: Option<(usize, u64)>,
     leaderless_since: Option<Instant>,
-    /// How many members were down in the last line about it.
+    /// Number of members that were down when the last line about a missing leader was added. 0 if
+    /// there is a leader.
     told_down: usize,
     restarted: Vec<Restarted>,
 }
 
 impl Events {
-    /// `is_printed`: each line when it happens, besides being kept.
+    /// If `is_printed` is true, each line is also printed when it occurs.
     fn new(is_printed: bool) -> Events {
         Events {
             begin: Instant::now(),
@@ -133,9 +139,9 @@ impl Events {
         match self.leader {
             Some((leader, _)) if leader == number && self.leaderless_since.is_none() => {
                 self.leaderless_since = Some(Instant::now());
-                self.tell(&format!("{number}, the leader, is stopped"));
+                self.tell(&format!("member {number}, the leader, is stopped"));
             }
-            _ => self.tell(&format!("{number} is stopped")),
+            _ => self.tell(&format!("member {number} is stopped")),
         }
     }
 
@@ -143,10 +149,11 @@ impl Events {
         let committed = members.iter().flatten().map(|status| status.raft_index).max();
         let committed = committed.unwrap_or_default();
         self.restarted.push(Restarted { number, at: Instant::now(), committed });
-        self.tell(&format!("{number} is started"));
+        self.tell(&format!("member {number} is restarted"));
     }
 
-    /// Compares what the members say now with what they said before.
+    /// Compares the current state of the members with their last known state. Adds lines for a new
+    /// leader, a lost quorum, and members that have caught up.
     fn observe(&mut self, members: &[Option<StatusResponse>]) {
         let leading = |(status, number): (&Option<StatusResponse>, usize)| {
             let status = status.as_ref().filter(|status| is_leader(status))?;
@@ -158,14 +165,14 @@ impl Events {
                 let since = self.leaderless_since.take();
                 if leader != self.leader {
                     let after = since.map_or(String::new(), |at| format!(", {}", after(at)));
-                    self.tell(&format!("{number} leads, term {term}{after}"));
+                    self.tell(&format!("member {number} is the leader in term {term}{after}"));
                 }
                 (self.leader, self.told_down) = (leader, 0);
             }
             None => {
                 self.leaderless_since.get_or_insert_with(Instant::now);
                 let down = members.iter().filter(|status| status.is_none()).count();
-                // With fewer there will be a leader soon.
+                // If at most one member is down, the others will soon elect a leader.
                 if down > MEMBERS / 2 && down != self.told_down {
                     self.tell(&format!("no leader: {down} of {MEMBERS} are down"));
                     self.told_down = down;
@@ -180,7 +187,7 @@ impl Events {
         for Restarted { number, at, .. } in
             self.restarted.extract_if(.., has_caught_up).collect::<Vec<_>>()
         {
-            self.tell(&format!("{number} is back, caught up {}", after(at)));
+            self.tell(&format!("member {number} has caught up {}", after(at)));
         }
     }
 }
@@ -189,7 +196,7 @@ fn after(begin: Instant) -> String {
     format!("after {:.1} s", begin.elapsed().as_secs_f64())
 }
 
-/// The whole screen.
+/// Draws the whole screen.
 fn draw_screen(
     members: &[Option<StatusResponse>],
     writes: &Writes,
@@ -224,7 +231,7 @@ fn draw_screen(
     let (since, longest) = (writes.last.elapsed(), writes.longest_gap);
     let gap = since.max(longest).as_millis();
     page += &format!(
-        "\r\n{} writes, {} without an answer; the last {} ms ago; longest gap {gap} ms\r\n\r\n",
+        "\r\n{} writes, {} without a response; the last {} ms ago; longest gap {gap} ms\r\n\r\n",
         writes.done,
         writes.failed,
         since.as_millis(),
@@ -236,7 +243,7 @@ fn draw_screen(
     print!("{page}");
 }
 
-/// The same as one line.
+/// Prints a summary of the members and the writes in one line.
 fn print_summary(members: &[Option<StatusResponse>], writes: &Writes) {
     let role = |status: &Option<StatusResponse>| match status {
         None => "down",
@@ -255,7 +262,7 @@ fn print_summary(members: &[Option<StatusResponse>], writes: &Writes) {
         (status.raft_term.max(term), of_member.max(revision))
     });
     println!(
-        "{}; term {term}, revision {revision}; {} writes, {} without an answer, longest gap {} ms",
+        "{}; term {term}, revision {revision}; {} writes, {} without a response, longest gap {} ms",
         roles.join(", "),
         writes.done,
         writes.failed,
@@ -263,7 +270,8 @@ fn print_summary(members: &[Option<StatusResponse>], writes: &Writes) {
     );
 }
 
-/// A terminal that hands over each key, until this is dropped.
+/// A terminal that delivers each key at once. When the value is dropped, the terminal gets its old
+/// settings again.
 struct RawTerminal(Termios);
 
 impl RawTerminal {
@@ -278,12 +286,12 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // The terminal may be gone.
+        // The terminal may be closed.
         let _ = tcsetattr(stdin(), SetArg::TCSANOW, &self.0);
     }
 }
 
-/// Keys, as they are pressed. They end with the input.
+/// Returns a channel of pressed keys. The channel ends when the input ends.
 fn keys() -> mpsc::UnboundedReceiver<u8> {
     let (pressed, keys) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -293,14 +301,15 @@ fn keys() -> mpsc::UnboundedReceiver<u8> {
     keys
 }
 
-/// Ticks that were missed are not made up for.
+/// Returns a timer. After a late tick, the next tick follows a full period later.
 fn ticks_of(period: Duration) -> Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// With the addresses of the members, for another terminal.
+/// Returns the start of an `etcdctl` command for another terminal, with the addresses of the
+/// members.
 fn etcdctl(endpoints: &[String]) -> String {
     let addresses = endpoints.iter().map(|url| url.trim_start_matches("http://"));
     format!("etcdctl --endpoints={}", addresses.collect::<Vec<_>>().join(","))
@@ -348,7 +357,7 @@ async fn show(cluster: &mut TestCluster, on_screen: bool) -> Result<(), Box<dyn 
                         cluster.restart(member).await?;
                     }
                 }
-                // In this mode of the terminal, 3 is ctrl-c.
+                // The terminal is in raw mode, so Ctrl-C arrives as byte 3.
                 None | Some(b'q' | 3) => return Ok(()),
                 Some(_) => {}
             },

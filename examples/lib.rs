@@ -1,1 +1,2 @@
-//! The examples are the files beside this one; a package needs a library or a program.
+//! This library is empty, because a package must have a library or a program. The examples are the
+//! files next to this one.

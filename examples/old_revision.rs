@@ -1,4 +1,5 @@
-//! Nothing is overwritten: a key as it was at every revision, until a compaction removes the past.
+//! No value is overwritten: shows a key at every revision, until a compaction removes old
+//! revisions.
 //!
 //! ```text
 //! cargo run --release --example old_revision
@@ -11,10 +12,10 @@ use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{RangeOptions, StoreConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let memory = std::sync::Arc::new(MemoryEngine::new()); // On disk it is the same.
+    let memory = std::sync::Arc::new(MemoryEngine::new()); // A store on disk behaves the same.
     let config = StoreConfig::new(memory, Config::default(), PreCommit::none(), ());
     let (store, _) = clearlane_mvcc::open(Era::Clearlane, config)?;
-    let colour = KeyRange::new(b"colour", b"colour\0"); // A range of this one key.
+    let colour = KeyRange::new(b"colour", b"colour\0"); // The range of this one key.
     for change in ["red", "green", "delete", "blue"] {
         let mut write = store.begin_write()?;
         match change {

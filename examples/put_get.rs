@@ -1,4 +1,4 @@
-//! A key is put and read back, over the wire.
+//! Puts a key and reads it back, over the network.
 //!
 //! ```text
 //! cargo run --release --example server &

@@ -1,4 +1,4 @@
-//! A key is put three times and deleted; then it is read as it was at each revision.
+//! Puts a key three times and deletes it, and then reads it at each revision.
 //!
 //! ```text
 //! cargo run --release --example server &

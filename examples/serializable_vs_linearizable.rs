@@ -1,11 +1,11 @@
-//! What it costs to be sure that a read is fresh, and what a read that is not sure may miss.
+//! Shows what a linearizable read costs, and what a serializable read may miss.
 //!
 //! ```text
 //! cargo run --release --example serializable_vs_linearizable
 //! cargo run --release --example serializable_vs_linearizable -- http://127.0.0.1:2379
 //! ```
 //!
-//! It starts three members of its own. Given the URL of a server, it only times reads there.
+//! The example starts three members. If it gets the URL of a server, it only measures reads there.
 
 #![allow(clippy::print_stdout, reason = "an example prints its result")]
 
@@ -19,7 +19,7 @@ const MEMBERS: usize = 3;
 const KEY: &str = "greeting";
 /// Number of reads of each kind, one after the other.
 const READS: usize = 1_000;
-/// How long a read is tried that a member without a leader cannot answer.
+/// Time limit of a request, such as a linearizable read at a member without a leader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn linearizable() -> Get {
@@ -30,7 +30,8 @@ fn serializable() -> Get {
     Get::from(KEY).serializable()
 }
 
-/// The kinds in turns, and the median of each: what else the machine does falls on both.
+/// Makes reads of both kinds in turn, so that other load on the machine affects both kinds. Prints
+/// the median time of each kind.
 async fn print_times(member: &str, client: &Client) -> clearlane_client::Result<()> {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..READS {
@@ -49,17 +50,17 @@ async fn print_times(member: &str, client: &Client) -> clearlane_client::Result<
 }
 
 fn print_heading() {
-    println!("the median of {READS} reads, one after the other\n");
+    println!("Median time of {READS} reads, one after the other\n");
     println!("from         {:>14} {:>14}", "linearizable", "serializable");
 }
 
-/// What a member answers, or why it does not.
+/// Prints the value that a member returns, or the error.
 async fn print_answer(kind: &str, client: &Client, get: Get) {
     let answer = match client.get(get).await {
         Ok(found) => {
             found.value().map_or("nothing".into(), |value| value.escape_ascii().to_string())
         }
-        Err(error) => format!("no answer: {error}"),
+        Err(error) => format!("no response: {error}"),
     };
     println!("    {kind}: {answer}");
 }
@@ -69,14 +70,15 @@ async fn compare_times(leader: &Client, follower: &Client) -> clearlane_client::
     print_times("the leader", leader).await?;
     print_times("a follower", follower).await?;
     println!(
-        "\nFor a linearizable read the leader first hears from a majority that it still leads; a\n\
-         follower asks the leader, and waits until it has applied what was committed by then.\n\
-         A serializable read does neither: it reads what this member has applied so far."
+        "\nFor a linearizable read, the leader first confirms with a majority that it leads. A\n\
+         follower asks the leader, and waits until it has applied all entries committed by then.\n\
+         A serializable read does neither: it reads the entries that this member has applied."
     );
     Ok(())
 }
 
-/// A follower is stopped while a key is overwritten, and comes back alone.
+/// Stops a follower while a key is overwritten. Then stops the other members and starts only the
+/// follower, which returns a stale value. At the end all members run.
 async fn read_stale(
     cluster: &mut TestCluster,
     client: &Client,
@@ -86,14 +88,14 @@ async fn read_stale(
     println!("\nA follower is stopped, and {KEY} is put again, \"new\" instead of \"old\".");
     cluster.stop(number).await?;
     client.put(KEY, "new").await?;
-    println!("Now the other two are stopped, and the follower is started alone. It reads:");
+    println!("Now the other two members are stopped, and only the follower is started. It reads:");
     for member in &others {
         cluster.stop(*member).await?;
     }
     cluster.restart(number).await?;
     print_answer("serializable, and stale", follower, serializable()).await;
     print_answer("linearizable", follower, linearizable()).await;
-    println!("The other two are started again. The follower reads:");
+    println!("The other two members are restarted. The follower reads:");
     for member in &others {
         cluster.restart(*member).await?;
     }

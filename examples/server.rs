@@ -1,4 +1,4 @@
-//! A server that etcdctl can talk to: the program `clearlane`, with all its flags.
+//! A server that etcdctl can use: the program `clearlane` with all its flags.
 //!
 //! ```text
 //! cargo run --release --example server -- --data-dir=default.etcd --era=clearlane

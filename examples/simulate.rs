@@ -1,5 +1,4 @@
-//! A disk that becomes slower, in the model: how long does a cheap read take, and a put, in two
-//! eras?
+//! Simulates a disk that becomes slower: how long do a cheap read and a put take in two eras?
 //!
 //! ```text
 //! cargo run --release --example simulate
@@ -20,7 +19,9 @@ use clearlane_simulator::shipped::Shipped;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut scenario = match std::env::args().nth(1) {
         Some(file) => Scenario::parse(&std::fs::read_to_string(file)?)?,
-        None => Scenario::parse(Shipped::find("head-of-line").ok_or("it ships")?.text)?,
+        None => Scenario::parse(
+            Shipped::find("head-of-line").ok_or("the scenario is not shipped")?.text,
+        )?,
     };
     let cost_file = CostFile::shipped();
     for sync_ms in ["0.5", "2", "8", "32"] {

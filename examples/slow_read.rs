@@ -22,7 +22,7 @@ fn run(era: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>> {
     let config = Config { locks: locks.clone(), ..Config::default() };
     let store = era.open(engine, config, PreCommit::none(), ())?;
 
-    let mut records = 0_u64; // Their keys are 1, 2, 3 ...: a store from an earlier run goes on.
+    let mut records = 0_u64; // The keys are 1, 2, 3 ...; an existing store gets more.
     store.begin_read().range(Bucket::Key, KeyRange::ALL, &mut |_, _| {
         records += 1;
         Continue(())
@@ -50,7 +50,7 @@ fn run(era: &str, engine: &str, directory: &str) -> Result<(), Box<dyn Error>> {
         reading.wait();
         let (_as, start) = (TaskLabel::named("put").enter(), Instant::now());
         put(records + 20_001)?;
-        println!("era {era}: the put beside the slow read took {:?}", start.elapsed());
+        println!("era {era}: the put during the slow read took {:?}", start.elapsed());
         reader.join().expect("the reader does not panic").map(drop)
     })?;
     for lock in locks.report() {

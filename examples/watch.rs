@@ -1,4 +1,5 @@
-//! What happens to keys, as it happens. It goes on when the server was away, and misses nothing.
+//! Prints changes of keys when they occur. The watch continues after a restart of the server, and
+//! misses no change.
 //!
 //! ```text
 //! cargo run --release --example server &

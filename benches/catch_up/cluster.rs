@@ -1,12 +1,14 @@
-//! Two members that serve on one thread, and a third one on another thread, which joins and leaves.
+//! Two members that serve on one thread, and a third member on another thread, which joins and
+//! leaves.
 //!
-//! Messages between the two are handed over at once, in order. What goes to the third or comes from
-//! it passes a channel, as does a raft snapshot, which has a thread of its own.
+//! Messages between the two members are delivered at once, in order. Messages from and to the third
+//! member pass a channel. A raft snapshot is sent by a separate thread.
 //!
-//! Each member has a log, the engine bolt and etcd's defaults (a record of the store's position
-//! every 10,000 entries, 5,000 entries kept after it), in the system's directory for temporary
-//! files, and threads for its log and its commits. The third sees the first 1,000 entries, stops,
-//! and misses the next 200,000 and what is put in phase `before`.
+//! Each member has a log, the engine bolt and etcd's defaults: it records the store's position
+//! every 10,000 entries, and the log keeps the 5,000 entries before this position. The files of a
+//! member are in the system's directory for temporary files. Each member has threads for its log
+//! and its commits. The third member receives the first 1,000 entries, stops, and misses the next
+//! 200,000 entries and the puts of phase `before`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -20,73 +22,76 @@ use bytes::Bytes;
 use clearlane_benches::pace::processor_time;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft::{Message, Role};
-use clearlane_server::raft_snapshot::{self, StoreDir};
-use clearlane_server::replica::{ReplicaConfig, ReplicaInput, RequestId};
+use clearlane_replica::raft_snapshot::{SnapshotReceiver, SnapshotSender, StoreDir};
+use clearlane_replica::{ReplicaConfig, ReplicaInput, RequestId};
 
 use crate::HEALTHY;
 use crate::member::{EventSender, Member, PollOutput, bootstrap_member, storage_config};
 
 const TICK: Duration = Duration::from_millis(100);
-/// The member that joins and leaves.
+/// The id of the member that joins and leaves.
 pub(crate) const THIRD: u64 = 3;
 
-/// What the threads know of each other.
+/// The progress that the threads share.
 #[derive(Debug, Default)]
 struct SharedProgress {
-    /// What the leader has applied.
+    /// The index that the leader has applied.
     leader_applied: AtomicU64,
-    /// What the third has applied.
+    /// The index that the third member has applied.
     third_applied: AtomicU64,
     third_has_started: AtomicBool,
     third_has_caught_up: AtomicBool,
     stop_third: AtomicBool,
-    /// How long copies have been on a processor.
+    /// Total processor time of the threads that have sent raft snapshots.
     snapshot_ns: AtomicU64,
-    /// How long the third's core was until it had caught up.
+    /// Processor time of the third member until it had caught up.
     third_ns: AtomicU64,
 }
 
-/// How a copy was made.
+/// The times of one raft snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotTimes {
     pub(crate) began: Instant,
     pub(crate) time: Duration,
     pub(crate) processor: Duration,
     pub(crate) bytes: u64,
-    /// What the copy has applied.
+    /// The index that the snapshot includes.
     pub(crate) index: u64,
 }
 
-/// When the third member did what, between its start and its stop.
+/// The times of events of the third member, between its start and its stop.
 pub(crate) struct ThirdMemberRun {
-    /// When it had opened what its disk has.
+    /// The time when the third member had opened the data on its disk.
     pub(crate) started: Instant,
-    /// When it had a new store.
+    /// The times at which a raft snapshot had replaced the third member's store.
     pub(crate) installed: Vec<Instant>,
-    /// When it had first applied all that the leader had, and how much that was.
+    /// The first time when the third member had applied all entries that the leader had applied,
+    /// and the index that it had applied then. `None` if it never caught up.
     pub(crate) caught_up: Option<(Instant, u64)>,
-    /// How long its core was on a processor between these two.
+    /// Processor time of the third member from its start until `caught_up`.
     pub(crate) processor: Duration,
 }
 
-/// The longest times at the leader since they were looked at.
+/// The longest times since the last call of [`Cluster::take_longest`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LongestTimes {
-    /// Between two applies.
+    /// The longest time in which the leader applied no entry.
     pub(crate) gap: Duration,
-    /// In one call of its core, while nothing else can be done.
+    /// The longest call of the leader's replica or applier, during which the thread can do nothing
+    /// else.
     pub(crate) call: Duration,
-    /// In which its log or the other's wrote and synced a batch: with the third away, both must.
+    /// The longest write and sync of a batch by the log of either serving member. While the third
+    /// member is stopped, an entry is committed only when both serving members have written it.
     pub(crate) write: Duration,
 }
 
-/// The cluster, seen from the thread of the two members that serve.
+/// The cluster, as used by the thread of the two serving members.
 pub(crate) struct Cluster {
     members: BTreeMap<u64, Member>,
     leader: u64,
     events: Receiver<(u64, ReplicaInput)>,
     event_sender: EventSender,
-    /// Messages between the two.
+    /// Messages between the two serving members.
     messages: VecDeque<Message>,
     third: Option<(EventSender, JoinHandle<ThirdMemberRun>)>,
     third_directory: PathBuf,
@@ -103,7 +108,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Three new members. Two of them run, and one of these leads.
+    /// Creates three new members. Starts two of them, and makes one the leader.
     pub(crate) fn new(
         directory: &Path,
         third_directory: &Path,
@@ -151,7 +156,7 @@ impl Cluster {
         self.members.get_mut(&self.leader).expect("it is one of the two")
     }
 
-    /// Proposes a put at the leader, and returns under which name it will be answered.
+    /// Proposes a put at the leader. Returns the number that identifies its result.
     pub(crate) fn put(&mut self, key: u64, value: &Bytes) -> u64 {
         let key = Bytes::from(format!("key-{key:028}"));
         let put = Some(PutRequest { key, value: value.clone(), ..PutRequest::default() });
@@ -163,7 +168,8 @@ impl Cluster {
         u64::from(of.slot)
     }
 
-    /// Takes what has come, waiting for it until then at the longest, and does what there is to do.
+    /// Handles all pending inputs and their results. If there is none, waits for an input, until
+    /// `until` or the next tick, whichever is earlier.
     pub(crate) fn run_until(&mut self, until: Instant) {
         let until = until.min(self.next_tick);
         let wait = until.saturating_duration_since(Instant::now());
@@ -190,7 +196,8 @@ impl Cluster {
         }
     }
 
-    /// Lets one of the two do what there is to do, and says whether a member has more.
+    /// Processes the pending work of one serving member, and delivers its messages. Returns true if
+    /// it has delivered a message, so that the receiver must be polled again.
     fn poll(&mut self, id: u64) -> bool {
         let member = self.members.get_mut(&id).expect("one of the two");
         let before = member.applier.applied_position.index;
@@ -238,7 +245,7 @@ impl Cluster {
         }
     }
 
-    /// Sends a copy to the third, on a thread of its own.
+    /// Sends a raft snapshot to the third member, on a separate thread.
     fn send_snapshot(&mut self, message: Message) {
         let (from, inbox) = (message.from(), self.event_sender.clone());
         let member = self.members.get_mut(&from).expect("one of the two");
@@ -247,12 +254,12 @@ impl Cluster {
             return;
         };
         let (store, third) = (Arc::clone(&member.applier.store), third.clone());
-        let mut receiver = raft_snapshot::SnapshotReceiver::new(Arc::clone(vault));
+        let mut receiver = SnapshotReceiver::new(Arc::clone(vault));
         let seen = Arc::clone(&self.shared);
         self.snapshot_threads.push(std::thread::spawn(move || {
             let (began, mut bytes) = (Instant::now(), 0);
             let exporter = store.snapshot().expect(HEALTHY);
-            let mut sender = raft_snapshot::SnapshotSender::new(exporter, message).expect(HEALTHY);
+            let mut sender = SnapshotSender::new(exporter, message).expect(HEALTHY);
             while let Some(chunk) = sender.next_chunk().expect(HEALTHY) {
                 bytes += chunk.len() as u64;
                 receiver.feed(&chunk).expect(HEALTHY);
@@ -271,7 +278,7 @@ impl Cluster {
         }));
     }
 
-    /// The third member starts.
+    /// Starts the third member.
     pub(crate) fn start_third(&mut self) {
         self.shared.stop_third.store(false, Ordering::Relaxed);
         self.shared.third_has_started.store(false, Ordering::Relaxed);
@@ -279,7 +286,8 @@ impl Cluster {
         let (to_third, inbox) = mpsc::channel();
         let storage = storage_config(&self.third_directory);
         self.third_store_dir = Some(Arc::clone(&storage.store_dir));
-        // Ids of proposals must be others than before its stop.
+        // The member derives the first ID of its proposals from this time. The IDs must differ from
+        // the IDs that the member used before it stopped.
         let unix_ms = self.settings.unix_ms + self.began.elapsed().as_millis() as u64;
         let settings = ReplicaConfig { unix_ms, ..self.settings.clone() };
         let (own, two, seen) =
@@ -290,7 +298,8 @@ impl Cluster {
         self.third = Some((to_third, thread));
     }
 
-    /// It stops. Says what became of it, and of the copies that it was sent.
+    /// Stops the third member. Returns the times of its run, and of the raft snapshots that were
+    /// sent to it.
     pub(crate) fn stop_third(&mut self) -> (ThirdMemberRun, Vec<SnapshotTimes>) {
         let no_panic = "a thread of the bench does not panic";
         self.shared.stop_third.store(true, Ordering::Relaxed);
@@ -301,34 +310,36 @@ impl Cluster {
         (visit, copies.map(|copy| copy.join().expect(no_panic)).collect())
     }
 
-    /// Whether the third has opened what its disk has.
+    /// Returns whether the third member has opened the data on its disk.
     pub(crate) fn third_has_started(&self) -> bool {
         self.shared.third_has_started.load(Ordering::Acquire)
     }
 
-    /// Whether the third has had all that the leader has, since it came.
+    /// Returns whether the third member has caught up with the leader at any time since its start.
     pub(crate) fn third_has_caught_up(&self) -> bool {
         self.shared.third_has_caught_up.load(Ordering::Acquire)
     }
 
-    /// Whether the third has all that the leader has, now.
+    /// Returns whether the third member has applied everything that the leader has applied so far.
     pub(crate) fn third_has_caught_up_now(&self) -> bool {
         let has = self.shared.third_applied.load(Ordering::Acquire);
         has >= self.shared.leader_applied.load(Ordering::Acquire)
     }
 
-    /// What the third has applied.
+    /// Returns the index that the third member has applied.
     pub(crate) fn third_applied(&self) -> u64 {
         self.shared.third_applied.load(Ordering::Acquire)
     }
 
-    /// What share of such a time the copies and the third's core have been on a processor.
+    /// Returns two shares of `time`, each at most 1. The first is the share for which the threads
+    /// that sent raft snapshots used a processor. The second is the share for which the third
+    /// member used a processor until it had caught up.
     pub(crate) fn processor_shares(&self, time: Duration) -> Vec<f64> {
         let share = |ns: &AtomicU64| ns.load(Ordering::Acquire) as f64 / time.as_nanos() as f64;
         [&self.shared.snapshot_ns, &self.shared.third_ns].map(|ns| share(ns).min(1.0)).to_vec()
     }
 
-    /// The longest times at the leader since the last call.
+    /// Returns the longest times since the last call of this function.
     pub(crate) fn take_longest(&mut self) -> LongestTimes {
         let now = Instant::now();
         let open_gap = now - std::mem::replace(&mut self.last_apply, now);
@@ -339,7 +350,7 @@ impl Cluster {
         LongestTimes { gap: gap.max(open_gap), call, write }
     }
 
-    /// The first entry that the leader has in memory.
+    /// Returns the index of the first entry that the leader has in memory.
     pub(crate) fn first_log_index(&self) -> u64 {
         self.members[&self.leader].replica.raft().kept_indexes().0
     }
@@ -350,7 +361,7 @@ impl Cluster {
     }
 }
 
-/// The third member, until it is stopped.
+/// Runs the third member until it is stopped.
 fn run_third(
     mut member: Member,
     inbox: &Receiver<(u64, ReplicaInput)>,

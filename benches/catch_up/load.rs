@@ -1,7 +1,6 @@
-//! Open-loop puts, and how long they took, phase by phase: 2,000 per second, to 100,000 keys in
-//! turn.
+//! Open-loop puts and their times, phase by phase: 2,000 puts per second, to 100,000 keys in turn.
 //!
-//! Arrivals are random and do not depend on what became of the ones before.
+//! Arrivals are random, and do not depend on the results of earlier puts.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,22 +15,22 @@ use crate::cluster::{Cluster, LongestTimes};
 
 pub(crate) const PUTS_PER_SECOND: f64 = 2_000.0;
 pub(crate) const VALUE_SIZE: usize = 256;
-/// Number of keys that are put, in turn.
+/// Number of keys that are put in turn.
 const KEYS: u64 = 100_000;
-/// Number of puts of a fill that are on their way.
+/// Maximum number of puts in flight during a fill.
 const FILL_BATCH: usize = 2_048;
-/// The thread gives its processor away until shortly before a put is due, for waking is inexact.
+/// The thread starts to spin this long before a put is due, because waking is inexact.
 const SPIN_BEFORE: Duration = Duration::from_micros(80);
-/// A phase that takes longer has failed.
+/// Maximum time of a phase. A longer phase has failed.
 pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long the puts of a phase took.
+/// The puts of one phase, with their times.
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     pub(crate) time: Duration,
-    /// Of the puts that were due in this phase, from then to their answers.
+    /// The times of the puts that were due in this phase, from the due time to the response.
     pub(crate) latency: Histogram<u64>,
-    /// Answers that came in this phase.
+    /// Number of responses that arrived in this phase.
     pub(crate) answers: u64,
     pub(crate) longest: LongestTimes,
 }
@@ -42,7 +41,7 @@ pub(crate) struct Load {
     due: Instant,
     number: u64,
     value: Bytes,
-    /// When a put was due, and in which phase.
+    /// The due time and the phase of each open put.
     waiting: HashMap<u64, (Instant, usize)>,
     pub(crate) phases: Vec<Phase>,
 }
@@ -59,7 +58,7 @@ impl Load {
         }
     }
 
-    /// Puts so much as fast as it is answered.
+    /// Makes `count` puts as fast as they complete, with at most `FILL_BATCH` puts in flight.
     pub(crate) fn fill(&mut self, cluster: &mut Cluster, count: u64) {
         let mut open = 0;
         let end = self.number + count;
@@ -78,7 +77,7 @@ impl Load {
         cluster.put(self.number % KEYS, &self.value)
     }
 
-    /// Puts at a steady rate until it is over.
+    /// Makes puts at random times, `PUTS_PER_SECOND` on average, until `is_over` returns true.
     pub(crate) fn phase(
         &mut self,
         name: &'static str,
@@ -107,7 +106,7 @@ impl Load {
         self.phases[phase].longest = cluster.take_longest();
     }
 
-    /// Waits for the answers that are still to come.
+    /// Waits for the responses to all open puts.
     pub(crate) fn finish(&mut self, cluster: &mut Cluster) {
         let last = self.phases.len() - 1;
         while !self.waiting.is_empty() {

@@ -1,17 +1,22 @@
-//! How long a member needs that was away for 200,000 entries, and what that costs the others.
+//! How long a member needs to catch up after it has missed 200,000 entries, and the cost for the
+//! other members.
 //!
 //! ```text
 //! cargo bench --bench catch_up                       # five rounds, about three minutes
-//! cargo bench --bench catch_up -- --test             # once, with little of everything
-//! CLEARLANE_THIRD_DIR=/dev/shm cargo bench ...       # the third member's files are somewhere else
+//! cargo bench --bench catch_up -- --test             # one round, with small numbers
+//! CLEARLANE_THIRD_DIR=/dev/shm cargo bench ...       # another place for the third member's files
 //! ```
 //!
-//! Of three members the third stops, misses 200,000 entries, and comes back when the log has
-//! forgotten them. **Timed** are 2,000 open-loop puts of 256 B per second, from when they are due
-//! to their answers, by phases (see [`measure`]), and the third's return: until the raft snapshot
-//! was begun, was whole, was its store, and until it was level with the leader. **Kept out:** the
-//! 200,000 entries. The set-up is in `cluster.rs`. Figures are medians over the rounds, and go to
-//! the terminal and to `target/catch_up/summary.json`.
+//! One of three members stops, misses 200,000 entries, and starts again after the log has removed
+//! them.
+//!
+//! **Timed** are 2,000 open-loop puts of 256 B per second, from the due time to the response, by
+//! phase (see [`measure`]). Also timed is the return of the third member: until the raft snapshot
+//! starts, until it is complete, until it replaces the store, and until the member has caught up
+//! with the leader. **Not timed:** the 200,000 entries.
+//!
+//! The set-up is in `cluster.rs`. The results are medians over the rounds. They are printed, and
+//! written to `target/catch_up/summary.json`.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -25,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clearlane_benches::pace::burn;
-use clearlane_server::replica::ReplicaConfig;
+use clearlane_replica::ReplicaConfig;
 use tempfile::TempDir;
 
 use crate::cluster::{Cluster, SnapshotTimes, ThirdMemberRun};
@@ -38,11 +43,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const HEALTHY: &str = "a healthy member goes on";
 const ROUNDS: u64 = 5;
 
-/// How much of everything.
+/// The size of each part of the bench.
 struct BenchSize {
-    /// Entries that the third has seen.
+    /// Number of entries that the third member receives before it stops.
     initial_entries: u64,
-    /// Entries that it misses.
+    /// Number of entries that the third member misses.
     missed_entries: u64,
     snapshot_count: u64,
     catch_up_entries: u64,
@@ -80,7 +85,7 @@ fn main() {
     report.finish(quick);
 }
 
-/// Where the third member's files are.
+/// Returns the directory for the third member's files.
 fn third_directory() -> TempDir {
     match std::env::var_os("CLEARLANE_THIRD_DIR") {
         Some(parent) => TempDir::new_in(PathBuf::from(parent)),
@@ -89,20 +94,21 @@ fn third_directory() -> TempDir {
     .expect("there is a place for temporary files")
 }
 
-/// One round. The phases follow each other, with the same open-loop puts:
+/// Runs one round. The following phases have the same open-loop puts:
 ///
-/// * `before`: the third is away.
-/// * `start`: it comes back, and opens its log and its old store.
-/// * `during`: it gets a raft snapshot, and the entries after it. The phase ends when the third has
-///   applied what the leader has.
-/// * `after`: the third follows like the other.
-/// * `spin`: as `after`, beside threads that keep processors as busy as the snapshot's thread and
-///   the third's core did, for as long as `during` took. What `during` costs beyond `spin` is not
-///   the price of the processors.
+/// * `before`: the third member is stopped.
+/// * `start`: the third member starts, and opens its log and its old store.
+/// * `during`: the third member receives a raft snapshot and the entries after it. The phase ends
+///   when the third member has applied everything that the leader has applied.
+/// * `after`: the third member has caught up, and follows the leader like the other follower.
+/// * `spin`: like `after`, but additional threads keep processors as busy as the snapshot's thread
+///   and the third member did, for as long as `during` took. A cost of `during` that exceeds `spin`
+///   is not caused by busy processors.
 ///
-/// The third's log, of which 64 MB are allocated anew at its start, and the store that it receives
-/// are on the same disk as the logs of the others, and wait for one another's syncs, which is not
-/// so in a real cluster: `CLEARLANE_THIRD_DIR` tells that apart.
+/// The third member's log, which allocates 64 MB at its start, and the store that it receives are
+/// on the same disk as the logs of the other members. So the members wait for each other's syncs,
+/// unlike in a real cluster. A run with `CLEARLANE_THIRD_DIR` on another disk shows the size of
+/// this effect.
 fn measure(size: &BenchSize, round: u64, report: &mut Report) {
     let (directory, third) = (TempDir::new().expect(HEALTHY), third_directory());
     let BenchSize { snapshot_count, catch_up_entries, window, .. } = *size;
@@ -128,7 +134,8 @@ fn measure(size: &BenchSize, round: u64, report: &mut Report) {
     report.add(&load.phases, came, &visit, copy);
 }
 
-/// Makes the third miss what the log then forgets. Returns what it has applied.
+/// Makes the third member miss entries that the log then removes. Returns the index that the third
+/// member has applied.
 fn let_third_fall_behind(size: &BenchSize, cluster: &mut Cluster, load: &mut Load) -> u64 {
     cluster.start_third();
     load.fill(cluster, size.initial_entries);
@@ -159,7 +166,8 @@ fn with_burners(shares: &[f64], work: impl FnOnce()) {
     });
 }
 
-/// Fails if there was not exactly one raft snapshot, behind what the third had missed.
+/// Returns the times of the raft snapshot that replaced the store. Fails unless exactly one raft
+/// snapshot was sent, and it includes entries that the third member had missed.
 fn check<'c>(
     visit: &ThirdMemberRun,
     copies: &'c [SnapshotTimes],

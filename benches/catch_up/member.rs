@@ -1,5 +1,5 @@
-//! A member without its network: both halves on one thread, one after the other, its log and its
-//! commits on two more.
+//! A member without a network. Its raft half and its apply half run on one thread, one after the
+//! other. Two more threads write its log and commit its store.
 //!
 //! ```text
 //!   inbox ──▶ both halves ──▶ batches of the log ──▶ disk thread ──┐
@@ -8,7 +8,7 @@
 //!     └───────────────── written, committed ───────────────────────┘
 //! ```
 //!
-//! Old states of the store are dropped by the commit thread, too.
+//! The commit thread also drops old states of the store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,13 +19,12 @@ use std::time::{Duration, Instant};
 use clearlane_backend::{Config, DroppedStates, Era};
 use clearlane_engine::{EngineKind, Options};
 use clearlane_raft::Message;
-use clearlane_server::AppliedPosition;
-use clearlane_server::membership;
-use clearlane_server::raft_snapshot::{self, StoreDir};
-use clearlane_server::replica::{
-    Applier, NewStore, Replica, ReplicaConfig, ReplicaInput, ReplicaReady, RequestOutcome,
-    StorageConfig, bootstrap, start,
+use clearlane_replica::raft_snapshot::StoreDir;
+use clearlane_replica::{
+    AppliedPosition, Applier, NewStore, Replica, ReplicaConfig, ReplicaInput, ReplicaReady,
+    RequestOutcome, StorageConfig, bootstrap, membership, start,
 };
+use clearlane_server::snapshot;
 use clearlane_wal as wal;
 use clearlane_wal::Metadata;
 use clearlane_wal::Wal;
@@ -34,20 +33,20 @@ use clearlane_wal::group_commit::Batch;
 
 use crate::HEALTHY;
 
-/// How often the commit thread looks at the time; a tick of the store commits every 100 ms.
+/// How often the commit thread checks the time. A tick of the store commits every 100 ms.
 const COMMIT_TICK: Duration = Duration::from_millis(10);
 
-/// What is left of a poll for others.
+/// The results of a poll that the caller must handle.
 #[derive(Default)]
 pub(crate) struct PollOutput {
     pub(crate) send: Vec<Message>,
     pub(crate) snapshots: Vec<Message>,
-    /// Puts that are answered.
+    /// The numbers of completed puts.
     pub(crate) answered: Vec<u64>,
     pub(crate) is_snapshot_installed: bool,
 }
 
-/// Where the inputs of members go, each with the member's id.
+/// The channel for inputs of members, each with the member's id.
 pub(crate) type EventSender = Sender<(u64, ReplicaInput)>;
 
 enum DiskJob {
@@ -56,14 +55,14 @@ enum DiskJob {
 }
 
 enum CommitJob {
-    /// Do not wait for the clock.
+    /// Commit now, without waiting for the clock.
     Now,
-    /// Commit this store from now on.
+    /// A raft snapshot has replaced the store. Later commits are made in this store.
     Store(NewStore),
     Drop(Vec<DroppedStates>),
 }
 
-/// One member that runs.
+/// A running member.
 pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) replica: Replica,
@@ -76,7 +75,7 @@ pub(crate) struct Member {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-/// A new member's files, in a directory that is there.
+/// Returns the configuration of a member's files, which are in an existing directory.
 pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
     let vault = open_store_dir(directory);
     StorageConfig {
@@ -93,10 +92,10 @@ pub(crate) fn storage_config(directory: &Path) -> StorageConfig {
 fn open_store_dir(directory: &Path) -> Arc<dyn StoreDir> {
     let (kind, options) = (EngineKind::Bolt, Options::default());
     let snap = directory.join("snap");
-    raft_snapshot::open_store_dir(Arc::new(OsFileSystem), &snap, kind, options).expect(HEALTHY)
+    snapshot::open_store_dir(Arc::new(OsFileSystem), &snap, kind, options).expect(HEALTHY)
 }
 
-/// Makes the log of one of three members.
+/// Creates the log of one of three members.
 pub(crate) fn bootstrap_member(storage: &StorageConfig, id: u64) {
     let first: Vec<_> = (1..=3).map(member_description).collect();
     bootstrap(storage, Metadata { node_id: id, cluster_id: 77 }, &first).expect(HEALTHY);
@@ -108,7 +107,7 @@ fn member_description(id: u64) -> membership::Member {
 }
 
 impl Member {
-    /// Starts it with what its directory has.
+    /// Starts a member with the data in its directory.
     pub(crate) fn start(
         id: u64,
         storage: StorageConfig,
@@ -141,24 +140,25 @@ impl Member {
         }
     }
 
-    /// Takes an input.
+    /// Passes an input to the replica, and records how long the call takes if it is the longest
+    /// call so far.
     pub(crate) fn handle_event(&mut self, input: ReplicaInput) {
         let begin = Instant::now();
         self.replica.handle_input(input).expect(HEALTHY);
         self.longest_call = self.longest_call.max(begin.elapsed());
     }
 
-    /// The longest call of the core since this was called last.
+    /// Returns the longest call of the replica or the applier since the last call of this function.
     pub(crate) fn take_longest_call(&mut self) -> Duration {
         std::mem::take(&mut self.longest_call)
     }
 
-    /// The longest write of the log since this was called last.
+    /// Returns the longest write of the log since the last call of this function.
     pub(crate) fn take_longest_write(&self) -> Duration {
         Duration::from_nanos(self.longest_write_ns.swap(0, Ordering::Relaxed))
     }
 
-    /// Does what there is to do. What is left is for others.
+    /// Processes all pending work. Returns the results that the caller must handle.
     pub(crate) fn poll(&mut self) -> PollOutput {
         let mut polled = PollOutput::default();
         loop {
@@ -221,7 +221,7 @@ impl Member {
         self.replica.handle_input(ReplicaInput::Applied(Box::new(outputs.report))).expect(HEALTHY);
     }
 
-    /// Stops it, and waits until its files are closed.
+    /// Stops the member, and waits until its files are closed.
     pub(crate) fn stop(self) {
         let Member { replica: core, applier, to_disk, to_commits, threads, .. } = self;
         drop((to_disk, to_commits));
@@ -246,7 +246,7 @@ fn write_log(
                 let begin = Instant::now();
                 let written = batch.write(&mut wal);
                 longest_ns.fetch_max(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                // If the receiver is gone, the member is stopping.
+                // If the receiver is closed, the member is stopping.
                 let _ = inbox.send((id, ReplicaInput::WalWritten(written)));
             }
         }
@@ -274,7 +274,7 @@ fn commit(id: u64, mut new: NewStore, jobs: &Receiver<CommitJob>, inbox: &EventS
         } else if !new.store.commit_if_due(began.elapsed()).expect(HEALTHY) {
             continue;
         }
-        // If the receiver is gone, the member is stopping.
+        // If the receiver is closed, the member is stopping.
         let durable =
             AppliedPosition::read(&*new.engine.snapshot().expect(HEALTHY)).expect(HEALTHY);
         let _ = inbox.send((id, ReplicaInput::StoreCommitted(durable)));

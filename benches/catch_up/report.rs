@@ -1,4 +1,4 @@
-//! From the figures of single rounds to two small tables, and to JSON.
+//! Converts the figures of single rounds into two small tables and JSON.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use crate::load::Phase;
 
 type MetricList = Vec<(&'static str, f64)>;
 
-/// Figures under a name, of each round.
+/// One row of a table: its name, and its figures in each round.
 struct Row {
     name: &'static str,
     rounds: Vec<MetricList>,
 }
 
 impl Row {
-    /// Each figure's median over the rounds.
+    /// Returns the median of each figure over the rounds.
     fn medians(&self) -> MetricList {
         let names = self.rounds.iter().take(1).flatten().map(|(name, _)| *name);
         names
@@ -57,7 +57,7 @@ impl Report {
         }
     }
 
-    /// Prints the tables and writes them down.
+    /// Prints the tables and writes the JSON file.
     pub(crate) fn finish(&self, quick: bool) {
         let mut lines = Vec::new();
         for row in &self.rows {
@@ -70,7 +70,7 @@ impl Report {
             }
             lines.push(to_json(row.name, "median", &medians));
         }
-        // A test run must not replace the figures of a real one.
+        // A test run must not replace the figures of a real run.
         let name = if quick { "catch_up_test" } else { "catch_up" };
         let directory = results_directory(env!("CARGO_TARGET_TMPDIR"), name);
         let text = serde_json::to_string_pretty(&lines).expect("numbers and names are JSON");

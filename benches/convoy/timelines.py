@@ -1,9 +1,9 @@
-"""What benches/figures reads out of recorded timelines and their tables of blame.
+"""Reads figures from recorded timelines and their tables of blame, for benches/figures.
 
-    timelines.py window FILE            FROM and FOR, in ms: the long read beside which requests waited most
-    timelines.py waits FILE FROM FOR    rows of Markdown: the longest wait of each kind in that window
-    timelines.py blame ERA FILE...      rows of Markdown: medians over the tables of `clearlane-sim show --as blame`
-    timelines.py middle FILE...         the number, from 1, of the table whose mean of puts is the median
+    timelines.py window FILE            prints FROM and FOR in ms: the long read that made requests wait most
+    timelines.py waits FILE FROM FOR    prints rows of Markdown: the longest wait of each kind in that window
+    timelines.py blame ERA FILE...      prints rows of Markdown: medians of tables of `clearlane-sim show --as blame`
+    timelines.py middle FILE...         prints the number, from 1, of the table whose mean put latency is the median
 """
 
 import json
@@ -12,11 +12,11 @@ import sys
 
 NS_PER_MS = 1e6
 LONG = "long range"
-# What a picture shows before and after the long read, as a share of it.
+# How much a picture shows before and after the long read, as a share of the read's duration.
 MARGIN = 0.15
-# Waits that are shorter than this share of the longest are not in the table.
+# The table omits waits that are shorter than this share of the longest wait.
 SHORTEST = 0.1
-# The rows of the table in the page.
+# The rows of the table in docs/head-of-line.md.
 ROWS = {"put": "put", "range": "range of 10"}
 CULPRIT = f"readTx, held by {LONG}"
 
@@ -55,7 +55,7 @@ def waits(path, from_ms, for_ms):
     end = begin + float(for_ms) * NS_PER_MS
     spans = spans_of(path)
     locks = {span["of"] for span in spans if span["what"] == "hold"}
-    # A worker that waits for something else than a lock has nothing to do.
+    # A worker that waits for anything other than a lock is idle.
     shown = [s for s in spans if s["what"] == "wait" and (s["of"] in locks or s["kind"] != "work")]
     shown = [span for span in shown if overlap(span, begin, end) > 0]
     took = lambda span: span["to"] - span["from"]
@@ -70,7 +70,7 @@ def waits(path, from_ms, for_ms):
 
 
 def blame_of(path):
-    """For each class its mean in ms, and for each cause its share in per cent."""
+    """Returns for each class its mean in ms, and the share of each cause in per cent."""
     table = {}
     with open(path, encoding="utf-8") as lines:
         for line in list(lines)[2:]:

@@ -1,4 +1,4 @@
-//! What is measured, for how long: from the environment and criterion's arguments.
+//! The settings of a run, from the environment and from criterion's arguments.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use crate::load::{Class, Load};
 /// The settings of one run. From the environment: `CLEARLANE_ERAS` (`3.2,clearlane`),
 /// `CLEARLANE_ENGINE` (`sled`), `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600),
 /// `CLEARLANE_READ_MS` (30), and `CLEARLANE_READ_RECORDS`, which sets the number of records of an
-/// expensive read instead of its time. With `CLEARLANE_TIMELINES=1` the first window of each era
-/// next to the expensive read is recorded into `timeline-ERA.jsonl` next to the summary, for
-/// `clearlane-sim show`; this makes its figures a little higher.
+/// expensive read instead of its time. With `CLEARLANE_TIMELINES=1`, each era's first window with
+/// the expensive read is recorded into `timeline-ERA.jsonl` next to the summary, for `clearlane-sim
+/// show`. The latencies of a recorded window are a little higher.
 #[derive(Debug)]
 pub(crate) struct BenchConfig {
     pub(crate) eras: Vec<Era>,
     pub(crate) engine: EngineKind,
     pub(crate) repetitions: usize,
     pub(crate) window: Duration,
-    /// Records in the store before the first window.
+    /// Number of records in the store before the first window.
     pub(crate) records: u64,
     pub(crate) expensive_read: ExpensiveRead,
-    /// Whether a timeline is recorded of the first window of each era beside the expensive read.
+    /// If true, a timeline is recorded of each era's first window with the expensive read.
     pub(crate) timelines: bool,
-    /// Only check that everything runs (`--test`).
+    /// If true, the run only checks that everything works (`--test`).
     pub(crate) quick: bool,
-    /// Whether there are options of criterion, and so a report for it.
+    /// If true, the command line has options of criterion, so criterion also makes its report.
     pub(crate) for_criterion: bool,
     filter: Option<String>,
     list: bool,
 }
 
 impl BenchConfig {
-    /// Reads the settings; the error names what is wrong and what is allowed.
+    /// Reads the settings. An error names the wrong value and the allowed ones.
     pub(crate) fn read() -> Result<BenchConfig, String> {
         let arguments: Vec<String> =
             std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -62,7 +62,7 @@ impl BenchConfig {
         })
     }
 
-    /// Whether criterion was asked for anything that this bench measures.
+    /// Returns whether criterion's options select something that this bench measures.
     pub(crate) fn is_selected(&self) -> bool {
         let groups =
             || Class::ALL.iter().flat_map(|class| Load::ALL.map(|load| group_name(*class, load)));
@@ -76,13 +76,14 @@ impl BenchConfig {
 /// The size of an expensive read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExpensiveRead {
-    /// As many records as take this long in a calm store of the era. A faster engine reads more of
-    /// them, so the read holds its lock as long as before.
+    /// The read has as many records as take this time in an idle store of the era. A faster engine
+    /// reads more records, so each engine's read holds its lock for the same time.
     Takes(Duration),
     Records(u64),
 }
 
-/// About as long as etcd 3.2.32 holds `readTx` for 20,000 records of 1 KiB on two cores.
+/// Default duration of an expensive read, in milliseconds. etcd 3.2.32 on two cores holds `readTx`
+/// for about this time to read 20,000 records of 1 KiB.
 const READ_MS: u64 = 30;
 
 impl ExpensiveRead {
@@ -103,7 +104,7 @@ impl fmt::Display for ExpensiveRead {
     }
 }
 
-/// Criterion's flags that stand alone; after any other, the next word is its value.
+/// Criterion's flags that have no value. After any other flag, the next word is its value.
 const FLAGS: [&str; 9] = [
     "--bench",
     "--test",
@@ -116,7 +117,8 @@ const FLAGS: [&str; 9] = [
     "--exact",
 ];
 
-/// The word that is neither a flag nor a flag's value.
+/// Returns criterion's filter: the first argument that is neither a flag nor the value of a flag.
+/// `None` if there is no filter.
 fn filter_of(arguments: &[String]) -> Option<String> {
     let mut words = arguments.iter();
     while let Some(word) = words.next() {

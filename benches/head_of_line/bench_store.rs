@@ -1,4 +1,4 @@
-//! One era's store, and one window of load on it.
+//! The store of one era, and one window of load on it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use clearlane_backend::{Config, Era};
 use clearlane_benches::store::{Store, record_key, value};
 use clearlane_contention::{Registry, TaskLabel, waited_ns};
 use clearlane_engine::Bucket;
-use clearlane_server::request_trace::{RequestTrace, Stage as Part};
-use clearlane_server::trace::{LaneKind, StepKind, TraceRecorder};
+use clearlane_server::observe::request_trace::{RequestTrace, Stage as Part};
+use clearlane_server::observe::trace::{LaneKind, StepKind, TraceRecorder};
 use hdrhistogram::Histogram;
 
 use crate::bench_config::{BenchConfig, ExpensiveRead};
@@ -18,11 +18,12 @@ use crate::plot::readable_time;
 
 const VALUE_SIZE: usize = 1024;
 const CHEAP_RECORDS: u64 = 10;
-/// Longer times than a minute are recorded as a minute.
+/// Times longer than a minute are recorded as a minute.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
-/// The reads of one measurement of [`ExpensiveRead::Takes`]. The shortest counts.
+/// Number of reads in one measurement of [`ExpensiveRead::Takes`]. The time of the shortest read is
+/// used.
 const SIZING_READS: u32 = 7;
-/// How often the commit thread looks at the time; the backend commits every 100 ms.
+/// How often the commit thread checks the time. The backend commits every 100 ms.
 const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An era with its store.
@@ -31,35 +32,37 @@ pub(crate) struct BenchStore {
     pub(crate) era: Era,
     store: Store,
     locks: Registry,
-    /// For a timeline of a window.
+    /// Records the timeline of a window.
     pub(crate) recorder: TraceRecorder,
-    /// The newest revision; only puts move it.
+    /// The newest revision. Only puts change it.
     revision: AtomicU64,
-    /// Records before the first window.
+    /// Number of records before the first window.
     records: u64,
-    /// Records of one expensive read. If these are more than the store has, it reads them again.
+    /// Number of records of one expensive read. If the store has fewer records, the read reads some
+    /// repeatedly.
     expensive_records: u64,
     began: Instant,
 }
 
-/// What was measured of one class of operations in one window.
+/// The measurements of one class of operations in one window.
 #[derive(Debug)]
 pub(crate) struct ClassTimes {
     pub(crate) latency: Histogram<u64>,
     pub(crate) lock_wait: Histogram<u64>,
     pub(crate) latencies_ns: Vec<u64>,
-    /// Operations that were done; the others were still queued when the window ended.
+    /// Number of completed operations. The other operations were still queued when the window
+    /// ended.
     pub(crate) served_count: u64,
-    /// The longest time that a lock which this class takes was held.
+    /// The longest time that any lock used by this class was held.
     pub(crate) longest_hold_ns: u64,
 }
 
-/// What was measured in one window.
+/// The measurements of one window.
 #[derive(Debug)]
 pub(crate) struct Window {
     cheap_read: ClassTimes,
     put: ClassTimes,
-    /// Rounds of the expensive read.
+    /// Number of completed expensive reads.
     pub(crate) expensive_reads: u64,
 }
 
@@ -76,7 +79,7 @@ impl ClassTimes {
         }
     }
 
-    /// The times of two clients together.
+    /// Returns the measurements of two clients together.
     fn merged_with(mut self, other: ClassTimes) -> ClassTimes {
         let same = "all histograms have the same bounds";
         self.latency.add(&other.latency).expect(same);
@@ -116,10 +119,11 @@ impl BenchStore {
         opened
     }
 
-    /// As many records as a read of this time has.
+    /// Returns the number of records that a read must have to take this time in an idle store.
     fn records_for(&self, time: Duration) -> u64 {
         let mut records = self.records;
-        // The second measurement is of a read that is almost right, and of its memory.
+        // The first measurement reads all records of the store. The second has nearly the right
+        // number of records, so it uses nearly as much memory as the expensive read will.
         for _ in 0..2 {
             let wanted =
                 records as f64 * time.as_secs_f64() / self.read_time(records).as_secs_f64();
@@ -139,7 +143,7 @@ impl BenchStore {
         (0..SIZING_READS).map(read).min().expect("there are reads")
     }
 
-    /// One window: a thread for each client, one for commits, one for the load.
+    /// Runs one window: one thread for each client, one for commits, and one for the load.
     pub(crate) fn run(&self, load: Load, settings: &BenchConfig, seed: u64) -> Window {
         self.store.backend.commit().expect("a healthy store commits");
         self.locks.reset();
@@ -200,7 +204,7 @@ impl BenchStore {
         rounds
     }
 
-    /// Runs an operation under this label, and records it in the timeline if there is to be one.
+    /// Runs an operation under this label, and adds it to the timeline if one is recorded.
     fn run_recorded(&self, actor: TaskLabel, kind: LaneKind, work: impl FnOnce()) {
         let number = self.recorder.next_request_number();
         let _as = actor.enter_numbered(number);
@@ -213,9 +217,9 @@ impl BenchStore {
         self.recorder.record_request(actor.name(), kind, card);
     }
 
-    /// Reads records as the crate above does: one look-up per record that the index has named, in
-    /// one read transaction, every value kept for the answer. After the last record the first
-    /// follows.
+    /// Reads records like the layer above the backend: one look-up for each record that the index
+    /// has returned, in one read transaction, and every value is kept for the response. After the
+    /// last record it continues with the first one.
     fn read_records(&self, first: u64, count: u64) {
         let tx = self.store.backend.begin_read();
         let get = |number| {
@@ -242,8 +246,9 @@ impl BenchStore {
         }
     }
 
-    /// Runs an operation at every arrival and records its times, from the moment it was due. One
-    /// that is still queued when the window ends is recorded with the time it has waited so far.
+    /// Runs an operation at every arrival and records its times, starting at its due time. An
+    /// operation that is still queued at the end of the window is recorded with the time that it
+    /// has waited so far.
     fn measure(
         &self,
         class: Class,

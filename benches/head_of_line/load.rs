@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use clearlane_server::trace::LaneKind;
+use clearlane_server::observe::trace::LaneKind;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// What goes on beside the measured operations.
+/// The load that runs in addition to the measured operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Nothing.
+    /// No additional load.
     Idle,
-    /// A thread that keeps a core as busy as the expensive read does, without touching the store:
-    /// what this costs is the price of the busy core.
+    /// A thread that keeps a core as busy as the expensive read does, without using the store. It
+    /// shows the cost of a busy core.
     Spin,
-    /// A thread that reads many records, again and again. Compared with `Spin`, this also has the
-    /// cost of the era's locks, and of the memory bandwidth and allocations of the read.
+    /// A thread that repeatedly reads many records. In addition to the cost of `Spin`, it has the
+    /// cost of the era's locks, and of the read's memory bandwidth and allocations.
     Expensive,
 }
 
@@ -31,7 +31,7 @@ impl Load {
     }
 }
 
-/// What is measured.
+/// The measured classes of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     CheapRead,
@@ -48,7 +48,7 @@ impl Class {
         }
     }
 
-    /// Whether it reads, for a timeline.
+    /// Returns whether the class reads or writes, for a timeline.
     pub(crate) fn kind(self) -> LaneKind {
         match self {
             Class::CheapRead => LaneKind::Read,
@@ -56,7 +56,7 @@ impl Class {
         }
     }
 
-    /// Mean arrivals per second at each client.
+    /// Returns the mean number of arrivals per second at each client.
     fn rate(self) -> f64 {
         match self {
             Class::CheapRead => 25.0,
@@ -64,8 +64,8 @@ impl Class {
         }
     }
 
-    /// How many clients issue them. Reads come from several, so that one that waits does not hold
-    /// back the next; puts from one, as a server has one applier.
+    /// Returns the number of clients. Reads have several, so that a waiting read does not delay the
+    /// next one. Puts have one, because a server has one apply loop.
     pub(crate) fn clients(self) -> u64 {
         match self {
             Class::CheapRead => 8,
@@ -74,13 +74,14 @@ impl Class {
     }
 }
 
-/// A client sleeps until this long before an arrival and spins then, because sleeping is inexact.
+/// A client stops sleeping and spins this long before an arrival, because sleeping is inexact.
 const SPIN_BEFORE: Duration = Duration::from_micros(80);
 
 /// Open-loop arrivals: exponential gaps from a seed, independent of how long operations take.
 pub(crate) struct Arrivals {
     gaps: SmallRng,
-    /// Apart from the gaps, which must not depend on what is done in between.
+    /// Random choices. They have a separate generator, so that the gaps do not depend on the
+    /// operations.
     choices: SmallRng,
     rate: f64,
     due: Instant,
@@ -105,8 +106,9 @@ impl Arrivals {
         }
     }
 
-    /// Waits for the next arrival, if it is not overdue already, and says when it was due. Once the
-    /// window is over, arrivals that are still due come without a wait.
+    /// Waits for the next arrival, unless it is already overdue, and returns its due time. After
+    /// the end of the window, the remaining arrivals are returned without a wait. Returns `None` if
+    /// no further arrival is due in the window.
     pub(crate) fn next(&mut self) -> Option<Instant> {
         let uniform: f64 = self.gaps.random_range(f64::EPSILON..1.0);
         self.due += Duration::from_secs_f64(-uniform.ln() / self.rate);
@@ -117,13 +119,13 @@ impl Arrivals {
         Some(self.due)
     }
 
-    /// Whether the window is over. What was due before and has not been served is not served any
-    /// more: an era that falls behind would make the window as long as its queue.
+    /// Returns whether the window is over. Operations that are still queued then are not executed:
+    /// if an era falls behind, the window would otherwise become as long as its queue.
     pub(crate) fn are_over(&self) -> bool {
         Instant::now() >= self.end
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.choices.random_range(0..bound)
     }

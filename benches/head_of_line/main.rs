@@ -1,18 +1,23 @@
-//! Head-of-line blocking: what a cheap read and a put suffer beside one expensive read.
+//! Head-of-line blocking: how much one expensive read delays a cheap read and a put.
 //!
 //! ```text
 //! cargo bench --bench head_of_line
 //! ```
 //!
-//! Each era has records of 1 KiB, a commit every 100 ms, and one `Load`. The clients of `Class`
-//! send at random times, whether or not earlier operations have ended. **Timed:** from the time an
-//! operation was due to its end. One still queued at the end of a window counts with its wait so
-//! far, and not as served. **Kept out:** filling the store, and the expensive read, which has as
-//! many records as take 30 ms in a calm store. The windows of all eras and loads are shuffled and
-//! repeated. The summary gives the median over the repetitions up to the 99th percentile, and
-//! beyond that takes them together. Results: the terminal, and the picture in
-//! `target/head_of_line/`. Any option of criterion, such as `-- --save-baseline NAME`, also makes
-//! its report. Settings: `BenchConfig`. Figures: `docs/backend.md`.
+//! The store of each era has records of 1 KiB, and a commit every 100 ms. In a window of time, one
+//! `Load` runs on the store of one era. During it, the clients of each `Class` send operations at
+//! random times, independent of earlier operations.
+//!
+//! **Timed** is the time from an operation's due time to its end. An operation that is still queued
+//! at the end of a window is recorded with its wait so far, and as not served. **Not timed:**
+//! filling the store, and the expensive read, which has as many records as take 30 ms in an idle
+//! store.
+//!
+//! The windows of all eras and loads are shuffled and repeated. Up to the 99th percentile, the
+//! summary contains the median over the repetitions. Higher percentiles are computed from all
+//! repetitions together. The results are printed, and the picture is in `target/head_of_line/`. Any
+//! option of criterion, such as `-- --save-baseline NAME`, also makes its report. `BenchConfig`
+//! lists the settings. Figures are in `docs/backend.md`.
 
 #![allow(clippy::print_stderr, reason = "a bench reports its progress to the terminal")]
 
@@ -35,14 +40,14 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use summary::{Cell, Summary};
 
-/// Number of events that a timeline keeps: more than there are in a window.
+/// Maximum number of events in a timeline. It is higher than the number of events in a window.
 const TRACE_EVENTS_MAX: usize = 1_000_000;
-/// With less, criterion warns that it cannot complete its samples.
+/// Minimum time for criterion. With less, it warns that it cannot complete its samples.
 const REPLAY_TIME: Duration = Duration::from_millis(100);
 
 fn main() {
     let settings = BenchConfig::read().unwrap_or_else(|error| fail(&error));
-    // It ends the bench if it does not know an option.
+    // Criterion ends the bench here if an option is unknown.
     let criterion = settings.for_criterion.then(|| configured_criterion(&settings));
     if !settings.is_selected() {
         return;
@@ -52,7 +57,7 @@ fn main() {
         report_to_criterion(&mut criterion, &summary);
         criterion.final_summary();
     }
-    // The last lines are what one looks for.
+    // The most important results are printed last.
     let picture = summary.write(&settings);
     let verdict = verdict::verdict(&summary, &settings.eras, settings.quick);
     eprintln!("\n{verdict}\npicture: {}", picture.display());
@@ -60,12 +65,12 @@ fn main() {
 
 fn configured_criterion(settings: &BenchConfig) -> Criterion {
     let criterion = Criterion::default();
-    // They would take longer than a test run.
+    // Plots would take longer than a test run.
     let criterion = if settings.quick { criterion.without_plots() } else { criterion };
     criterion.configure_from_args()
 }
 
-/// All windows: in every repetition each era meets each load, in an order of its own.
+/// Runs all windows. In each repetition, each era runs each load, in a different order.
 fn measure(settings: &BenchConfig) -> Summary {
     let stages: Vec<BenchStore> =
         settings.eras.iter().map(|era| BenchStore::open(*era, settings)).collect();
@@ -110,7 +115,7 @@ fn progress(
     );
 }
 
-/// Hands the recorded latencies to criterion, one per sample, so that its report shows their
+/// Passes the recorded latencies to criterion, one per sample, so that its report shows their
 /// distribution.
 fn report_to_criterion(criterion: &mut Criterion, summary: &Summary) {
     for class in Class::ALL {
@@ -125,7 +130,7 @@ fn report_to_criterion(criterion: &mut Criterion, summary: &Summary) {
     }
 }
 
-/// The name of a group in criterion's report, and what a filter is compared with.
+/// Returns the name of a group in criterion's report. A filter is compared with the same name.
 fn group_name(class: Class, load: Load) -> String {
     format!("head_of_line/{}_{}", class.name(), load.name())
 }
@@ -133,14 +138,15 @@ fn group_name(class: Class, load: Load) -> String {
 type Group<'c> = criterion::BenchmarkGroup<'c, criterion::measurement::WallTime>;
 
 fn report_cell(group: &mut Group<'_>, cell: &Cell) {
-    // Shuffled, so that a sample of consecutive ones stands for the whole run.
+    // The latencies are shuffled, so that consecutive ones represent the whole run.
     let mut recorded = cell.latencies_ns.clone();
     recorded.shuffle(&mut SmallRng::seed_from_u64(7));
     let mut recorded = recorded.iter().cycle();
-    // Replaying takes next to no time.
+    // Replaying takes almost no time.
     group.measurement_time(REPLAY_TIME).warm_up_time(Duration::from_nanos(1));
     group.bench_function(cell.era.name(), |bencher| {
-        // Criterion divides by the iterations, so a sample is one latency, however many it wants.
+        // Criterion divides by the number of iterations. So a sample is one latency, for any number
+        // of iterations.
         bencher.iter_custom(|iterations| {
             let latency_ns = recorded.next().copied().unwrap_or_default();
             Duration::from_nanos(latency_ns.saturating_mul(iterations))

@@ -1,8 +1,8 @@
-//! The picture: latency by percentile beside the expensive read, one curve per era.
+//! The picture: latency by percentile during the expensive read, with one curve for each era.
 //!
-//! Both axes are stretched so that the tail gets room: each step to the right is ten times rarer
-//! (50 %, 90 %, 99 %, 99.9 %), each step up is ten times slower. Solid and dashed curves keep the
-//! eras apart without their colours. The words are for a reader who knows nothing of the bench.
+//! Both axes are logarithmic, so that the tail is visible. Latencies to the right are rarer (50 %,
+//! 90 %, 99 %, 99.9 %), and each step up is ten times slower. Solid and dashed curves distinguish
+//! the eras without colours. The texts are for readers who do not know the bench.
 
 use std::fmt::Write as _;
 
@@ -20,12 +20,12 @@ const PANEL_HEIGHT: f64 = 290.0;
 const PANEL_TOP: f64 = 78.0;
 const PANEL_BOTTOM: f64 = PANEL_TOP + PANEL_HEIGHT;
 const LEGEND_LEFT: f64 = 770.0;
-/// The vertical axis, in microseconds.
+/// The range of the vertical axis, in microseconds.
 const FROM_US: f64 = 1.0;
 const TO_US: f64 = 10_000_000.0;
-/// The horizontal axis ends at this percentile.
+/// The highest percentile on the horizontal axis.
 const RAREST: f64 = 0.999;
-/// The percentile at which values are written.
+/// The percentile at which values are printed.
 const NAMED: f64 = 0.99;
 
 /// Draws the two panels.
@@ -82,7 +82,7 @@ fn panel(svg: &mut String, summary: &Summary, eras: &[Era], class: Class, title:
     }
 }
 
-/// A dot on the curve, and how long that is.
+/// Draws a dot on the curve, with its value.
 fn value(svg: &mut String, cell: &Cell, left: f64, below: f64) {
     let us = cell.latency_us(NAMED);
     let (x, y) = (left + offset_of(NAMED), height_of(us));
@@ -171,7 +171,7 @@ fn legend(svg: &mut String, eras: &[Era]) {
     }
 }
 
-/// Its name, and how it reads.
+/// Returns the name of an era in the picture, and a few words about the locks of its reads.
 fn words(era: Era) -> (&'static str, &'static str) {
     match era {
         Era::V3_0 => ("as etcd 3.0", "one lock for everything"),
@@ -183,7 +183,7 @@ fn words(era: Era) -> (&'static str, &'static str) {
     }
 }
 
-/// A colour, and a pattern of dashes for print.
+/// Returns the colour of an era, and a pattern of dashes for print.
 fn style(era: Era) -> (&'static str, &'static str) {
     let dashes = match era {
         Era::V3_0 | Era::V3_1 => "2 3",
@@ -195,7 +195,8 @@ fn style(era: Era) -> (&'static str, &'static str) {
     (era_colour(era.name()).map_or("#222", |(light, _)| light), dashes)
 }
 
-/// Two digits at least, in the unit that suits.
+/// Formats a time in a suitable unit. A number below 10 has one digit after the decimal point,
+/// unless this digit is 0. Other numbers are rounded to whole numbers.
 pub(crate) fn readable_time(us: f64) -> String {
     let (number, unit) = match us {
         ..1e3 => (us, "µs"),

@@ -1,4 +1,4 @@
-//! From windows to a table: medians over the repetitions, written as JSON.
+//! Combines windows into a table of medians over the repetitions, and writes it as JSON.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use crate::bench_store::Window;
 use crate::load::{Class, Load};
 use crate::plot;
 
-/// Percentiles of the curve that the picture shows.
+/// The percentiles of the curve in the picture.
 pub(crate) const CURVE: [f64; 12] =
     [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 1.0];
 
-/// One class of operations of one era under one load.
+/// The results of one class of operations, of one era under one load.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) era: Era,
@@ -26,7 +26,7 @@ pub(crate) struct Cell {
     repetitions: Vec<Repetition>,
     /// Every latency of every repetition.
     pub(crate) latencies_ns: Vec<u64>,
-    /// The same, for percentiles that are too rare for one repetition.
+    /// `latencies_ns` as a histogram, for percentiles that are too rare for one repetition.
     pooled: Histogram<u64>,
     served: u64,
     /// Number of expensive reads in all windows.
@@ -42,15 +42,16 @@ struct Repetition {
 }
 
 impl Cell {
-    /// The median over the repetitions, in microseconds.
+    /// Returns the median of a figure over the repetitions, in microseconds.
     fn median_us(&self, figure: impl Fn(&Repetition) -> u64) -> f64 {
         let mut figures: Vec<u64> = self.repetitions.iter().map(figure).collect();
         figures.sort_unstable();
         figures.get(figures.len() / 2).map_or(0.0, |ns| *ns as f64 / 1e3)
     }
 
-    /// Up to 99 % the median over the repetitions; beyond, one repetition has too few operations,
-    /// and all are taken together.
+    /// Returns a percentile of the latency, in microseconds. Up to 99 % it is the median over the
+    /// repetitions. For higher percentiles one repetition has too few operations, so all
+    /// repetitions are combined.
     pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
         if quantile > 0.99 {
             return at(&self.pooled, quantile) as f64 / 1e3;
@@ -63,12 +64,13 @@ impl Cell {
         self.median_us(|repetition| repetition.lock_wait_p99_ns)
     }
 
-    /// Of all operations that were due, those that were done before their window ended.
+    /// Returns the percentage of due operations that were started before their window ended.
     pub(crate) fn served_percent(&self) -> f64 {
         100.0 * self.served as f64 / self.latencies_ns.len().max(1) as f64
     }
 
-    /// How many operations were done for each expensive read. Zero without such reads.
+    /// Returns the number of completed operations for each expensive read. Zero if there were no
+    /// such reads.
     pub(crate) fn served_per_read(&self) -> f64 {
         if self.expensive_reads == 0 {
             0.0
@@ -97,20 +99,20 @@ impl Cell {
     }
 }
 
-/// All cells.
+/// The results of the bench: one cell for each class, era and load.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     cells: Vec<Cell>,
     windows: usize,
 }
 
-/// Where results go. A test run must not replace those of a real one.
+/// Returns the directory of the results. A test run must not replace the results of a real run.
 fn directory(settings: &BenchConfig) -> PathBuf {
     let name = if settings.quick { "head_of_line_test" } else { "head_of_line" };
     results_directory(env!("CARGO_TARGET_TMPDIR"), name)
 }
 
-/// Writes what happened in a window, for `clearlane-sim show`.
+/// Writes the timeline of a window, for `clearlane-sim show`.
 pub(crate) fn write_timeline(settings: &BenchConfig, era: Era, timeline: &Timeline) {
     let file = directory(settings).join(format!("timeline-{}.jsonl", era.name()));
     let header = TimelineHeader {
@@ -172,7 +174,8 @@ impl Summary {
         &mut self.cells[index]
     }
 
-    /// Prints the table, and writes it and the picture into files. Returns the picture's path.
+    /// Prints the table, and writes the table and the picture into files. Returns the picture's
+    /// path.
     pub(crate) fn write(&self, settings: &BenchConfig) -> PathBuf {
         let directory = directory(settings);
         let cells: Vec<Value> = self.cells.iter().map(Cell::to_json).collect();

@@ -1,4 +1,4 @@
-//! In which eras the expensive read holds up the others.
+//! Decides in which eras the expensive read delays the other operations.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,12 @@ use crate::load::{Class, Load};
 use crate::plot::readable_time;
 use crate::summary::Summary;
 
-/// More than what a busy core and the scheduler make of it.
+/// The read delays a class of operations if its p99 next to the expensive read is more than this
+/// factor times its p99 next to a busy core (`Load::Spin`). The scheduler causes smaller factors.
 const HELD_UP_FACTOR: f64 = 10.0;
 
-/// A row for each era, and a sentence.
+/// Returns a row for each era, and a sentence that lists the eras with a delay. A test run
+/// (`is_quick`) has no such sentence.
 pub(crate) fn verdict(summary: &Summary, eras: &[Era], is_quick: bool) -> String {
     let mut text =
         "99 of 100 take at most (in brackets: beside a thread that only keeps a core busy)\n\

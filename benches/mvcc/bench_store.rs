@@ -1,5 +1,5 @@
-//! A store with what a server has around it: a thread that puts, one that commits, one that drops
-//! old states.
+//! A store with the threads that it has in a server: one that puts, one that commits, and one that
+//! drops old states.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +14,16 @@ use clearlane_mvcc::{StoreConfig, WatchableKv};
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
 
-/// The payload: which entry of the log was applied.
+/// The payload of a write transaction: the number of the applied entry.
 pub(crate) type Entry = u64;
 
-/// How often the commit thread looks at the time; a tick commits every 100 ms.
+/// How often the commit thread checks the time. A tick of the store commits every 100 ms.
 const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Number of old states that are handed on together to be dropped.
+/// Number of old states that are sent together to be dropped.
 const RETIRED_BATCH: usize = 64;
 const HEALTHY: &str = "a healthy store takes writes and commits";
 
-/// A store in a directory that goes away with it.
+/// A store. Its directory is removed when the store is dropped.
 pub(crate) struct BenchStore {
     pub(crate) era: Era,
     pub(crate) store: Arc<dyn WatchableKv<Entry>>,
@@ -32,13 +32,13 @@ pub(crate) struct BenchStore {
 }
 
 impl BenchStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub(crate) fn open(era: Era) -> BenchStore {
         let directory = TempDir::new().unwrap_or_else(|error| fail(&error));
         let path = directory.path().join("store");
         let engine = clearlane_engine::open(EngineKind::Bolt, &path, Options::default());
         let engine = engine.unwrap_or_else(|error| fail(&error));
-        // As etcd saves its consistent index with every commit.
+        // Like etcd, saves a consistent index with every commit.
         let pre_commit = PreCommit::new(|entry: &Entry, put| {
             put(Bucket::Meta, b"consistent_index", &entry.to_be_bytes())
         });
@@ -48,7 +48,7 @@ impl BenchStore {
         BenchStore { era, store: Arc::from(store), began: Instant::now(), _directory: directory }
     }
 
-    /// Puts each of these keys, `per_transaction` in a transaction, and commits.
+    /// Puts each of these keys, `per_transaction` in each transaction, and commits.
     pub(crate) fn fill(
         &self,
         keys: impl Iterator<Item = impl AsRef<[u8]>>,
@@ -68,7 +68,7 @@ impl BenchStore {
         self.store.commit().expect(HEALTHY);
     }
 
-    /// Commits as a server does: by the clock, and when the writer reports that much is pending.
+    /// Commits like a server: at fixed times, and when the writer reports that much is pending.
     pub(crate) fn run_commits(&self, due: &ThreadSignal, over: &AtomicBool) {
         while !over.load(Ordering::Relaxed) {
             if due.wait(COMMIT_POLL_INTERVAL) {
@@ -91,7 +91,7 @@ pub(crate) struct Writer<'s> {
 }
 
 impl<'s> Writer<'s> {
-    /// A writer, and the other end of the channel of its old states.
+    /// Returns a writer, and the receiver of its old states.
     pub(crate) fn new(
         stage: &'s BenchStore,
         watchable_store: Option<&'s dyn WatchableStore>,
@@ -112,8 +112,9 @@ impl<'s> Writer<'s> {
         )
     }
 
-    /// One put in a transaction of its own. Returns the store's revision after it, and when the
-    /// client could be answered: as in a server, watchers are notified after that.
+    /// Makes one put in a separate transaction. Returns the store's revision afterwards, and the
+    /// time when the client could get its response. As in a server, watchers are notified after
+    /// that.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> (i64, Instant) {
         self.entry += 1;
         let mut txn = self.stage.store.begin_write().expect(HEALTHY);
@@ -136,7 +137,8 @@ impl<'s> Writer<'s> {
     }
 }
 
-/// Wakes a thread that sleeps. If it is set while no thread sleeps, the next one does not sleep.
+/// Wakes a sleeping thread. If no thread sleeps when the signal is set, the next wait returns at
+/// once.
 #[derive(Default)]
 pub(crate) struct ThreadSignal {
     is_set: Mutex<bool>,
@@ -150,7 +152,7 @@ impl ThreadSignal {
         }
     }
 
-    /// Sleeps until the signal is set, but not for long. Says whether it was.
+    /// Waits until the signal is set, for at most `longest`. Returns whether it was set.
     pub(crate) fn wait(&self, longest: Duration) -> bool {
         let mut rung = self.is_set.lock();
         if !*rung {
@@ -160,12 +162,12 @@ impl ThreadSignal {
     }
 }
 
-/// Thirty-two bytes that look random, others for each number.
+/// Returns 32 bytes that look random, different for each number.
 pub(crate) fn random_key(number: u64) -> Vec<u8> {
     (0..4).flat_map(|part| scramble(number * 4 + part).to_be_bytes()).collect()
 }
 
-/// The key of a pod, in one of a hundred namespaces.
+/// Returns the key of a pod, in one of a hundred namespaces.
 pub(crate) fn pod_key(number: u64) -> Vec<u8> {
     format!("/registry/pods/namespace-{}/pod-name-{}", number % 100, number / 100).into_bytes()
 }

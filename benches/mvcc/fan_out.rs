@@ -1,10 +1,10 @@
-//! 2,000 puts per second to one key that up to a thousand watch, each in a stream of its own
-//! (`own`) or all in one (`one`).
+//! 2,000 puts per second to one key that up to a thousand watchers watch. Each watcher has a
+//! separate stream (`own`), or all are in one stream (`one`).
 //!
-//! What is timed is in `load_window.rs`. Watchers have the threads that a server gives them: one
-//! that delivers and one that synchronises (in the default era when the watchable store wakes them,
-//! in the old eras every 10 ms and 100 ms as in etcd), and up to two that take responses. Every
-//! event is checked: each comes once, and in order.
+//! `load_window.rs` describes the timed part. Watchers have the same threads as in a server: one
+//! that delivers, one that synchronizes, and up to two that take responses. In the default era, the
+//! watchable store wakes the first two; in the old eras they run every 10 ms and 100 ms, as in
+//! etcd. Every event is checked: each must arrive once, and in order.
 
 use std::time::{Duration, Instant};
 
@@ -25,15 +25,15 @@ use crate::watch_threads::{Streams, WatchThreads};
 pub(crate) const ERAS: [Era; 2] = [Era::Clearlane, Era::V3_5];
 pub(crate) const PUTS_PER_SECOND: f64 = 2_000.0;
 pub(crate) const VALUE_SIZE: usize = 256;
-/// Threads that take responses.
+/// Number of threads that take responses.
 const CONSUMERS: usize = 2;
 const KEY: &[u8] = b"watched";
 
-/// The watchers beside the puts.
+/// The watchers during the puts.
 #[derive(Clone, Copy)]
 struct WatcherLayout {
     watchers: usize,
-    /// All in one stream, or each in a stream of its own.
+    /// If true, all watchers are in one stream. Otherwise each has a separate stream.
     in_one_stream: bool,
 }
 
@@ -76,7 +76,8 @@ pub(crate) fn measure(settings: &BenchConfig) {
     report.finish("fan_out", settings, |report, row| ratio(report, row, &ERAS));
 }
 
-/// The p99 of a put, compared with that without watchers.
+/// Returns the p99 of a put, relative to the p99 without watchers. The result is empty if one of
+/// the two is missing.
 pub(crate) fn ratio(report: &Report, row: &Row, eras: &[Era]) -> Vec<(&'static str, f64)> {
     let era = eras.iter().find(|era| row.name().starts_with(era.name()));
     let alone = era.and_then(|era| report.row(&format!("{era}, none"))?.median("p99 µs"));
@@ -84,7 +85,7 @@ pub(crate) fn ratio(report: &Report, row: &Row, eras: &[Era]) -> Vec<(&'static s
     alone.zip(p99).map(|(alone, p99)| ("p99 / none", p99 / alone)).into_iter().collect()
 }
 
-/// One window. Its figures, and the shares of the threads that watch.
+/// Runs one window. Returns its figures, and the processor shares of the watch threads.
 fn run(
     era: Era,
     crowd: WatcherLayout,
@@ -137,7 +138,7 @@ fn window_metrics(
     figures
 }
 
-/// How long the puts of a window took.
+/// Returns the figures about the times of the puts of a window.
 pub(crate) fn put_metrics<T>(played: &WindowResult<T>) -> Vec<(&'static str, f64)> {
     let met = &played.puts;
     vec![
@@ -150,21 +151,21 @@ pub(crate) fn put_metrics<T>(played: &WindowResult<T>) -> Vec<(&'static str, f64
     ]
 }
 
-/// How long the events of a thread took.
+/// The times of the events that one thread has taken.
 struct DeliveryTimes {
-    /// From when the put was due.
+    /// The time from the due time of the put to the event.
     delivery: Histogram<u64>,
     events: u64,
     responses: u64,
 }
 
-/// Takes responses, and checks them.
+/// Takes responses and checks them.
 struct WatchConsumer<'w> {
     streams: Streams<'w>,
     schedule: &'w Schedule,
     /// The revision of the first put.
     first: i64,
-    /// What must be delivered to each watcher next, by stream and id.
+    /// The revision that each watcher must get next, by stream and watcher id.
     next: Vec<Vec<i64>>,
 }
 
@@ -179,7 +180,7 @@ impl<'w> WatchConsumer<'w> {
         self.next.push(vec![self.first; watchers]);
     }
 
-    /// Takes until everything was delivered to every watcher.
+    /// Takes responses until all events were delivered to every watcher.
     fn run(mut self, progress: &Progress) -> DeliveryTimes {
         let mut delivered = DeliveryTimes { delivery: histogram(), events: 0, responses: 0 };
         while progress.should_continue(self.is_waiting(progress)) {

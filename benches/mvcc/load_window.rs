@@ -1,14 +1,15 @@
-//! One window: open-loop puts, and all other work on threads beside them.
+//! One window: open-loop puts, and all other work on other threads.
 //!
-//! Arrivals are random and do not depend on what became of the ones before, and the thread that
-//! puts spins until one is due. **Timed** is from then until the transaction has ended and its
-//! client could be answered; publishing it to the watchers comes after that, as in a server, and
-//! delays the next put only. What is queued when a window ends counts with its wait so far and is
-//! not served. What puts waited for locks is shown apart: a busy processor does not hide that.
+//! Arrivals are random, and do not depend on the results of earlier puts. The thread that puts
+//! spins until a put is due. **Timed** is the time from when a put is due until its transaction has
+//! ended and its client could get a response. As in a server, the transaction is published to the
+//! watchers after that, which delays only the next put. A put that is still queued when a window
+//! ends is recorded with its wait so far, and as not served. The time that puts wait for locks is
+//! shown separately, because a busy processor does not hide it.
 //!
-//! `spin` is a window without watchers, beside threads that keep the processor as busy as those of
-//! the window named after it. What watchers cost beyond `spin` is the price of the era's way to
-//! notify them; on two cores the rest is the price of the core.
+//! `spin` is a window without watchers. Its threads keep the processor as busy as the watch threads
+//! of another window, which is part of its name. A cost of watchers that exceeds `spin` is caused
+//! by the era's way to notify them. On two cores the rest is the cost of the busy core.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,9 +18,9 @@ use crate::bench_store::{BenchStore, ThreadSignal, Writer};
 use crate::pace::{OpenLoopTimes, Schedule, burn, open_loop, processor_time};
 use crate::watch_threads::WatchThreads;
 
-/// From the threads' start to the first put.
+/// The time from the threads' start to the first put.
 const START_DELAY: Duration = Duration::from_millis(10);
-/// What is published must be delivered within this time behind the last put.
+/// Maximum time from the first put until all published events are delivered.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The store, its watch threads and the load of one window.
@@ -27,23 +28,24 @@ pub(crate) struct LoadWindow<'s> {
     pub(crate) store: &'s BenchStore,
     pub(crate) watch_threads: &'s WatchThreads,
     pub(crate) schedule: &'s Schedule,
-    /// Threads that keep processors busy for such shares of the time.
+    /// The shares of time for which additional threads keep processors busy.
     pub(crate) busy_shares: &'s [f64],
 }
 
-/// How far it is, for the threads that take responses.
+/// The progress of a window, for the threads that take responses.
 pub(crate) struct Progress {
-    /// When the first put is due.
+    /// The due time of the first put.
     pub(crate) start: Instant,
-    /// The store's revision behind the newest put.
+    /// The store's revision after the newest put.
     pub(crate) revision: AtomicI64,
-    /// Nothing is put any more.
+    /// If true, no more puts are made.
     pub(crate) window_over: AtomicBool,
     over: AtomicBool,
 }
 
 impl Progress {
-    /// Whether a consumer should go on that has something to wait for.
+    /// Returns whether a consumer continues. `waits` is true if the consumer still expects events.
+    /// Panics if it still expects them [`DELIVERY_TIMEOUT`] after the first put was due.
     pub(crate) fn should_continue(&self, waits: bool) -> bool {
         let patient = self.start.elapsed() < DELIVERY_TIMEOUT;
         assert!(patient || !waits, "what is published is delivered in the end");
@@ -51,25 +53,26 @@ impl Progress {
     }
 }
 
-/// What came out.
+/// The results of a window.
 pub(crate) struct WindowResult<T> {
     pub(crate) puts: OpenLoopTimes,
     pub(crate) consumed: Vec<T>,
-    /// From the first put until everything was delivered.
+    /// The time from the first put until everything was delivered.
     pub(crate) elapsed: Duration,
-    /// How long each thread was on a processor that delivers, synchronises or takes.
+    /// Processor time of each thread that delivers, synchronizes or takes responses.
     pub(crate) processor_times: Vec<Duration>,
 }
 
 impl<T> WindowResult<T> {
-    /// The share of the time that each of these threads was on a processor.
+    /// Returns, for each thread in `processor_times`, the share of `elapsed` for which it used a
+    /// processor. The share is at most 1.
     pub(crate) fn shares(&self) -> Vec<f64> {
         let whole = self.elapsed.as_secs_f64();
         self.processor_times.iter().map(|time| (time.as_secs_f64() / whole).min(1.0)).collect()
     }
 }
 
-/// Lets all threads end, even if one has panicked.
+/// When the value is dropped, all threads end, even if one has panicked.
 struct StopOnDrop<'p>(&'p Progress);
 
 impl Drop for StopOnDrop<'_> {
@@ -79,7 +82,8 @@ impl Drop for StopOnDrop<'_> {
 }
 
 impl LoadWindow<'_> {
-    /// Plays a window. `put` makes the put of a number; each of `consumers` has a thread.
+    /// Runs a window. `put` makes the put with a number. Each of `consumers` runs on a separate
+    /// thread.
     pub(crate) fn run<T: Send>(
         &self,
         mut put: impl FnMut(&mut Writer<'_>, usize) -> (i64, Instant),

@@ -1,16 +1,17 @@
-//! What the store costs, and what watchers cost the puts.
+//! The cost of the store, and the cost of watchers for puts.
 //!
 //! ```text
 //! cargo bench --bench mvcc                    # all parts, the default era and 3.5: some minutes
 //! cargo bench --bench mvcc -- all             # puts and ranges in every era; or: 3.1, 3.2 ...
 //! cargo bench --bench mvcc -- puts            # one part; or: ranges, fan_out, lagging
-//! cargo bench --bench mvcc -- --test          # each once, with little of everything
+//! cargo bench --bench mvcc -- --test          # each once, with small numbers
 //! ```
 //!
-//! What is timed is at the head of each part: `puts.rs`, `ranges.rs`, `fan_out.rs`, `unsynced.rs`
-//! (`lagging`); the open-loop window of the last two is in `load_window.rs`. Stores are on the
-//! engine bolt, in the system's directory for temporary files. Eras take turns in one process, and
-//! figures are medians over five rounds. They go to the terminal and to `target/mvcc/PART.json`.
+//! The head of each part describes the timed part: `puts.rs`, `ranges.rs`, `fan_out.rs`,
+//! `unsynced.rs` (`lagging`). The open-loop window of the last two is in `load_window.rs`. Stores
+//! use the engine bolt, in the system's directory for temporary files. Eras alternate in one
+//! process, and the figures are medians over five rounds. They are printed, and written to
+//! `target/mvcc/PART.json`.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -29,11 +30,11 @@ use clearlane_benches::pace;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What one run of the bench measures.
+/// The settings of one run.
 struct BenchConfig {
     eras: Vec<Era>,
     rounds: usize,
-    /// Only check that everything runs.
+    /// If true, the run only checks that everything works.
     quick: bool,
 }
 

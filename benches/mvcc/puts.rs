@@ -1,9 +1,10 @@
-//! How many puts a store takes, and what each of them costs.
+//! How many puts a store completes, and the cost of each.
 //!
-//! **Timed** are puts of 256 B to 100,000 keys, one in a transaction, while another thread commits,
-//! and a third one drops the states that are current no more: once to the end of the last put, and
-//! once to the end of the commit after it, when nothing is left to pay. With a watchable store that
-//! has no watchers, and without one. **Kept out:** the first put of each key.
+//! **Timed** are puts of 256 B to 100,000 keys, one in each transaction, while another thread
+//! commits, and a third one drops old states. There are two results: the time until the end of the
+//! last put, and the time until the end of the commit after it, which includes the whole cost of
+//! the puts. The puts are measured with a watchable store without watchers, and without a watchable
+//! store. **Not timed:** the first put of each key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ pub(crate) fn measure(settings: &BenchConfig) {
     report.finish("puts", settings, |_, _| Vec::new());
 }
 
-/// One store: every key is put once, and then the puts that count.
+/// Measures one store: every key is put once, and then the timed puts follow.
 fn run(
     era: Era,
     keys: &[Vec<u8>],

@@ -1,8 +1,10 @@
-//! What a range costs: by how much it finds, at the head and in the past.
+//! The cost of a range, by the number of keys that it finds, at the newest revision and at an old
+//! revision.
 //!
-//! **Timed** is a range from its call to its answer, of values of 1 KiB, and pages and counts in a
-//! store of a million keys, at the head and at a revision before every tenth key was put again.
-//! **Kept out:** dropping the answer.
+//! **Timed:** a range, from its call to its result. Ranges without a limit read a store of 20,000
+//! keys with values of 1 KiB. The page of 100 keys and the count use a store of a million keys with
+//! values of 64 bytes. The old revision is the last one before every tenth key was put again. **Not
+//! timed:** dropping the result.
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +21,14 @@ use crate::bench_store::BenchStore;
 use crate::pace::histogram;
 use crate::report::{Report, us};
 
-/// A range that is asked for again and again.
+/// A range that is read repeatedly.
 struct RangeCase {
     name: &'static str,
-    /// In the store of a million keys, not in that of twenty thousand.
+    /// If true, the range uses the store with a million keys, otherwise the store with twenty
+    /// thousand.
     large: bool,
-    /// How many keys from a random one on; all if there are no more.
+    /// Number of keys, starting at a random key. If the store has fewer keys, the range covers all
+    /// of them.
     keys: u64,
     limit: i64,
     count_only: bool,
@@ -50,11 +54,11 @@ const RANGE_CASES: [RangeCase; 5] = [
     },
 ];
 
-/// A store, and how many keys it has.
+/// A store, and its number of keys.
 struct FilledStore {
     store: BenchStore,
     keys: u64,
-    /// What was put after this revision was put for the second time.
+    /// The revision before every tenth key was put for the second time.
     old_revision: i64,
 }
 
@@ -123,7 +127,7 @@ fn time_range(
     met
 }
 
-/// Keys in the order of their numbers, thirty-two bytes each.
+/// Returns a key of 32 bytes. Keys are in the order of their numbers.
 fn key(number: u64) -> Vec<u8> {
     format!("/registry/things/name-{number:010}").into_bytes()
 }

@@ -1,4 +1,4 @@
-//! From the figures of single rounds to a line of the table, and to JSON.
+//! Converts the figures of single rounds into a line of the table and JSON.
 
 use clearlane_benches::store::results_directory;
 use hdrhistogram::Histogram;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::BenchConfig;
 
-/// One thing that is measured, under its name: figures of each round, and their names.
+/// One measured case: its name, and the named figures of each round.
 pub(crate) struct Row {
     name: String,
     rounds: Vec<Vec<(&'static str, f64)>>,
@@ -17,7 +17,7 @@ impl Row {
         &self.name
     }
 
-    /// The median of a figure over the rounds.
+    /// Returns the median of a figure over the rounds, or `None` if no round has this figure.
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
         let figure = |round: &Vec<(&str, f64)>| {
             round.iter().find(|(other, _)| *other == name).map(|(_, figure)| *figure)
@@ -28,7 +28,7 @@ impl Row {
     }
 }
 
-/// All of one part.
+/// All rows of one part.
 #[derive(Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
@@ -47,7 +47,7 @@ impl Report {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Prints the table and writes it down. `also` adds figures that compare rows.
+    /// Prints the table and writes the JSON file. `also` adds figures that compare rows.
     pub(crate) fn finish(
         &self,
         part: &str,
@@ -65,7 +65,7 @@ impl Report {
             println!("  {:34} {}", row.name, words.join("   "));
             lines.push(to_json(&row.name, &figures, row.rounds.len()));
         }
-        // A test run must not replace the figures of a real one.
+        // A test run must not replace the figures of a real run.
         let directory = if settings.quick { "mvcc_test" } else { "mvcc" };
         let directory = results_directory(env!("CARGO_TARGET_TMPDIR"), directory);
         let text = serde_json::to_string_pretty(&lines).expect("numbers and names are JSON");
@@ -82,7 +82,7 @@ fn to_json(name: &str, figures: &[(&str, f64)], rounds: usize) -> Value {
     Value::Object(line)
 }
 
-/// Three digits, and no more than that behind the point.
+/// Formats a number with at least three digits, and at most two after the decimal point.
 fn short(figure: f64) -> String {
     match figure.abs() {
         100.0.. => format!("{figure:.0}"),
@@ -91,7 +91,7 @@ fn short(figure: f64) -> String {
     }
 }
 
-/// A percentile in microseconds.
+/// Returns a percentile in microseconds.
 pub(crate) fn us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
     histogram.value_at_quantile(quantile) as f64 / 1e3
 }

@@ -1,8 +1,8 @@
-//! 2,000 puts per second beside a watcher that starts at revision 2 in a store of 200,000
-//! revisions.
+//! 2,000 puts per second while a watcher starts at revision 2 in a store that has 200,000 revisions
+//! before the first window.
 //!
-//! It watches every key, or a single one, and stays when it is synced. `load_window.rs` tells what
-//! is timed, `fan_out.rs` which threads the watchers have.
+//! The watcher watches every key, or a single one, and stays when it is synced. `load_window.rs`
+//! describes the timed part, and `fan_out.rs` the threads of the watchers.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,16 +27,16 @@ const REVISIONS_PER_KEY: i64 = 10;
 /// The revision of the first put to a new store.
 const FIRST_REVISION: i64 = 2;
 
-/// What a watcher watches.
+/// The keys that a watcher watches.
 #[derive(Clone, Copy)]
 enum WatchedRange {
     Nothing,
-    /// One key, which is put no more.
+    /// One key, which gets no puts during the window.
     OneKey,
     Everything,
 }
 
-/// A store with a past.
+/// A store with a history.
 struct StoreWithHistory {
     store: BenchStore,
     watch_threads: WatchThreads,
@@ -55,7 +55,7 @@ impl StoreWithHistory {
         StoreWithHistory { store: stage, watch_threads: watching, keys }
     }
 
-    /// One window, and how far its watchers came.
+    /// Runs one window. The result contains the progress of its watchers.
     fn run(
         &self,
         watched: WatchedRange,
@@ -118,21 +118,22 @@ fn window_metrics(played: &WindowResult<LagTimes>) -> Vec<(&'static str, f64)> {
     figures
 }
 
-/// How far a watcher came.
+/// The progress of a watcher.
 #[derive(Default)]
 struct LagTimes {
     events: u64,
-    /// How long it took, if it was synced.
+    /// The time until the watcher was synced. `None` if it was never synced.
     caught_up: Option<Duration>,
 }
 
-/// Watches from the first revision on, and stays when it is synced.
+/// A watcher that starts at the first revision, and stays when it is synced.
 struct UnsyncedWatcher<'w> {
     streams: Streams<'w>,
     request: WatchRequest,
-    /// What must be delivered next: a revision, or of a single key a version.
+    /// The revision of the next expected event. If a single key is watched, the version of this
+    /// key in the event.
     next: i64,
-    /// What must have been delivered for it to be synced.
+    /// The last event that the watcher must get to be synced, by revision or version like `next`.
     last: i64,
     began: Instant,
 }
@@ -171,7 +172,7 @@ impl<'w> UnsyncedWatcher<'w> {
     }
 }
 
-/// Each event comes once, and in order. Says how many there were.
+/// Checks that each event arrives once and in order. Returns the number of events.
 fn check(response: &Response, request: &WatchRequest, next: &mut i64) -> u64 {
     let ResponseKind::Events { events, .. } = &response.kind else { return 0 };
     for event in &**events {

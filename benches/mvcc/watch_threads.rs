@@ -1,4 +1,4 @@
-//! The threads that a server gives to its watchers.
+//! The threads that a server has for its watchers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use parking_lot::Mutex;
 use crate::bench_store::{BenchStore, ThreadSignal};
 use crate::pace::processor_time;
 
-/// How often an old era tries again to notify the watchers whose stream was full.
+/// How often an old era retries watchers whose stream was full.
 const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// How often it synchronises.
+/// How often an old era synchronizes unsynced watchers.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a thread that sleeps checks whether all is over.
+/// How often a sleeping thread checks whether the window is over.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Number of bytes of responses that are taken at once.
+/// Maximum number of bytes of responses that are taken at once.
 const POLL_BYTES_MAX: usize = 256 << 10;
 
-/// A watchable store, and the signals of the threads that work for it.
+/// A watchable store, and the signals of its threads.
 pub(crate) struct WatchThreads {
     pub(crate) watchable_store: Arc<dyn WatchableStore>,
     era: Era,
@@ -57,7 +57,7 @@ impl WatchThreads {
         self.era != Era::Clearlane
     }
 
-    /// Delivers until it is over. Returns the time that it took on a processor.
+    /// Delivers until the window is over. Returns the processor time of this thread.
     pub(crate) fn run_delivery(&self, over: &AtomicBool) -> Duration {
         while !over.load(Ordering::Relaxed) {
             let more = self.watchable_store.deliver().expect("a healthy store can be read");
@@ -70,7 +70,8 @@ impl WatchThreads {
         processor_time()
     }
 
-    /// The same for the unsynced watchers.
+    /// Synchronizes unsynced watchers until the window is over. Returns the processor time of this
+    /// thread.
     pub(crate) fn run_sync(&self, over: &AtomicBool) -> Duration {
         while !over.load(Ordering::Relaxed) {
             let more = self.watchable_store.sync_watchers().expect("a healthy store can be read");
@@ -84,7 +85,7 @@ impl WatchThreads {
     }
 }
 
-/// Streams that one thread takes responses from.
+/// Streams from which one thread takes responses.
 pub(crate) struct Streams<'w> {
     watch_threads: &'w WatchThreads,
     streams: Vec<(WatchStream, Waker)>,
@@ -93,10 +94,10 @@ pub(crate) struct Streams<'w> {
     ready: ReadyStreams,
 }
 
-/// The streams that have something.
+/// The numbers of the streams that have responses.
 type ReadyStreams = Arc<Mutex<Vec<usize>>>;
 
-/// The task of a stream: to be woken is to be polled.
+/// The waker of a stream. When the stream has responses, it adds the stream's number to `ready`.
 struct StreamTask {
     number: usize,
     ready: ReadyStreams,
@@ -132,8 +133,8 @@ impl<'w> Streams<'w> {
         self.streams.push((stream, task));
     }
 
-    /// Sleeps until a stream has something, but not for long; then calls `each` with all there is,
-    /// and the number of the stream.
+    /// Waits until a stream has responses, for at most [`POLL_INTERVAL`]. Then calls `each` with
+    /// the number of each such stream, and with its responses, until it has none left.
     pub(crate) fn poll(&self, each: &mut dyn FnMut(usize, &[Response])) {
         self.signal.wait(POLL_INTERVAL);
         self.wake_set.wake_tasks();

@@ -1,15 +1,16 @@
-//! Compiles `proto/` into Rust.
+//! Compiles `proto/`, a link to the folder at the top of the repository, into Rust.
 //!
-//! [`protox`] is a protobuf compiler written in Rust, so `protoc` is not needed to build this. It
-//! makes *descriptors*, protobuf's own description of the messages; `prost` turns them into
-//! structs, and tonic turns the services into stubs. The descriptors are kept as well, for tests,
-//! for JSON and for reflection.
+//! [`protox`] is a protobuf compiler written in Rust, so the build does not need `protoc`. It makes
+//! *descriptors*, which are protobuf's own description of the messages. `prost` turns them into
+//! structs, and tonic turns the services into stubs. The crate also contains the descriptors, for
+//! tests, for JSON and for reflection.
 //!
-//! Two settings differ from what prost does by itself:
+//! Three settings differ from prost's defaults:
 //!
-//! * A field of type `bytes` becomes [`Bytes`], not `Vec<u8>`: a decoded key or value is a slice of
+//! * A field of type `bytes` becomes [`Bytes`], not `Vec<u8>`. A decoded key or value is a slice of
 //!   its message, and code that keeps it longer copies it.
-//! * A `map` becomes a `BTreeMap`, so that encoding a message twice gives the same bytes.
+//! * A `map` becomes a `BTreeMap`, so that encoding a message twice returns the same bytes.
+//! * `Debug` is not derived for `SECRET_MESSAGES`.
 //!
 //! [`Bytes`]: https://docs.rs/bytes/latest/bytes/struct.Bytes.html
 
@@ -44,7 +45,7 @@ const FILES: [&str; 20] = [
     "peerpb/peer.proto",
 ];
 
-/// Those with a password, its hash, or a token. `src/secret.rs` has their `Debug`.
+/// The messages with a password, its hash, or a token. `src/secret.rs` implements their `Debug`.
 const SECRET_MESSAGES: [&str; 6] = [
     ".authpb.User",
     ".etcdserverpb.AuthenticateRequest",
@@ -54,8 +55,16 @@ const SECRET_MESSAGES: [&str; 6] = [
     ".etcdserverpb.InternalAuthenticateRequest",
 ];
 
+/// Returns the folder of the `.proto` files. `proto` in this crate is a symbolic link to the folder
+/// at the top of the repository. In a checkout without symbolic links, as on Windows, `proto` is a
+/// small file, so the function returns the folder at the top itself.
+fn proto_folder(package: &Path) -> PathBuf {
+    let link = package.join("proto");
+    if link.is_dir() { link } else { package.join("../../proto") }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let proto = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    let proto = proto_folder(Path::new(&env::var("CARGO_MANIFEST_DIR")?));
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo::rerun-if-changed={}", proto.display());
 
@@ -72,13 +81,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .skip_debug(SECRET_MESSAGES)
         .build_client(services)
         .build_server(services)
-        // The channel is made by the client.
+        // Callers create their own channels, so the stubs need no `connect` function.
         .build_transport(false)
         .compile_fds(with_rust_names(descriptors))?;
     Ok(())
 }
 
-/// Comments are already in the Rust code.
+/// Removes comments, which are already in the Rust code.
 fn without_comments(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
     let mut descriptors = descriptors.clone();
     for file in &mut descriptors.file {
@@ -87,9 +96,10 @@ fn without_comments(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
     descriptors
 }
 
-/// Renames the fields that end in `URLs`, from which prost would make `peer_ur_ls`.
+/// Renames the fields that end in `URLs`. prost would name them `peer_ur_ls`.
 ///
-/// A name is not on the wire, only a number is. The descriptors that are kept have the real name.
+/// Only the Rust code gets these names. The wire has field numbers and no names, and
+/// `descriptors.bin`, which is written earlier, has the original names.
 fn with_rust_names(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
     for file in &mut descriptors.file {
         file.message_type.iter_mut().for_each(rename_fields);

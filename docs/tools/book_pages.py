@@ -1,9 +1,10 @@
 """Completes the book that mdbook has written, and checks its links: book_pages.py BOOK PAGES
 
-A page lies in the book where its Markdown lies in the repository. So a link that leads out of docs/, such as
-../crates/wal/src/writer.rs, names a file of the repository that is not in the book. Such a file gets a page of its own
-under source/, and the link is changed to lead there; of a directory it is a list. Then every href and src of every page
-must lead to a file of the book, and its anchor to an element of that file. Every page of PAGES must be in the book.
+A page has the same path in the book as its Markdown file in the repository. So a link that leads out of docs/, such as
+../crates/wal/src/writer.rs, names a file of the repository that is not in the book. This program creates a page for
+such a file under source/, and changes the link to that page; the page of a directory is a list. Then every href and src
+of every page must lead to a file of the book, and its anchor to an element of that file. Every page of PAGES must be in
+the book.
 """
 
 import html
@@ -13,7 +14,7 @@ import urllib.parse
 from html.parser import HTMLParser
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 STYLE = """:root { color-scheme: light dark; } body { font: 14px/1.45 monospace; margin: 1.5rem; }
 pre { counter-reset: line; } pre > span::before { counter-increment: line; content: counter(line); color: gray;
 display: inline-block; width: 3.5em; margin-right: 1em; text-align: right; }"""
@@ -21,7 +22,7 @@ ATTRIBUTES = {"href", "src"}
 
 
 class Page(HTMLParser):
-    """What a page has to lead to, and what it leads to."""
+    """The anchors of a page, and its links."""
 
     def __init__(self, text):
         super().__init__()
@@ -43,7 +44,7 @@ def is_outside(link):
 
 
 def target_of(page, link):
-    """The path that a link of a page names, and its anchor."""
+    """Returns the path that a link of a page names, and its anchor."""
     path, _, anchor = link.partition("#")
     path = urllib.parse.unquote(path.partition("?")[0])
     to = page if path == "" else Path(os.path.normpath(page.parent / path))
@@ -73,7 +74,7 @@ class Book:
                 if to.exists() or not to.is_relative_to(self.directory):
                     continue
                 named = to.relative_to(self.directory)
-                # mdbook has made .html of .md, whether it has that page or not.
+                # mdbook has replaced .md by .html, even if the book does not have that page.
                 named = next((n for n in [named, named.with_suffix(".md")] if (TOP / n).exists()), None)
                 if named is None:
                     continue
@@ -87,7 +88,7 @@ class Book:
                 del self.parsed[page]
 
     def add_source(self, named):
-        """Makes the page of a file or a directory of the repository, if it is not there yet."""
+        """Creates the page of a file or a directory of the repository, unless it exists."""
         page = self.directory / "source" / (f"{named}.html" if named != Path(".") else "top.html")
         if page.exists():
             return page
@@ -110,7 +111,7 @@ class Book:
         return page
 
     def entry(self, page, named, entry):
-        """A line of a directory; of what lies in its directories only the names are told."""
+        """Returns a line of a directory's list. Subdirectories are only named."""
         if entry.is_dir():
             return html.escape(f"{entry.name}/")
         to = os.path.relpath(self.add_source(named), page.parent)
@@ -126,16 +127,16 @@ class Book:
                 if to.is_dir():
                     to /= "index.html"
                 if not to.is_relative_to(self.directory) or not to.is_file():
-                    yield f"{place}: nothing is there"
+                    yield f"{place}: the link leads to no file"
                 elif anchor and to.suffix == ".html" and anchor not in self.parse(to).anchors:
-                    yield f"{place}: that page has no such anchor"
+                    yield f"{place}: the page does not have this anchor"
 
 
 def missing_pages(book, pages):
     for page in sorted(pages.rglob("*.md")):
         named = page.relative_to(pages)
         if named.name != "SUMMARY.md" and not (book.directory / named.with_suffix(".html")).exists():
-            yield f"{named}: it is not in docs/SUMMARY.md"
+            yield f"{named}: the page is not in docs/SUMMARY.md"
 
 
 def main():
@@ -145,9 +146,9 @@ def main():
     wrong += book.broken_links()
     print("".join(f"  {line}\n" for line in wrong), end="")
     if wrong:
-        sys.exit(f"{len(wrong)} things are wrong in the book")
+        sys.exit(f"the book has {len(wrong)} errors")
     links = sum(len(book.parse(page).links) for page in book.pages())
-    print(f"   the book has {len(book.pages())} pages; {links} links lead to something")
+    print(f"   the book has {len(book.pages())} pages; all {links} links work")
 
 
 main()

@@ -1,6 +1,6 @@
-"""For .ci/doc-commands: what commands name exists, and what runs in a stage of .ci/run.
+"""Helps docs/tools/commands: checks that the names in commands exist, and which commands a stage of .ci/run runs.
 
-Files, targets of cargo, filters of tests, variables, flags of our programs. Nothing is run but `--help`.
+The names are files, targets of cargo, filters of tests, variables, and flags of our programs. Only `--help` is run.
 """
 
 import functools
@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 RELEASE = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").absolute() / "release"
 OUR_PROGRAMS = {"clearlane", "clearlane-sim", "clearlane-load"}
 BEFORE_A_COMMAND = {"do", "then", "else", "until", "while", "if", "exec", "time", "!"}
@@ -23,22 +23,22 @@ def git(*arguments):
 
 
 def lines_of(script):
-    """The lines of a script without comments; those that end in a backslash are put together with the next."""
+    """Returns the lines of a script without comments. A line that ends with a backslash is joined with the next."""
     lines = (re.sub(r"(^|\s)#.*", "", line) for line in script.replace("\\\n", " ").splitlines())
     return [" ".join(line.split()) for line in lines if line.strip()]
 
 
 def commands_of(script):
-    """Of each simple command: the variables that it sets for itself, and its words."""
+    """Returns the variables that each simple command sets for itself, and its words."""
     commands = []
-    # A placeholder such as <crate> is no redirection.
+    # A placeholder such as <crate> is not a redirection.
     for line in lines_of(re.sub(r"<(\w+)>", r"PLACEHOLDER", script)):
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         try:
             words = list(lexer)
         except ValueError:
-            # A quote that goes on in the next line.
+            # The quote continues on the next line.
             continue
         simple = [[]]
         for word in words:
@@ -53,16 +53,16 @@ def commands_of(script):
 
 
 def problems(script):
-    """One line for each thing that commands name and that does not exist."""
+    """Returns one line for each name in the commands that does not exist."""
     tops = set(os.listdir(ROOT)) - {"target"}
     for variables, words in commands_of(script):
         for name in variables if words else ():
             if not git("grep", "-lw", name, "--", ":!*.md"):
-                yield f"nothing reads the variable {name}"
+                yield f"no file reads the variable {name}"
         for word in words:
             is_path = "/" in word and word.split("/")[0] in tops and not is_placeholder(word)
             if is_path and not (ROOT / word).exists():
-                yield f"there is no {word}"
+                yield f"{word} does not exist"
         if words[:1] == ["cargo"] and words[1:2] and words[1] in ("bench", "build", "run", "test"):
             yield from cargo_problems(words)
         if words[:1] and words[0] in OUR_PROGRAMS:
@@ -85,7 +85,7 @@ def packages():
 
 
 def cargo_problems(words):
-    """Wrong packages and targets of `cargo bench`, `build`, `run` and `test`, and filters that match nothing."""
+    """Returns wrong packages and targets of `cargo bench`, `build`, `run` and `test`, and filters without a match."""
     end = words.index("--") if "--" in words else len(words)
     options, free = {}, []
     arguments = iter(words[2:end])
@@ -98,7 +98,7 @@ def cargo_problems(words):
     if package and is_placeholder(package):
         return
     if package and package not in packages():
-        yield f"there is no package {package}"
+        yield f"the package {package} does not exist"
         return
     candidates = [packages()[package]] if package else packages().values()
     if not package and "--workspace" not in words:
@@ -107,13 +107,13 @@ def cargo_problems(words):
         names = {target["name"] for each in candidates for target in each["targets"] if kind in target["kind"]}
         wanted = options.get("--" + kind, "*")
         if wanted != "*" and wanted not in names:
-            yield f"there is no {kind} {wanted}"
+            yield f"the {kind} {wanted} does not exist"
     if words[1] == "bench":
         free = [word for word in words[end + 1:end + 2] if not word.startswith("-")]
     folders = [str(pathlib.Path(each["manifest_path"]).parent) for each in candidates]
     for name in free:
         if not git("grep", "-lF", name.rsplit("::", 1)[-1], "--", *folders):
-            yield f"nothing in the code is called {name}"
+            yield f"no name in the code matches {name}"
 
 
 @functools.cache
@@ -132,16 +132,17 @@ def flag_problems(words):
 
 
 def runs_in_ci(line):
-    """Whether a script of .ci/ has this command, apart from `--locked` and the spelling of an option."""
+    """Returns whether a script of .ci/, tests/ or deploy/ has this command. Ignores `--locked`, and how -p is spelt."""
     def spelt(command):
         return re.sub(r"--package\b", "-p", command.replace("--locked ", ""))
-    scripts = (ROOT / path for path in git("ls-files", ".ci").split() if not path.startswith(".ci/doc"))
+    paths = (ROOT / path for path in git("ls-files", ".ci", "tests", "deploy").split())
+    scripts = (path for path in paths if path.suffix == "" and path.read_bytes().startswith(b"#!"))
     wanted = re.compile(rf"(^|\s){re.escape(spelt(line))}(\s|$)")
     lines = (spelt(each) for script in scripts for each in lines_of(script.read_text()))
-    # The script that runs all others is run by nothing.
+    # No script runs .ci/run, which runs all others.
     return line == ".ci/run" or any(map(wanted.search, lines))
 
 
 def is_followed(page):
-    """Whether a program of tests/ takes its commands from this page itself: then it has the name in quotes."""
+    """Returns whether a program of tests/ reads its commands from this page. Then it contains the name in quotes."""
     return bool(git("grep", "-lF", f'"{pathlib.PurePath(page).name}"', "--", "tests", ":!*.md"))

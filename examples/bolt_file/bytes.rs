@@ -1,6 +1,7 @@
-//! The bytes of a page: where each lies, its hex, and what it says.
+//! Lists the bytes of a page as text: the place of each field, its bytes in hex, and its meaning.
 //!
-//! What a field says comes from the engine's look into the file, and is compared with the bytes.
+//! The meaning of a field comes from the engine's module `inspect`. The example checks that the
+//! bytes have this meaning, except for checksums.
 
 use std::fmt::Write as _;
 
@@ -9,9 +10,9 @@ use clearlane_engine::bolt::inspect::{BucketValue, LeafItem};
 use crate::look::{Element, Kind, Look, PageLook, revision};
 
 const ELEMENT_BYTES: u64 = 16;
-/// Of hex in a line.
+/// Maximum number of bytes in a line.
 const LINE_BYTES: usize = 8;
-/// Where the trailer of a meta page begins.
+/// The offset of the trailer in a meta page.
 const TRAILER: u64 = 512;
 
 struct Dump<'f> {
@@ -26,7 +27,7 @@ impl<'f> Dump<'f> {
         Dump { file: look.bytes(), at, lines: String::new() }
     }
 
-    /// A number, little endian, which is `expected`.
+    /// Adds a line for a little-endian number, which must be `expected`.
     fn number(&mut self, name: &str, width: usize, expected: u64, note: &str) {
         let bytes = self.take(width);
         let found = bytes.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte));
@@ -34,14 +35,14 @@ impl<'f> Dump<'f> {
         self.line(width, name, &format!("{found}{note}"));
     }
 
-    /// Bytes that are `expected`; the first eight are shown.
+    /// Adds a line for bytes, which must be `expected`. Only the first eight are shown.
     fn bytes(&mut self, name: &str, expected: &[u8], meaning: &str) {
         let found = self.take(expected.len());
         assert_eq!(found, expected, "{name} at {:#x}", self.at - expected.len() as u64);
         self.line(expected.len(), name, meaning);
     }
 
-    /// Bytes that are compared with nothing.
+    /// Adds a line for bytes that are not compared with anything, such as a checksum.
     fn sum(&mut self, name: &str, width: usize, meaning: &str) {
         self.take(width);
         self.line(width, name, meaning);
@@ -53,7 +54,7 @@ impl<'f> Dump<'f> {
         &self.file[from..from + width]
     }
 
-    /// Of the `width` bytes that were taken last.
+    /// Adds a line for the last `width` bytes before the current place.
     fn line(&mut self, width: usize, name: &str, meaning: &str) {
         let from = self.at as usize - width;
         let shown = &self.file[from..from + width.min(LINE_BYTES)];
@@ -71,7 +72,7 @@ impl<'f> Dump<'f> {
         let _ = writeln!(self.lines, "  {from:#06x}  {:<25}  {what}", "00 …");
     }
 
-    /// Goes on at `at` without showing what is in between.
+    /// Continues at the offset `at`. Adds a line with `what` in place of the skipped bytes.
     fn skip_to(&mut self, at: u64, what: &str) {
         assert!(at >= self.at);
         let line = format!("  {:<6}  {:<25}  {what}", "…", "");
@@ -91,7 +92,7 @@ impl<'f> Dump<'f> {
     }
 }
 
-/// The newest meta page, to the end of the trailer.
+/// Returns the lines for the newest meta page, up to the end of its trailer.
 pub(crate) fn meta(look: &Look) -> String {
     let meta = look.newest();
     let mut dump = Dump::new(look, meta.place);
@@ -119,7 +120,7 @@ pub(crate) fn meta(look: &Look) -> String {
     dump.lines
 }
 
-/// Where the elements of a page have their keys, from the page's start.
+/// Returns the offsets of the keys of all elements, relative to the start of the page.
 fn places(page: &PageLook) -> Vec<u64> {
     let mut place = ELEMENT_BYTES * (1 + page.elements.len() as u64);
     let next = |element: &Element| {
@@ -130,7 +131,8 @@ fn places(page: &PageLook) -> Vec<u64> {
     page.elements.iter().map(next).collect()
 }
 
-/// What of a page is shown: these elements, and their keys and values.
+/// Returns the lines for the header of a page, and for the elements in `shown` with their keys and
+/// values.
 pub(crate) fn page(look: &Look, id: u64, shown: &[usize]) -> String {
     let page = look.page(id);
     let (places, start) = (places(page), id * look.page_size());
@@ -210,7 +212,8 @@ fn value(dump: &mut Dump<'_>, value: &[u8]) {
     dump.bytes("", behind, "and the value goes on");
 }
 
-/// The value of a bucket: where its tree begins, or its only page, inline.
+/// Adds the lines for the value of a bucket: the root page of its tree, or the inline page if it
+/// has no tree.
 fn bucket(dump: &mut Dump<'_>, bucket: &BucketValue) {
     let note = if bucket.root.is_some() { "" } else { ": inline, its page follows" };
     dump.number("   root page", 8, bucket.root.unwrap_or(0), note);
@@ -219,7 +222,7 @@ fn bucket(dump: &mut Dump<'_>, bucket: &BucketValue) {
         return;
     }
     dump.header(0, (2, "a leaf"), bucket.records.len() as u64, 0);
-    // The inline bucket that is shown has one record.
+    // The inline bucket in this example has one record.
     for LeafItem { key, value, .. } in &bucket.records {
         dump.number("0: flags", 4, 0, "");
         dump.number("   position", 4, ELEMENT_BYTES, "");
@@ -231,7 +234,7 @@ fn bucket(dump: &mut Dump<'_>, bucket: &BucketValue) {
     }
 }
 
-/// The page of the checksum table, and its root.
+/// Returns the lines for the root of the checksum table, and for the table's page.
 pub(crate) fn table(look: &Look) -> String {
     let meta = look.newest();
     let table = look.table_page();

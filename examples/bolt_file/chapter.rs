@@ -1,8 +1,8 @@
-//! `docs/bolt.md` shows what the file is: its blocks and pictures are compared with what is made
-//! here, and what it says of page numbers is asserted.
+//! Checks the chapter `docs/bolt.md`. The tests compare its blocks and pictures with the output of
+//! this example, and assert its statements about page numbers.
 //!
-//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-examples --example bolt_file` writes them anew.
-//! Then read the difference.
+//! If the output was changed on purpose, `UPDATE_GOLDENFILES=1 cargo test -p clearlane-examples
+//! --example bolt_file` writes the new blocks and pictures. Then review the difference.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
 }
 
-/// The text of a file is `made`, or becomes it.
+/// Checks that the file contains `made`. If `UPDATE_GOLDENFILES` is set, writes the file first.
 fn compare(path: &Path, made: &str) {
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
         std::fs::write(path, made).unwrap();
@@ -23,7 +23,7 @@ fn compare(path: &Path, made: &str) {
     assert!(found == made, "{} differs: {different:?}", path.display());
 }
 
-fn told() -> (tempfile::TempDir, Story) {
+fn story_of_file() -> (tempfile::TempDir, Story) {
     let work = tempfile::tempdir().unwrap();
     let story = story::tell(work.path()).unwrap();
     (work, story)
@@ -31,7 +31,7 @@ fn told() -> (tempfile::TempDir, Story) {
 
 #[test]
 fn the_blocks_of_the_chapter_are_what_the_file_has() {
-    let (work, story) = told();
+    let (work, story) = story_of_file();
     let path = docs().join("bolt.md");
     let mut chapter = std::fs::read_to_string(&path).unwrap();
     let texts = texts(&story, work.path()).unwrap();
@@ -47,16 +47,16 @@ fn the_blocks_of_the_chapter_are_what_the_file_has() {
 
 #[test]
 fn the_pictures_are_those_of_the_file() {
-    let (_work, story) = told();
+    let (_work, story) = story_of_file();
     for (name, picture) in pictures(&story) {
         compare(&docs().join("images").join(name), &picture);
     }
 }
 
-/// What the chapter says of the put, step by step.
+/// Checks the chapter's description of the put, step by step.
 #[test]
 fn the_put_writes_and_frees_the_pages_that_are_told() {
-    let (_work, story) = told();
+    let (_work, story) = story_of_file();
     let Story { before, after, .. } = &story;
     let with = |moment: &Moment, of: Use| -> Vec<usize> {
         let uses = moment.uses.iter().enumerate().filter(|(_, found)| **found == of);
@@ -72,10 +72,12 @@ fn the_put_writes_and_frees_the_pages_that_are_told() {
     assert_eq!([3, 4, 5].map(records), [9, 2, 3]);
 }
 
-/// What the chapter says of pages 2, 8 and 9, and of page 5.
+/// Checks the chapter's statements about two groups of pages. Pages 2, 8 and 9 are kept while the
+/// reader's snapshot is open. Page 5 is written again in this time, because the snapshot does not
+/// use it.
 #[test]
 fn pages_of_a_reader_are_used_again_when_it_is_gone() {
-    let (_work, story) = told();
+    let (_work, story) = story_of_file();
     let Story { before, after, later: [second, third, fourth], .. } = &story;
     assert_eq!([4, 5, 6, 7], [after, second, third, fourth].map(Moment::txid));
     for id in [2, 8, 9] {
@@ -93,7 +95,7 @@ fn pages_of_a_reader_are_used_again_when_it_is_gone() {
 
 #[test]
 fn a_defragmentation_leaves_out_what_is_of_no_use() {
-    let (_work, story) = told();
+    let (_work, story) = story_of_file();
     let Story { compacted, defragmented, .. } = &story;
     let in_use = |used: &&Use| matches!(used, Use::Written | Use::Unchanged);
     assert_eq!((compacted.uses.len(), compacted.uses.iter().filter(in_use).count()), (18, 6));

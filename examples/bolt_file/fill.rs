@@ -1,5 +1,5 @@
-//! How many pages the same records take in a bucket that is filled to 0.9, and in one that is
-//! filled to the half.
+//! Shows how many pages the same records take in a bucket that is filled to 0.9, and in a bucket
+//! that is filled to 0.5.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What opening a file says of which some bits were changed.
+//! Changes some bits of a file, and shows what opening the file reports.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,12 +7,14 @@ use std::path::Path;
 use crate::look::{Look, data_file};
 use crate::story::{Outcome, open};
 
-/// Each change is made to `look`'s file by itself, in the directory `dir`.
+/// Makes each change separately, on a copy of `look`'s file in the directory `dir`. Returns the
+/// reports.
 pub(crate) fn tell(look: &Look, dir: &Path) -> Outcome<String> {
     let meta = look.newest();
     let at = |page: u64, byte: u64| (page * look.page_size() + byte) as usize;
     let leaf = look.leaves_of("key").last().copied().expect("a leaf").id;
-    // The last: the first is the root of the state before.
+    // The last free page is used here, because the first one still has the root of the previous
+    // state.
     let free = (2..meta.high_water).rfind(|id| !look.is_used(*id)).expect("a free page");
     let place = meta.place;
     let cases = [

@@ -1,11 +1,11 @@
-//! The pages of a file in words: one line each, and one letter each.
+//! Describes the pages of a file as text: with one line for each page, or one letter for each page.
 
 use std::fmt::Write as _;
 
 use crate::look::{Kind, Look, PageLook, revision};
 use crate::story::{Moment, Use};
 
-/// What a page is, and what it says.
+/// Returns the kind of a page, and a description of its contents.
 pub(crate) fn words(look: &Look, id: u64) -> (String, String) {
     if let Some(meta) = look.metas().iter().find(|meta| meta.place == id) {
         let newest = if meta == look.newest() { "  ◀── newest" } else { "" };
@@ -32,7 +32,7 @@ fn text_of(key: &[u8]) -> String {
     )
 }
 
-/// The first and the last.
+/// Returns the first and the last key of a page.
 pub(crate) fn keys(page: &PageLook) -> String {
     let names: Vec<String> = page.elements.iter().map(|element| text_of(&element.key)).collect();
     match &names[..] {
@@ -50,7 +50,7 @@ pub(crate) fn children(page: &PageLook) -> Vec<String> {
     page.elements.iter().filter_map(child).collect()
 }
 
-/// Those that are not inline, and how many are.
+/// Returns the buckets that are not inline, and the number of inline buckets.
 fn buckets(page: &PageLook) -> String {
     let (inline, stored): (Vec<_>, Vec<_>) =
         page.elements.iter().partition(|element| element.is_inline());
@@ -60,7 +60,8 @@ fn buckets(page: &PageLook) -> String {
     stored.chain([format!("{} inline", inline.len())]).collect::<Vec<_>>().join(", ")
 }
 
-/// Of pages that are not free, what they are to the story.
+/// Returns the role of a page at this moment, or an empty text if the last commit left it
+/// unchanged.
 fn use_in_words(moment: &Moment, id: u64) -> String {
     match moment.uses[id as usize] {
         Use::Written => format!("written by {}", moment.txid()),
@@ -71,7 +72,7 @@ fn use_in_words(moment: &Moment, id: u64) -> String {
     }
 }
 
-/// One line each.
+/// Returns one line for each page, with its role.
 pub(crate) fn pages(moment: &Moment) -> String {
     let mut lines = String::new();
     for id in 0..moment.look.newest().high_water {
@@ -88,7 +89,7 @@ pub(crate) fn pages(moment: &Moment) -> String {
     lines
 }
 
-/// Of a file alone.
+/// Returns one line for each page of a file, without the roles.
 pub(crate) fn pages_of(look: &Look) -> String {
     let mut lines = String::new();
     for id in 0..look.newest().high_water {
@@ -98,7 +99,7 @@ pub(crate) fn pages_of(look: &Look) -> String {
     lines
 }
 
-/// A row for each moment, a column for each page.
+/// Returns a row for each moment, with a column for each page, and a legend.
 pub(crate) fn grid(moments: &[&Moment]) -> String {
     let last = moments.iter().map(|moment| moment.uses.len()).max().unwrap_or(0);
     let head: String = (0..last).map(|id| format!("{id:>3}")).collect();

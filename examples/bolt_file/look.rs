@@ -12,12 +12,12 @@ use crate::story::Outcome;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MetaLook {
-    /// The page that it is on.
+    /// The id of this meta page.
     pub(crate) place: u64,
     pub(crate) txid: u64,
     pub(crate) root: u64,
     pub(crate) high_water: u64,
-    /// The first page of the checksum table; 0 if there is none.
+    /// The page of the checksum table's root. 0 if there is none.
     pub(crate) table_root: u64,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct MetaLook {
 pub(crate) enum Kind {
     Branch,
     Leaf,
-    /// Of this page.
+    /// The continuation of the page with this id.
     Overflow(u64),
     Table,
     TableRoot,
@@ -36,7 +36,8 @@ pub(crate) struct PageLook {
     pub(crate) id: u64,
     pub(crate) kind: Kind,
     pub(crate) overflow: u64,
-    /// The bucket whose tree it belongs to; empty for the tree of the buckets.
+    /// The bucket whose tree contains the page. Empty if the page is in the tree that contains the
+    /// buckets.
     pub(crate) tree: String,
     pub(crate) elements: Vec<Element>,
 }
@@ -49,15 +50,15 @@ impl PageLook {
 
 pub(crate) struct Element {
     pub(crate) key: Vec<u8>,
-    /// Empty in a branch.
+    /// The value. Empty in a branch.
     pub(crate) value: Vec<u8>,
-    /// In a branch.
+    /// The child page. `None` in a leaf.
     pub(crate) child: Option<u64>,
     pub(crate) bucket: Option<BucketValue>,
 }
 
 impl Element {
-    /// The root page of a bucket that is not inline.
+    /// Returns the root page of a bucket that is not inline.
     pub(crate) fn root(&self) -> Option<u64> {
         self.bucket.as_ref()?.root
     }
@@ -67,16 +68,16 @@ impl Element {
     }
 }
 
-/// A file as it was at one time.
+/// A file at one point in time.
 pub(crate) struct Look {
     bytes: Vec<u8>,
     page_size: u64,
     metas: [MetaLook; 2],
-    /// By page, those of the meta pages too.
+    /// All pages by their id, including the meta pages.
     pages: Vec<PageLook>,
 }
 
-/// The file of the store in `dir`.
+/// Returns the path of the store's file in `dir`.
 pub(crate) fn data_file(dir: &Path) -> Outcome<PathBuf> {
     let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.path()));
     let names = names.collect::<std::io::Result<Vec<_>>>()?;
@@ -84,7 +85,7 @@ pub(crate) fn data_file(dir: &Path) -> Outcome<PathBuf> {
     Ok(names.iter().find(is_data).ok_or("the store has no file")?.clone())
 }
 
-/// A revision, if `key` is one.
+/// Returns the revision that `key` encodes, or `None` if it encodes no revision.
 pub(crate) fn revision(key: &[u8]) -> Option<(u64, u64)> {
     let (main, rest) = key.split_first_chunk::<8>()?;
     let sub: [u8; 8] = rest.strip_prefix(b"_")?.try_into().ok()?;
@@ -92,7 +93,8 @@ pub(crate) fn revision(key: &[u8]) -> Option<(u64, u64)> {
 }
 
 impl Look {
-    /// Of the store in `dir`. It may be open, which locks its file: so a copy is looked at.
+    /// Reads the store in `dir`. An open store locks its file, so this function reads a copy of the
+    /// file.
     pub(crate) fn at(dir: &Path) -> Outcome<Look> {
         let copy = dir.with_extension("copy");
         fs::copy(data_file(dir)?, &copy)?;
@@ -127,30 +129,31 @@ impl Look {
         &self.pages[id as usize]
     }
 
-    /// Of one page, without overflow.
+    /// Returns the bytes of one page, without its overflow pages.
     pub(crate) fn page_bytes(&self, id: u64) -> Option<&[u8]> {
         let from = (id * self.page_size) as usize;
         self.bytes.get(from..from + self.page_size as usize)
     }
 
-    /// Whether a tree of the newest state leads there.
+    /// Returns whether the page is in a tree of the newest state.
     pub(crate) fn is_in_tree(&self, id: u64) -> bool {
         let kind = self.pages.get(id as usize).filter(|_| id >= 2).map(|page| &page.kind);
         matches!(kind, Some(Kind::Branch | Kind::Leaf | Kind::Overflow(_)))
     }
 
-    /// By the newest state: a page of a tree, of the checksums, or a meta page.
+    /// Returns whether the newest state uses the page: in a tree, for the checksums, or as a meta
+    /// page.
     pub(crate) fn is_used(&self, id: u64) -> bool {
         id < 2 || self.pages.get(id as usize).is_some_and(|page| page.kind != Kind::Free)
     }
 
-    /// The page of the checksum table. A file of the example has one.
+    /// Returns the page of the checksum table. Each file of this example has one.
     pub(crate) fn table_page(&self) -> u64 {
         let table = self.pages.iter().find(|page| page.kind == Kind::Table);
         table.map_or(0, |page| page.id)
     }
 
-    /// In the order of their keys.
+    /// Returns the leaves of a bucket, in the order of their keys.
     pub(crate) fn leaves_of(&self, bucket: &str) -> Vec<&PageLook> {
         let is_leaf = |page: &&PageLook| page.is_leaf() && page.tree == bucket;
         let mut leaves: Vec<_> = self.pages.iter().filter(is_leaf).collect();

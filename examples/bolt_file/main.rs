@@ -1,11 +1,12 @@
-//! A file of the engine `bolt`, byte by byte, and as a picture before and after a put.
+//! Shows a file of the engine `bolt`, byte by byte, and as a picture before and after a put.
 //!
 //! ```text
 //! cargo run --release --example bolt_file -- /tmp
 //! ```
 //!
-//! It writes `bolt-before.svg` and `bolt-after.svg` into the directory, and prints what is in
-//! `docs/bolt.md`, which explains it. A test compares the two.
+//! The example writes `bolt-before.svg` and `bolt-after.svg` into the given directory, and prints
+//! the blocks of `docs/bolt.md`. That chapter explains the blocks. A test compares the output with
+//! that chapter.
 
 #![allow(clippy::print_stdout, reason = "an example prints its result")]
 
@@ -24,7 +25,8 @@ use std::path::Path;
 use story::{Moment, Outcome, Story};
 
 fn main() -> Outcome<()> {
-    let directory = std::env::args().nth(1).ok_or("say where to write the pictures")?;
+    let directory =
+        std::env::args().nth(1).ok_or("the argument must be a directory for the pictures")?;
     let work = tempfile::tempdir()?;
     let story = story::tell(work.path())?;
     for (name, text) in texts(&story, work.path())? {
@@ -49,7 +51,7 @@ fn pictures(story: &Story) -> [(&'static str, String); 2] {
     ]
 }
 
-/// Each with the name that it has in the chapter.
+/// Returns all texts, each with its name in the chapter.
 fn texts(story: &Story, work: &Path) -> Outcome<Vec<(&'static str, String)>> {
     let Story { before, after, later, compacted, .. } = story;
     let look = &before.look;

@@ -1,6 +1,7 @@
-//! The file as a picture: a box for each page, in the order of the file. Arrows above lead from the
-//! newest meta page to the leaves, those below from the other one. What a page is to the newest
-//! commit is told by colour, by the kind of border, and by a word.
+//! Draws the file as a picture, with a box for each page in the order of the file. Arrows above
+//! lead from the newest meta page to the leaves, and arrows below from the other meta page. Dotted
+//! arrows above lead to the checksums. The colour, the kind of border and a word show the role of a
+//! page in the newest commit.
 
 use std::fmt::Write as _;
 
@@ -11,11 +12,11 @@ use crate::story::{Moment, Use};
 const BOX: f64 = 74.0;
 const STEP: f64 = 78.0;
 const LEFT: f64 = 16.0;
-/// Of the boxes.
+/// The vertical position of the boxes.
 const TOP: f64 = 240.0;
 const HEIGHT: f64 = 108.0;
 const BOTTOM: f64 = TOP + HEIGHT;
-/// How high the arrow to a neighbour is, and how much higher for each page that it passes.
+/// The height of an arrow to the next page, and the additional height for each page in between.
 const ARC: f64 = 30.0;
 const ARC_STEP: f64 = 11.0;
 const LEGEND: f64 = BOTTOM + 132.0;
@@ -28,7 +29,7 @@ const HATCHED: &str = "<pattern id=\"older\" width=\"7\" height=\"7\" \
                        <rect width=\"7\" height=\"7\" fill=\"#f3f8fc\"/>\
                        <rect width=\"2\" height=\"7\" fill=\"#c3ddef\"/></pattern>";
 
-/// How a box is drawn, and what that means.
+/// How a box is drawn, and the word that explains it.
 struct Style {
     fill: &'static str,
     border: &'static str,
@@ -61,7 +62,7 @@ fn style(moment: &Moment, id: u64) -> Style {
     }
 }
 
-/// `before` is the moment whose state the other meta page leads to.
+/// Draws the file after a commit. Its older meta page leads to the state of `before`.
 pub(crate) fn draw(moment: &Moment, before: &Moment, title: &str) -> String {
     let look = &moment.look;
     let pages = look.bytes().len() as u64 / look.page_size();
@@ -96,7 +97,7 @@ fn left_of(id: u64) -> f64 {
     LEFT + STEP * id as f64
 }
 
-/// The lines of a box: the kind, and what it says.
+/// Returns the lines of a box: the kind of the page, and a description of its contents.
 fn lines(look: &Look, id: u64) -> Vec<String> {
     if let Some(meta) = look.metas().iter().find(|meta| meta.place == id) {
         return vec!["meta".to_owned(), format!("txid {}", meta.txid)];
@@ -125,7 +126,7 @@ fn lines(look: &Look, id: u64) -> Vec<String> {
             lines
         }
     };
-    // A longer list ends in dots.
+    // A longer list ends with dots.
     if lines.len() > 4 {
         lines.truncate(3);
         lines.push("…".to_owned());
@@ -154,7 +155,7 @@ fn page(svg: &mut String, moment: &Moment, before: &Moment, id: u64) {
     };
     text(TOP + 19.0, " font-size=\"15\" font-weight=\"bold\"", &id.to_string());
     text(TOP + HEIGHT - 8.0, " font-size=\"10\" font-style=\"italic\"", style.word);
-    // What is left of an old page tells nothing, unless a state still leads there.
+    // The contents of an old page are shown only if a state still leads to it.
     let shown = match moment.uses.get(id as usize) {
         None | Some(Use::Free) => Vec::new(),
         Some(Use::Kept | Use::Before) => lines(&before.look, id),
@@ -172,7 +173,8 @@ enum Side {
     Below,
 }
 
-/// From the newest meta page of `look` to its leaves, and above also to its checksums.
+/// Draws arrows from the newest meta page of `look` to its leaves. Above the boxes, also draws
+/// arrows to the checksums.
 fn arcs(svg: &mut String, look: &Look, side: Side) {
     let meta = look.newest();
     let (tree, mark) = match side {

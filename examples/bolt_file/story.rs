@@ -1,5 +1,5 @@
-//! A small store and what happens to it, with a copy of its file after every commit. The pages are
-//! the same at each run.
+//! A small store and a series of changes, with a copy of its file after each commit. The pages are
+//! the same in each run.
 
 use std::error::Error;
 use std::ops::ControlFlow;
@@ -9,24 +9,24 @@ use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot};
 
 use crate::look::Look;
 
-/// Of the records that the first commit puts.
+/// The revisions of the records in the first commit.
 pub(crate) const RECORDS: std::ops::RangeInclusive<u64> = 2..=13;
-/// The record that does not fit into a page.
+/// The revision of the record that does not fit into a page.
 pub(crate) const LARGE: u64 = 3;
 const VALUE_BYTES: usize = 370;
 const LARGE_VALUE_BYTES: usize = 6_000;
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What a page is to the newest state, and to the states that may still be read.
+/// The role of a page in the newest state, and in the states that may still be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
-    /// The newest commit has written it.
+    /// The newest commit has written the page.
     Written,
     Unchanged,
-    /// Only the state leads here that an open snapshot shows.
+    /// Only the state of the open snapshot uses the page.
     Kept,
-    /// Only the state before the newest leads here, and no snapshot shows it.
+    /// Only the previous state uses the page, and no snapshot does.
     Before,
     Free,
 }
@@ -35,9 +35,9 @@ pub(crate) enum Use {
 pub(crate) struct Moment {
     pub(crate) what: &'static str,
     pub(crate) look: Look,
-    /// The txid of the state that the open snapshot shows.
+    /// The txid of the state that the open snapshot shows. `None` if no snapshot is open.
     pub(crate) reader: Option<u64>,
-    /// By page, below the high-water mark.
+    /// The role of each page below the high-water mark, by its id.
     pub(crate) uses: Vec<Use>,
 }
 
@@ -48,30 +48,31 @@ impl Moment {
 }
 
 pub(crate) struct Story {
-    /// The twelve records, and before them the empty store.
+    /// The empty store, and then (`before`) the store after the put of the twelve records.
     pub(crate) empty: Moment,
     pub(crate) before: Moment,
-    /// The put of 14_0.
+    /// The store after the put of 14_0.
     pub(crate) after: Moment,
-    /// The puts of 15_0 and 16_0 beside the snapshot, and of 17_0 without it.
+    /// The store after the put of 15_0, after the put of 16_0, and after the put of 17_0. A
+    /// snapshot is open during the first two puts.
     pub(crate) later: [Moment; 3],
-    /// The records up to 13_0 are deleted.
+    /// The store after the records up to 13_0 are deleted.
     pub(crate) compacted: Moment,
     pub(crate) defragmented: Look,
 }
 
-/// `main` and `sub`, as etcd's records have them.
+/// Returns the key of a record in etcd's form: the revision `main`, with sub revision 0.
 pub(crate) fn revision_key(main: u64) -> Vec<u8> {
     [&main.to_be_bytes()[..], b"_", &0u64.to_be_bytes()].concat()
 }
 
-/// The revision as text, again and again. etcd has a message here.
+/// Returns the text of the revision, repeated. etcd's values here would be encoded messages.
 fn value(main: u64) -> Vec<u8> {
     let bytes = if main == LARGE { LARGE_VALUE_BYTES } else { VALUE_BYTES };
     format!("{main}_0 ").into_bytes().into_iter().cycle().take(bytes).collect()
 }
 
-/// One commit of puts, which notes its number as etcd does.
+/// Commits puts, and stores the index of the last one like etcd.
 fn commit(engine: &dyn Engine, revisions: impl IntoIterator<Item = u64>) -> Outcome<()> {
     let mut txn = engine.begin_write()?;
     let mut last = 0;
@@ -79,7 +80,7 @@ fn commit(engine: &dyn Engine, revisions: impl IntoIterator<Item = u64>) -> Outc
         txn.put(Bucket::Key, &revision_key(main), &value(main))?;
         last = main;
     }
-    // As if each revision had been one entry of the log.
+    // The stored index is the one that etcd would have if each revision were one entry of the log.
     txn.put(Bucket::Meta, b"consistent_index", &last.to_be_bytes())?;
     Ok(txn.commit()?)
 }
@@ -88,7 +89,8 @@ pub(crate) fn open(dir: &Path) -> Outcome<std::sync::Arc<dyn Engine>> {
     Ok(clearlane_engine::open(EngineKind::Bolt, dir, Options::default())?)
 }
 
-/// In the empty directory `dir`.
+/// Runs the example in the empty directory `dir`: makes each commit, and records what the file
+/// contains after it.
 pub(crate) fn tell(dir: &Path) -> Outcome<Story> {
     let store = dir.join("store");
     let engine = open(&store)?;
@@ -129,12 +131,13 @@ fn records(snapshot: &dyn Snapshot) -> Outcome<usize> {
     Ok(count)
 }
 
-/// `states` are those before, the newest last.
+/// Returns the moment after a commit. `states` are earlier moments, and the newest of them is last.
 fn moment(what: &'static str, look: Look, reader: Option<u64>, states: &[&Moment]) -> Moment {
     let shown = states.iter().find(|state| Some(state.txid()) == reader);
     let last = states.last();
     let leads = |state: Option<&&Moment>, id| state.is_some_and(|state| state.look.is_in_tree(id));
-    // A page that was free may get the bytes that it had.
+    // Equal bytes are not enough: a commit may have written a free page again with the same bytes.
+    // So the page must also have been in use before.
     let is_as_before = |last: &Moment, id| {
         last.look.is_used(id) && last.look.page_bytes(id) == look.page_bytes(id)
     };

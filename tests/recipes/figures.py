@@ -1,16 +1,16 @@
-"""Names and labels: what a /metrics page has, and what a query asks for."""
+"""Reads the names and labels of a /metrics page, and of a query."""
 
 import json
 import re
 import urllib.request
 
-# Prometheus adds these to what it has fetched.
+# Prometheus adds these labels to all fetched samples.
 OF_THE_TARGET = {"job", "instance"}
 WORDS = {"by", "without", "and", "or", "unless", "on", "ignoring", "bool", "offset"}
 
 
 def labels_by_name(page):
-    """Of each name on a page, the labels of its samples."""
+    """Returns the labels of the samples of each name on a page."""
     found = {}
     for line in page.splitlines():
         sample = re.fullmatch(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+", line)
@@ -26,14 +26,14 @@ def fetch(url):
 
 
 def post(url, path, body):
-    """A call over the JSON gateway."""
+    """Sends a request to the JSON gateway. Returns the response."""
     request = urllib.request.Request(url + path, json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
 def names_in(query):
-    """The metrics that a query reads."""
+    """Returns the metrics that a query reads."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", query)
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring) *\([^)]*\)", " ", bare)
     names = re.findall(r"\b([a-zA-Z_:][\w:]*)\b(?! *\()", bare)
@@ -41,7 +41,7 @@ def names_in(query):
 
 
 def labels_in(query):
-    """The labels that a query selects or groups by, but those that Prometheus adds."""
+    """Returns the labels that a query selects or groups by, except the labels that Prometheus adds."""
     selected = [name for inside in re.findall(r"\{([^}]*)\}", query)
                 for name in re.findall(r"(\w+) *(?:=|!=|=~|!~)", inside)]
     grouped = [name.strip() for inside in re.findall(r"\bby *\(([^)]*)\)", query) for name in inside.split(",")]

@@ -1,15 +1,16 @@
-"""Runs the commands of a page of docs/recipes, as a reader does who follows it.
+"""Runs the commands of a page of docs/recipes in the same way as a reader of the page.
 
 A fence whose info string starts with `sh elsewhere` is run here. All blocks of a page run in one shell, which has the
-options `-euo pipefail`, so variables and the directory last from block to block. The shell starts in a directory with
-a copy of deploy/. A `text` fence directly after a block is the block's output; `...` in it stands for any text.
+options `-euo pipefail`, so variables and the directory stay the same from block to block. The shell starts in a
+directory with a copy of deploy/. A `text` fence directly after a block is the block's output; `...` in it stands for
+any text.
 
 A command that must fail starts with `! ` and ends with a comment, which is a part of the expected message:
 
     ! etcdctl get motd  # user name is empty
 
-With the further word `background`, a block runs in a process of its own until the next heading. Then it receives
-SIGINT, as from ctrl-c. Paths below /tmp are replaced by paths in a temporary directory.
+With the further word `background`, a block runs in its own process until the next heading. Then it receives SIGINT,
+as from Ctrl-C. Paths below /tmp are replaced by paths in a temporary directory.
 """
 
 import os
@@ -25,7 +26,7 @@ import time
 from dataclasses import dataclass, field
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Seconds that anything may take that is expected to happen.
+# The longest time in seconds to wait for anything that must happen.
 PATIENCE = 60
 READY = "ready to serve client requests"
 
@@ -39,7 +40,7 @@ class Block:
 
 
 def blocks_of(page):
-    """The blocks that are run here, each with the output that the page shows."""
+    """Returns the blocks that are run here, each with the output that the page shows."""
     found, heading, previous = [], "", None
     pattern = re.compile(r"^(?:#+ (?P<heading>[^\n]*)|```(?P<info>[^\n]*)\n(?P<text>.*?)^```)$",
                          re.MULTILINE | re.DOTALL)
@@ -61,7 +62,7 @@ def blocks_of(page):
 
 
 EXPECTED_FAILURE = re.compile(r"^! (?P<command>.*?)  # (?P<message>.+)$", re.MULTILINE)
-# Fails, and ends the shell, unless a command fails with a message.
+# Ends the shell with an error unless the command fails with this message.
 FAILS_WITH = """
 fails_with() {
     local said
@@ -78,7 +79,7 @@ fails_with() {
 
 
 def with_expected_failures(text):
-    """The block's commands, with a check in place of each line that starts with `! `."""
+    """Returns the block's commands, with a check in place of each line that starts with `! `."""
     def check(line):
         return f"fails_with {shlex.quote(line['command'])} {shlex.quote(line['message'])}"
 
@@ -96,24 +97,25 @@ def eventually(what, holds):
 
 
 def matches(pattern, text):
-    """Whether the text begins as a page shows it."""
+    """Returns whether the text starts with the output that a page shows."""
     return re.match(re.escape(pattern).replace(re.escape("..."), ".*"), text) is not None
 
 
 @dataclass
 class Process:
-    """A program that runs in a group of its own, with what it says in a file."""
+    """A program that runs in its own process group and writes its output to a file."""
 
     arguments: list
     log: pathlib.Path
     environment: dict = field(default_factory=dict)
     directory: pathlib.Path | None = None
-    # What it says when it is ready.
+    # A text in the output of a process that is ready.
     output: str | None = None
 
     def __post_init__(self):
         with open(self.log, "wb") as log:
-            # A parent in the background of a script ignores SIGINT, and so would the program.
+            # In the background of a script, a parent process ignores SIGINT, and the program would
+            # inherit this.
             self.process = subprocess.Popen(
                 self.arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory,
                 env={**os.environ, **self.environment}, start_new_session=True,
@@ -133,7 +135,7 @@ class Process:
         eventually(f"{self.arguments} is ready; it says:\n{self.said()}", self.is_ready)
 
     def stop(self, number=signal.SIGINT):
-        """To all of its group, as ctrl-c does. Returns its status."""
+        """Sends a signal to the whole process group, as Ctrl-C does. Returns the exit status."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, number)
         return self.wait()
@@ -167,7 +169,7 @@ class Shell:
         self.process.stdin.flush()
         timer = threading.Timer(PATIENCE, self.process.kill)
         timer.start()
-        # A command that fails ends the shell.
+        # A failed command ends the shell, so "done" is missing.
         is_done = self.process.stdout.readline() == "done\n"
         timer.cancel()
         return is_done, output.read_text(), errors.read_text()
@@ -179,7 +181,7 @@ class Shell:
 
 
 class Reader:
-    """Follows a page. `replaced` has texts of the page, and what stands in their place here."""
+    """Follows a page. `replaced` maps texts of the page to their replacements."""
 
     def __init__(self, replaced=None):
         self.place = pathlib.Path(tempfile.mkdtemp())
@@ -201,7 +203,7 @@ class Reader:
         return text
 
     def start(self, arguments, **more):
-        """A program that is stopped at the next heading of a page, or at the end."""
+        """Starts a program. It is stopped at the next heading of a page, or at the end."""
         log = self.place / f"log-{len(list(self.place.glob('log-*')))}"
         process = Process(arguments, log, directory=self.place, **more)
         self.background.append(process)
@@ -240,7 +242,7 @@ class Reader:
             assert len(output.splitlines()) == len(printed.splitlines()), f"prints more:\n{said}"
 
     def run(self, command):
-        """Runs a command in a process of its own and returns its output."""
+        """Runs a command in its own process and returns its output."""
         self.wait_ready()
         done = subprocess.run(command, cwd=self.place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=PATIENCE)

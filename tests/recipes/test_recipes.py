@@ -1,6 +1,7 @@
-"""The recipes of docs/recipes, with the files in deploy/: see pages.py.
+"""Follows the recipes of docs/recipes, with the files in deploy/: see pages.py.
 
-`.ci/recipes` runs this, with the program, etcdctl, and a network to itself: the ports are those of the pages.
+`tests/recipes/run` runs these tests with the program, etcdctl, and a separate network, because they use the ports of
+the pages.
 """
 
 import base64
@@ -63,7 +64,7 @@ class ThreeProcesses(Recipe):
 
 
 class ThreeHosts(Recipe):
-    """The hosts are addresses of the loopback. Their directories are below one of their own."""
+    """The hosts are addresses of the loopback interface. Each host has its own directory."""
 
     replaced = {"10.0.0.": "127.0.0.", r"10\.0\.0\.": r"127\.0\.0\."}
 
@@ -80,7 +81,7 @@ class ThreeHosts(Recipe):
         return changed != text
 
     def copy_to_host(self, number):
-        """What the page does with ssh and scp. Returns what stands for the paths on the host."""
+        """Copies the files that the page copies with ssh and scp. Returns the replacements for the host's paths."""
         etc = self.place / f"host{number}/etc"
         etc.mkdir(parents=True)
         certs = self.place / "certs"
@@ -113,6 +114,19 @@ class ThreeHosts(Recipe):
 class Authentication(Recipe):
     def test_page(self):
         self.reader.follow(blocks_of("authentication.md"))
+
+
+class OtherTests(Recipe):
+    def test_page(self):
+        self.reader.follow(blocks_of("tests.md"))
+        logs = [log.read_text() for log in self.place.glob("log-*")]
+        self.assertEqual(len(logs), 5)
+        for log in logs:
+            # Testcontainers for Node.js waits for this line.
+            self.assertRegex(log, r'"status":"SERVING"')
+            self.assertNotIn("unknown flag", log)
+            # The server warns about unknown variables. The Java launcher sets this one.
+            self.assertNotIn("ETCD_LOGGER", log)
 
 
 class Systemd(Recipe):
@@ -159,7 +173,7 @@ class Systemd(Recipe):
         self.reader.heading = blocks[0].heading
         self.reader.follow(blocks)
         self.assertNotIn("unknown key", member.said())
-        # For systemd, a service that ends by SIGTERM has not failed.
+        # For systemd, a service that is ended by SIGTERM has not failed.
         self.assertEqual(member.stop(signal.SIGTERM), -signal.SIGTERM)
         here.write_text(here.read_text().replace(f"{self.place}/clearlane/data", f"{self.place}/restored"))
         self.reader.start([CLEARLANE, f"{flag}={here}"]).wait_ready()
@@ -179,7 +193,7 @@ class Container(Recipe):
         return [value for step, value in self.last_stage if step == name][-1]
 
     def command(self, data, *more):
-        """The image's command line, with the program and a directory of here."""
+        """Returns the image's command line, with the local program and a local directory."""
         program, *arguments = json.loads(self.last("ENTRYPOINT"))
         self.assertIn(f" {program}", self.last("COPY"))
         [volume] = json.loads(self.last("VOLUME"))
@@ -193,14 +207,16 @@ class Container(Recipe):
         self.assertTrue(tag.startswith(f"rust:{channel}-"), tag)
 
     def test_build_gets_all_that_it_needs(self):
-        """In a directory that has only what the image's build sees, cargo finds all packages, in their versions."""
+        """In a directory with only the files of the image's build, cargo finds all packages in their versions."""
         source = self.place / "src"
         source.mkdir()
         for line in (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines():
             if line.startswith("!"):
+                (source / line[1:]).parent.mkdir(parents=True, exist_ok=True)
                 (source / line[1:]).symlink_to(ROOT / line[1:])
         built = " ".join(value for name, value in self.first_stage if name == "RUN")
-        self.assertIn("cargo build --locked --release --package clearlane --bin clearlane", built)
+        self.assertIn("deploy/release/binary", built)
+        self.assertTrue((source / "deploy/release/binary").exists())
         self.reader.run(["cargo", "tree", "--locked", "--offline", "--package", "clearlane",
                          "--edges", "normal,build", "--manifest-path", str(source / "Cargo.toml")])
 
@@ -212,7 +228,8 @@ class Container(Recipe):
         pid = member.process.pid
         [inside] = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         os.kill(int(inside), signal.SIGTERM)
-        # The system drops what process 1 sends to itself: it must not wait to be ended by the signal.
+        # The kernel ignores signals that process 1 sends to itself, so the program must exit by
+        # itself.
         self.assertEqual(member.wait(), 128 + signal.SIGTERM, member.said())
 
     def test_compose_file(self):
@@ -248,7 +265,7 @@ class Grafana(Recipe):
 
     def setUp(self):
         super().setUp()
-        # Locks that requests wait for are those of the old eras.
+        # Only the old eras have locks that requests wait for.
         members = self.reader.start(["deploy/three-members", "data", "--era=3.2"], output="m1  http")
         members.wait_ready()
         eventually("all are printed", lambda: "ETCDCTL_ENDPOINTS" in members.said())
@@ -264,7 +281,7 @@ class Grafana(Recipe):
             figures.post(url, "/v3/kv/txn", {"success": puts})
 
     def load_until(self, holds):
-        """Long reads beside puts, at the leader."""
+        """Sends long reads and puts to the leader."""
         [leader] = [url for url in self.URLS if "\netcd_server_is_leader 1\n" in figures.fetch(url + "/metrics")]
         self.fill(leader)
         over = threading.Event()

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use crate::endpoint::with_jitter;
 
-/// The first pause and the longest.
+/// The first pause and the longest pause.
 const BACKOFF_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// The next pause, before jitter.

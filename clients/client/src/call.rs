@@ -1,13 +1,17 @@
-//! How a request finds an endpoint that answers it: attempts, repetitions, and when to stop.
+//! How a request finds an endpoint that responds: attempts, retries, and when to stop.
 //!
-//! A read is sent again, elsewhere, whatever the failure of an attempt. A write is sent again only
-//! if it certainly was not carried out; otherwise its error is [`Error::OutcomeUnknown`].
-//! `docs/client.md` has the table. When all endpoints have been tried, there is a short pause and
-//! another round, until the time of the request is up: that spans an election, or the restart of a
-//! lone server.
+//! A read that has failed is sent again to another endpoint, unless the error of the server is
+//! final. A write is sent again only if it certainly was not carried out. Otherwise it fails with
+//! [`Error::OutcomeUnknown`]. `docs/client.md` has the table.
 //!
-//! Requests have `hasleader: true`, except those that accept a stale answer: a member without a
-//! leader then rejects a write before any work, and the outcome is not unknown.
+//! After all endpoints have been tried, there is a short pause and another round, until the time
+//! limit of the request. So a request can wait for the end of an election, or for the restart of
+//! the only server. There is only one round for requests about one member, for the opening of a
+//! stream, and if each endpoint has responded that another member is needed.
+//!
+//! Requests carry `hasleader: true`, except serializable reads and requests about one member.
+//! Because of this header, a member without a leader rejects a write before any work. So the client
+//! knows that the write was not carried out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,13 +36,14 @@ pub(crate) type Token = MetadataValue<Ascii>;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallPolicy {
-    /// Sends `hasleader: true`.
+    /// If true, the request carries `hasleader: true`.
     requires_leader: bool,
-    /// Doing it twice is the same as doing it once.
+    /// If true, two executions have the same effect as one. So the request may be sent again after
+    /// a failure that leaves its outcome unknown.
     is_retryable: bool,
-    /// Bounded by `Options::request_timeout`.
+    /// If true, `Options::request_timeout` limits the request.
     has_timeout: bool,
-    /// Starts another round over the endpoints when all of them have failed.
+    /// If true, another round over the endpoints starts when all of them have failed.
     waits_for_endpoint: bool,
 }
 
@@ -52,17 +57,19 @@ impl CallPolicy {
     /// A read that a member without a leader may answer.
     pub(crate) const LOCAL: CallPolicy = CallPolicy { requires_leader: false, ..CallPolicy::READ };
     pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
-    /// A write without a time limit. Waiting for a lock is one, too: a member that gives up on a
-    /// client removes its place in the queue at any time later, and a repeated request may by then
-    /// have that place.
+    /// A write without a time limit, such as the wait for a lock. The client does not repeat such a
+    /// wait after a failure that leaves its outcome unknown. The repeated request would use the
+    /// same place in the queue, because it has the same lease. But the member that received the
+    /// first request may still notice that the client has stopped waiting, and may then remove this
+    /// place.
     pub(crate) const LONG_WRITE: CallPolicy =
         CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
-    /// A read of the state of the member that answers.
+    /// A read of the state of the member that responds.
     pub(crate) const MEMBER: CallPolicy =
         CallPolicy { waits_for_endpoint: false, ..CallPolicy::LOCAL };
     pub(crate) const MEMBER_WORK: CallPolicy =
         CallPolicy { has_timeout: false, is_retryable: false, ..CallPolicy::MEMBER };
-    /// Opens a stream; the owner of the stream has its own retry loop.
+    /// Opens a stream. The owner of the stream has its own retry loop.
     pub(crate) const STREAM: CallPolicy =
         CallPolicy { waits_for_endpoint: false, ..CallPolicy::READ };
 
@@ -78,7 +85,8 @@ impl CallPolicy {
 
 pub(crate) struct OpenStream<Q, R> {
     pub(crate) endpoint: Arc<Endpoint>,
-    /// A broken stream reports its error when it is read, not here.
+    /// Sends requests on the stream. If the stream is broken, sending reports no error, but reading
+    /// `responses` does.
     pub(crate) requests: mpsc::UnboundedSender<Q>,
     pub(crate) responses: Streaming<R>,
 }
@@ -91,7 +99,7 @@ struct Attempts<'a> {
     tried: Vec<bool>,
     backoff: Backoff,
     last_error: Option<Error>,
-    /// In this round each error said that another member is needed.
+    /// If true, each error so far in this round has shown that another member is needed.
     is_hopeless: bool,
 }
 
@@ -126,7 +134,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Classifies the failure of an attempt that began at `began`; `Ok` if another may follow.
+    /// Classifies the failure of an attempt that started at `began`. Returns `Ok` if another
+    /// attempt may follow. Otherwise returns the error with which the request fails.
     fn on_failure(
         &mut self,
         endpoint: &Arc<Endpoint>,
@@ -149,11 +158,13 @@ impl<'a> Attempts<'a> {
         if !matches!(error, Error::NotLeader) {
             endpoint.mark_failed();
         }
-        // A member does not become the leader, or a voter, because it is asked again.
+        // `NotLeader` and `FailedPrecondition` show that the member is not the leader, or that it
+        // is a learner. Another round does not change this, so it is useless if this round has only
+        // such errors.
         self.is_hopeless &= matches!(error, Error::NotLeader | Error::FailedPrecondition(_));
         self.last_error = Some(error);
         if !self.policy.has_timeout && began.elapsed() >= self.timeout {
-            // The time-out for reaching an endpoint starts when the long wait broke.
+            // After a long wait has failed, a new time limit for reaching an endpoint starts now.
             self.give_up_at = Instant::now() + self.timeout;
         }
         Ok(())
@@ -165,7 +176,7 @@ impl<'a> Attempts<'a> {
         if self.policy.is_retryable {
             Error::TimedOut(words)
         } else {
-            Error::OutcomeUnknown(format!("no answer from {words}"))
+            Error::OutcomeUnknown(format!("no response from {words}"))
         }
     }
 }
@@ -180,7 +191,7 @@ impl Client {
         self.call_at(policy, request, send).await.map(|(_, reply)| reply)
     }
 
-    /// As `call`, and returns the endpoint that has answered.
+    /// Like `call`, but also returns the endpoint that has responded.
     async fn call_at<Q: Clone, R, A: Future<Output = CallResult<R>>>(
         &self,
         policy: CallPolicy,
@@ -199,8 +210,8 @@ impl Client {
         }
     }
 
-    /// A stream on which this request is already sent: some servers send no headers before they
-    /// have received one.
+    /// Opens a stream on which `first` is already sent, because some servers send no headers before
+    /// they have received a request.
     pub(crate) async fn open_stream<Q: Clone, R, A: Future<Output = CallResult<Streaming<R>>>>(
         &self,
         first: Q,
@@ -252,7 +263,8 @@ impl Client {
         self.options_and_token.options.credentials.is_some()
     }
 
-    /// For a stream that was ended with `error`, which is returned if there are no credentials.
+    /// Fetches a new token after a stream has ended with `error`. Fails with `error` if there are
+    /// no credentials.
     pub(crate) async fn renew_token(&self, error: Error) -> Result<()> {
         if !self.has_credentials() {
             return Err(error);
@@ -261,22 +273,23 @@ impl Client {
         self.token(Some(token)).await.map(drop)
     }
 
-    /// The token for a request. A new one is fetched if `refused` is the one that is held.
+    /// Returns the token for a request, or `None` if requests need no token. Fetches a token if
+    /// there is none yet, or if the current token is `refused`, which a server has rejected.
     pub(crate) async fn token(&self, refused: Option<Option<Token>>) -> Result<Option<Token>> {
         let Some(credentials) = &self.options_and_token.options.credentials else {
             return Ok(None);
         };
-        // A call that comes while another fetches a token waits here, and finds the new one.
+        // If another call is fetching a token, this call waits here and finds the new token.
         let mut held = self.options_and_token.token.lock().await;
         if held.is_none() || *held == refused {
             let (name, password) = (credentials.name.clone(), credentials.password.clone());
             let request = AuthenticateRequest { name, password };
             let send =
                 async |channel, request| AuthClient::new(channel).authenticate(request).await;
-            let is_no_text = |_| Error::Unexpected("a token that is no text");
+            let is_no_text = |_| Error::Unexpected("the token is not ASCII text");
             *held = match self.call_with_token(CallPolicy::READ, None, &request, &send).await {
                 Ok((_, reply)) => Some(Some(reply.token.parse().map_err(is_no_text)?)),
-                // A client that has a password where none is wanted is accepted, too.
+                // A client with a password is also accepted by a server without authentication.
                 Err(Error::AuthNotEnabled) => Some(None),
                 Err(error) => return Err(error),
             };

@@ -1,4 +1,4 @@
-//! Changes of membership.
+//! Changes of the membership.
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::{
@@ -16,14 +16,15 @@ fn stub(channel: Channel) -> ClusterClient<Channel> {
 }
 
 impl Client {
+    /// Returns all members. The list is read linearizably.
     pub async fn member_list(&self) -> Result<Vec<Member>> {
         let request = MemberListRequest { linearizable: true };
         let send = async |channel, request| stub(channel).member_list(request).await;
         Ok(self.call(CallPolicy::READ, request, send).await?.members)
     }
 
-    /// The new member must be started after this. A learner gets everything and has no vote until
-    /// it is [promoted](Client::member_promote).
+    /// Adds a member, which must be started afterwards. A learner gets all data and has no vote
+    /// until it is [promoted](Client::member_promote).
     pub async fn member_add<U>(&self, peer_urls: U, is_learner: bool) -> Result<Member>
     where
         U: IntoIterator,
@@ -33,15 +34,16 @@ impl Client {
         let request = MemberAddRequest { peer_urls, is_learner };
         let send = async |channel, request| stub(channel).member_add(request).await;
         let added = self.call(CallPolicy::WRITE, request, send).await?.member;
-        added.ok_or(Error::Unexpected("a member was added, and is not named"))
+        added.ok_or(Error::Unexpected("it does not contain the added member"))
     }
 
-    /// The member stops by itself. Returns the members that are left.
+    /// Removes a member, which then stops by itself. Returns the remaining members.
     pub async fn member_remove(&self, id: u64) -> Result<Vec<Member>> {
         let send = async |channel, request| stub(channel).member_remove(request).await;
         Ok(self.call(CallPolicy::WRITE, MemberRemoveRequest { id }, send).await?.members)
     }
 
+    /// Replaces the peer URLs of a member. Returns all members.
     pub async fn member_update<U>(&self, id: u64, peer_urls: U) -> Result<Vec<Member>>
     where
         U: IntoIterator,
@@ -53,7 +55,7 @@ impl Client {
         Ok(self.call(CallPolicy::WRITE, request, send).await?.members)
     }
 
-    /// Fails if the learner has not caught up.
+    /// Promotes a learner to a voter. Returns all members. Fails if the learner has not caught up.
     pub async fn member_promote(&self, id: u64) -> Result<Vec<Member>> {
         let send = async |channel, request| stub(channel).member_promote(request).await;
         Ok(self.call(CallPolicy::WRITE, MemberPromoteRequest { id }, send).await?.members)

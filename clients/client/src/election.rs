@@ -1,4 +1,4 @@
-//! Elections among programs, held by leases.
+//! Elections among programs. A leader keeps its leadership while its lease exists.
 
 use clearlane_proto::mvccpb::KeyValue;
 use clearlane_proto::v3electionpb::election_client::ElectionClient;
@@ -18,7 +18,7 @@ fn stub(channel: Channel) -> ElectionClient<Channel> {
     ElectionClient::new(channel).max_decoding_message_size(usize::MAX)
 }
 
-/// Valid as long as its lease lives.
+/// The leadership of an election. It is valid while its lease exists.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     client: Client,
@@ -26,28 +26,32 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// For a transaction: holds only if this is still the leader.
+    /// Returns a condition for a transaction. The condition holds only if this candidate is still
+    /// the leader.
     pub fn is_held(&self) -> Compare {
         Compare::create_revision(self.key.key.clone()).equal(self.key.rev)
     }
 
-    /// Changes the value that observers get. [`Error::NotElected`] if this does not lead any more.
+    /// Changes the value that observers get. Fails with [`Error::NotElected`] if this candidate is
+    /// no longer the leader.
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
         let (leader, value) = (Some(self.key.clone()), value.into().into());
         let send = async |channel, request| stub(channel).proclaim(request).await;
         self.client.call(CallPolicy::WRITE, ProclaimRequest { leader, value }, send).await.map(drop)
     }
 
+    /// Gives up the leadership. The next candidate then becomes the leader.
     pub async fn resign(self) -> Result<()> {
         let request = ResignRequest { leader: Some(self.key) };
         let send = async |channel, request| stub(channel).resign(request).await;
-        // Guarded by its revision: to resign twice is to resign once.
+        // The request names the revision of the leader's key, so a second request has no effect.
         self.client.call(CallPolicy::READ, request, send).await.map(drop)
     }
 }
 
 impl Client {
-    /// Waits until this lease leads the election, with `value` as what observers get.
+    /// Waits until this lease leads the election. Observers then get `value`. Has no time limit;
+    /// [`Client::lock`] describes how to limit such a wait, and what to do if the member fails.
     pub async fn campaign(
         &self,
         name: impl Into<Vec<u8>>,
@@ -58,10 +62,11 @@ impl Client {
         let request = CampaignRequest { name, lease: require_lease(lease)?, value };
         let send = async |channel, request| stub(channel).campaign(request).await;
         let key = self.call(CallPolicy::LONG_WRITE, request, send).await?.leader;
-        let key = key.ok_or(Error::Unexpected("elected, and not said as what"))?;
+        let key = key.ok_or(Error::Unexpected("it does not contain the leader's key"))?;
         Ok(Leadership { client: self.clone(), key })
     }
 
+    /// Returns the key of the leader, with its value, or `None` if there is no leader.
     pub async fn leader(&self, name: impl Into<Vec<u8>>) -> Result<Option<KeyValue>> {
         let request = LeaderRequest { name: name.into().into() };
         let send = async |channel, request| stub(channel).leader(request).await;
@@ -72,7 +77,9 @@ impl Client {
         }
     }
 
-    /// Follows the leader and its value: the present state, and then every change.
+    /// Observes the leader and its value: the current state, and then every change. After a failure
+    /// of an endpoint or the end of a leadership, only the newest state is returned, and earlier
+    /// changes may be missing.
     pub fn observe(&self, name: impl Into<Vec<u8>>) -> Observe {
         let request = LeaderRequest { name: name.into().into() };
         Observe {
@@ -85,18 +92,21 @@ impl Client {
     }
 }
 
+/// The consecutive leaders of an election, and their values: see [`Client::observe`].
 #[derive(Debug)]
 pub struct Observe {
     client: Client,
     request: LeaderRequest,
     stream: Option<Streaming<LeaderResponse>>,
-    /// Events up to here were reported; a new stream may bring them again.
+    /// Events up to this revision were reported. A new stream may repeat them.
     last_revision: i64,
     backoff: Backoff,
 }
 
 impl Observe {
-    /// The next change. Retries through failures of endpoints.
+    /// Waits for the next change. The first call returns the current state once there is a leader.
+    /// If endpoints fail, the call tries again without a time limit. Fails if a server rejects the
+    /// request with a final error.
     pub async fn next(&mut self) -> Result<KeyValue> {
         loop {
             let Some(stream) = &mut self.stream else {

@@ -1,18 +1,19 @@
-//! The endpoints of a cluster, and which of them take part.
+//! The endpoints of a cluster, and which of them are used.
 //!
-//! Endpoints take turns. One that fails is set aside, and a task checks it at growing intervals
-//! ([`PROBE_INTERVALS`]). So a dead endpoint costs one request one attempt, and not every third
-//! request a connect time-out.
+//! Endpoints are used in turns. A failed endpoint is set aside, and a task checks it at growing
+//! intervals ([`PROBE_INTERVALS`]). So a dead endpoint costs one attempt of one request. Otherwise
+//! every third request would wait for a connect timeout if one of three endpoints is dead.
 //!
 //! ```text
 //!   turns:   a b c a b c a . c a . c a . c a b c
-//!                          ╳ fails         ╰ answers a check: takes part again
+//!                          ╳ fails           ╰ passes a check, and is used again
 //! ```
 //!
-//! The check is a `Status`: the member must answer, know of a leader, and be no learner. A member
-//! that is cut off from the others answers pings for ever and is of no use.
+//! The check is a `Status` request. The member must respond, have a leader, and not be a learner. A
+//! member that rejects the request, because it requires a user, also passes. A ping would not be
+//! enough: a member that is cut off from the others responds to pings, but cannot serve requests.
 //!
-//! When all are set aside they are tried all the same: better a slim chance than none.
+//! If all endpoints are set aside, they are tried anyway.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,11 +29,13 @@ use tonic::transport::{self, Channel};
 use crate::error::{Error, Result, StatusKind, describe_status};
 use crate::options::Options;
 
-/// Between the first two checks of an endpoint, and between the last ones.
+/// The pause before the first check of a failed endpoint, and the longest pause. Each pause is
+/// twice as long as the one before.
 const PROBE_INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Bytes that a server may send before they are read. h2 takes small frames, such as events of a
-/// watch, for an attack if too many are unread; how many it allows grows with this window.
+/// Maximum number of bytes that a server may send before the client reads them. If too many small
+/// frames are unread, such as events of a watch, h2 assumes an attack. The number of unread frames
+/// that h2 allows grows with this window.
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 #[derive(Debug)]
@@ -44,15 +47,15 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Connects at the first request.
+    /// Creates an endpoint. It connects at the first request.
     fn new(written: &str, options: &Options) -> Result<Endpoint> {
         let bad = |error: &dyn std::fmt::Display| Error::Setup(format!("{written}: {error}"));
         let (scheme, rest) = written.split_once("://").unwrap_or(("http", written));
         let url = match (scheme, &options.tls) {
             ("http", None) => format!("http://{rest}"),
             ("http" | "https", Some(_)) => format!("https://{rest}"),
-            ("https", None) => return Err(bad(&"https needs Options::tls")),
-            _ => return Err(bad(&"not http or https")),
+            ("https", None) => return Err(bad(&"https requires Options::tls")),
+            _ => return Err(bad(&"the scheme must be http, or https with Options::tls")),
         };
         let (interval, patience) = options.keep_alive;
         let mut endpoint = transport::Endpoint::from_shared(url.clone())
@@ -81,19 +84,20 @@ impl Endpoint {
         self.is_failed.store(false, Ordering::Relaxed);
     }
 
-    /// Does not take part until a check or a request succeeds.
+    /// Sets the endpoint aside until a check or a request succeeds.
     pub(crate) fn mark_failed(self: &Arc<Self>) {
         if !self.is_failed.swap(true, Ordering::Relaxed) {
             tokio::spawn(probe_until_healthy(Arc::downgrade(self)));
         }
     }
 
-    /// `Ok` for any answer of a server; otherwise why there was none.
+    /// Returns `Ok` after any response of a server. Otherwise returns the reason why there was
+    /// none.
     pub(crate) async fn check_reachable(&self) -> std::result::Result<(), String> {
         match self.fetch_status().await {
             Some(Err(status)) if !is_answer(&status) => Err(describe_status(&status)),
             Some(_) => Ok(()),
-            None => Err("no answer".to_owned()),
+            None => Err("no response".to_owned()),
         }
     }
 
@@ -105,7 +109,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether it knows a leader and is no learner.
+    /// Requests the status. Returns whether the member has a leader and is no learner, or the error
+    /// of the request. Returns `None` if there is no response in time.
     async fn fetch_status(&self) -> Option<std::result::Result<bool, Status>> {
         let mut client = MaintenanceClient::new(self.channel.clone());
         let asked = timeout(self.status_timeout, client.status(StatusRequest {})).await.ok()?;
@@ -116,12 +121,13 @@ impl Endpoint {
     }
 }
 
-/// A server that demands a user, or does not know the call, is reachable.
+/// Returns whether an error is a response of a server. A server that requires a user, or does not
+/// know the call, is reachable.
 fn is_answer(status: &Status) -> bool {
     matches!(StatusKind::from_status(status), StatusKind::Final | StatusKind::TokenRejected)
 }
 
-/// Ends when the endpoint is healthy or dropped.
+/// Checks an endpoint until it is healthy or dropped.
 async fn probe_until_healthy(place: Weak<Endpoint>) {
     let mut pause = PROBE_INTERVALS.0;
     loop {
@@ -137,9 +143,10 @@ async fn probe_until_healthy(place: Weak<Endpoint>) {
     }
 }
 
-/// A little more or less, so that clients that failed together do not come back together.
+/// Varies a pause by up to a quarter, so that clients do not all return at the same time after a
+/// common failure.
 pub(crate) fn with_jitter(pause: Duration) -> Duration {
-    // Each `RandomState` has keys of its own, which is all the chance that is needed here.
+    // Each `RandomState` has different keys, which is random enough here.
     let chance = RandomState::new().hash_one(0) % 1024;
     pause.mul_f64(0.75 + chance as f64 / 2048.0)
 }
@@ -168,8 +175,8 @@ impl Endpoints {
         &self.all
     }
 
-    /// The next endpoint that is not in `tried`, a healthy one first. `None` if all have been
-    /// tried.
+    /// Returns the next endpoint that is not marked in `tried`, and marks it. Healthy endpoints
+    /// come first. Returns `None` if all endpoints have been tried.
     pub(crate) fn next(&self, tried: &mut Vec<bool>) -> Option<Arc<Endpoint>> {
         tried.resize(self.all.len(), false);
         let turn = self.next_index.fetch_add(1, Ordering::Relaxed);
@@ -210,8 +217,8 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_endpoint_is_told() {
         for wrong in ["ftp://a:1", "https://a:1", "http://a b"] {
-            let told = places(&[wrong]).unwrap_err().to_string();
-            assert!(told.starts_with(wrong), "{told}");
+            let message = places(&[wrong]).unwrap_err().to_string();
+            assert!(message.starts_with(wrong), "{message}");
         }
         assert!(places(&[]).is_err());
     }

@@ -1,95 +1,115 @@
-//! What can go wrong, by what a caller can do about it.
+//! The errors of a client. Each variant is a case that a caller can treat differently.
 //!
-//! A server answers with a code and a text. The codes are coarse: `OutOfRange` is both a revision
-//! that was compacted and one that does not exist yet. So clients of etcd compare the text, which
-//! is part of the API. Each text that a program would act on has a variant here.
+//! A server responds with a code and a text. The codes are coarse: `OutOfRange` means either a
+//! compacted revision or a future one. So clients of etcd compare the text, which is part of the
+//! API. Each text to which a program can react has a variant here.
 //!
-//! A write whose answer is lost is [`Error::OutcomeUnknown`]: it may have happened, so the client
-//! does not write again. The caller can read, write again if twice does no harm, or guard the write
-//! with a [comparison](crate::Compare). Every other error of a write means that nothing was
-//! written.
+//! A write whose response is lost fails with [`Error::OutcomeUnknown`]. It may have happened, so
+//! the client does not write again. The caller can read the key, write again if a second write does
+//! no harm, or guard the write with a [comparison](crate::Compare). All other errors of a write
+//! mean that nothing was written, with three exceptions. After [`Error::Unexpected`], the server
+//! has responded, but not as the API requires. An `unlock` or a `resign` may have happened although
+//! it fails with [`Error::TimedOut`] or [`Error::Unavailable`]. A delete or a transaction whose
+//! response would exceed 2 GiB has happened although it fails with [`Error::Rejected`].
 
 use std::error::Error as _;
 use std::fmt::Write as _;
 
 use tonic::{Code, Status};
 
+/// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The reason why a request has failed. Each variant is a case that a caller may treat differently.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The revision was compacted away.
+    /// The revision was compacted.
     #[error("the revision has been compacted{}", up_to(.compact_revision))]
     Compacted {
-        /// The oldest revision that can still be read; only a watch is given it.
+        /// The oldest revision that can still be read. `None` if the request was not a watch.
         compact_revision: Option<i64>,
     },
-    #[error("the revision lies in the future")]
+    /// The store has not reached the revision yet.
+    #[error("the store has not reached the revision yet")]
     FutureRevision,
-    #[error("there is no such key")]
+    /// The key does not exist.
+    #[error("the key does not exist")]
     KeyNotFound,
-    /// It was revoked, has expired, or never existed.
-    #[error("there is no such lease")]
+    /// The lease was revoked, has expired, or never existed.
+    #[error("the lease does not exist")]
     LeaseNotFound,
-    #[error("there is a lease of this id already")]
+    /// Another lease has the id that the request chose.
+    #[error("another lease has this id")]
     LeaseExists,
-    #[error("there is no such member")]
+    /// No member of the cluster has this id.
+    #[error("the cluster has no member with this id")]
     MemberNotFound,
-    /// The store has reached its quota. Delete, compact and defragment; then disarm the alarm.
-    #[error("the store is full")]
+    /// The store has reached its quota. Delete keys, compact and defragment the store, and then
+    /// disarm the alarm.
+    #[error("the store has reached its quota")]
     NoSpace,
-    /// Nothing was done.
-    #[error("the server has too much to do")]
+    /// The server has too many requests. Nothing was done.
+    #[error("the server has too many requests")]
     TooManyRequests,
+    /// The server does not accept a request of this size. Nothing was done.
     #[error("the request is too large")]
     RequestTooLarge,
     /// Members have found that their data differs.
-    #[error("the cluster is corrupt")]
+    #[error("the data of the members differs")]
     Corrupt,
-    /// No member that can be reached knows of a leader. Nothing was done.
-    #[error("there is no leader")]
+    /// No reachable member has a leader. Nothing was done.
+    #[error("the cluster has no leader")]
     NoLeader,
-    /// Only the leader can do this, and no member that was asked is it.
-    #[error("not the leader")]
+    /// Only the leader can handle this request, and none of the queried members is the leader.
+    #[error("the member is not the leader")]
     NotLeader,
-    /// In an election: this candidate does not lead (any more).
-    #[error("not the leader of the election")]
+    /// The candidate is not, or is no longer, the leader of the election.
+    #[error("the candidate is not the leader of the election")]
     NotElected,
+    /// The user does not exist, or the password is wrong.
     #[error("wrong user or password")]
     AuthFailed,
+    /// The user has no permission for this request.
     #[error("permission denied")]
     PermissionDenied,
     /// A user is required, or the token is not valid.
     #[error("not authenticated: {0}")]
     Unauthenticated(String),
+    /// The request needs authentication, which is not enabled in the cluster.
     #[error("authentication is not enabled")]
     AuthNotEnabled,
+    /// The request is not valid. The text is the server's explanation.
     #[error("{0}")]
     InvalidArgument(String),
-    /// Valid, but not in the present state of the cluster.
+    /// The request is valid, but the current state of the cluster does not allow it.
     #[error("{0}")]
     FailedPrecondition(String),
+    /// The server does not support this call.
     #[error("{0}")]
     Unsupported(String),
-    /// There was no answer in time. Nothing was written.
-    #[error("no answer in time: {0}")]
+    /// There was no response in time. A write was not carried out, except perhaps an `unlock` or a
+    /// `resign`.
+    #[error("no response in time: {0}")]
     TimedOut(String),
-    /// No endpoint can be reached. Nothing was written.
+    /// No endpoint can be reached. A write was not carried out, except perhaps an `unlock` or a
+    /// `resign`.
     #[error("no endpoint can be reached: {0}")]
     Unavailable(String),
-    /// A write was sent, and its answer is lost: it may have happened, may yet happen, or not.
-    #[error("it is not known whether this was done: {0}")]
+    /// A write was sent, and its response is lost. The write may have happened, may still happen,
+    /// or may never happen.
+    #[error("the write may or may not have happened: {0}")]
     OutcomeUnknown(String),
-    /// An answer without a variant of its own.
+    /// An error response that has no separate variant here.
     #[error("{text} ({code:?})")]
     Rejected {
         /// gRPC's code.
         code: Code,
+        /// The server's explanation.
         text: String,
     },
-    /// The server's answer is not one that the API allows.
-    #[error("unexpected answer: {0}")]
+    /// The API does not allow this response of the server.
+    #[error("unexpected response: {0}")]
     Unexpected(&'static str),
     /// Endpoints, certificates or credentials in the options cannot be used.
     #[error("{0}")]
@@ -103,10 +123,10 @@ fn up_to(revision: &Option<i64>) -> String {
     revision.map(|revision| format!(" up to {revision}")).unwrap_or_default()
 }
 
-/// The answer of a learner to what only a voter does.
+/// The response of a learner to a request that only a voter can handle.
 const LEARNER: &str = "etcdserver: rpc not supported for learner";
 pub(crate) const NONE_ELECTED: &str = "election: no leader";
-/// Errors of one member, or of a moment.
+/// The beginnings of error texts that concern only one member, or that are temporary.
 const TRANSIENT: [&str; 5] = [
     "etcdserver: request timed out",
     "etcdserver: server stopped",
@@ -114,7 +134,7 @@ const TRANSIENT: [&str; 5] = [
     "context canceled",
     "context deadline exceeded",
 ];
-/// How the texts begin that an etcd server gives to decisions of its own.
+/// The prefixes of texts that an etcd server itself sends.
 const FROM_SERVER: [&str; 7] =
     ["etcdserver:", "auth:", "election:", "mutex:", "lease", "grpc:", "context "];
 
@@ -136,12 +156,13 @@ impl Error {
         })
     }
 
-    /// Another endpoint, or the same one later, may open the stream.
+    /// Returns whether the failed request may succeed at another endpoint, or later at the same
+    /// one.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Error::Unavailable(_) | Error::NoLeader | Error::TimedOut(_))
     }
 
-    /// For a text without a code, such as the reason why a watch was cancelled.
+    /// Converts a text without a code, such as the reason why a watch was cancelled.
     pub(crate) fn from_text(words: &str) -> Error {
         let (_, bare) = words.rsplit_once("desc = ").unwrap_or(("", words));
         let refused = || Error::Rejected { code: Code::Unknown, text: bare.to_owned() };
@@ -176,27 +197,29 @@ fn parse_text(words: &str) -> Option<Error> {
     })
 }
 
-/// Of a text that has the server's prefix.
+/// Converts an error text of a server to its variant. Returns `None` if the text does not have the
+/// server's prefix, or if no variant has this text.
 fn parse_server_text(words: &str) -> Option<Error> {
     words.starts_with("etcdserver: ").then(|| parse_text(words))?
 }
 
-/// Whether the server has refused the token itself, and another one may do.
+/// Returns whether the server has rejected the token itself. Another token may be accepted.
 pub(crate) fn is_token_refused(words: &str) -> bool {
     matches!(parse_server_text(words), Some(Error::Unauthenticated(_)))
 }
 
-/// What a failed call says about whether it was carried out.
+/// Shows whether a failed call may have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusKind {
-    /// Any request may go to another endpoint.
+    /// The call was not sent. It may be sent to another endpoint.
     NotSent,
-    /// Rejected before any work: any request may go to another endpoint.
+    /// The call was rejected before any work. It may be sent to another endpoint.
     WrongMember,
-    /// It may have been carried out.
+    /// The call may have been carried out.
     Unknown,
     TokenRejected,
-    /// The server has decided.
+    /// The server has rejected the call with a final error. The call is not sent to another
+    /// endpoint.
     Final,
 }
 
@@ -207,13 +230,13 @@ impl StatusKind {
             let is_unsent = causes(source).any(|cause| cause.is::<tonic::ConnectError>());
             return if is_unsent { StatusKind::NotSent } else { StatusKind::Unknown };
         }
-        // Only a text of the server itself says that it has not taken the request.
+        // Only a text of the server itself proves that the server has not accepted the request.
         match parse_server_text(words) {
             Some(Error::NoLeader | Error::NotLeader) => return StatusKind::WrongMember,
             Some(Error::Unauthenticated(_)) => return StatusKind::TokenRejected,
             _ if words == LEARNER => return StatusKind::WrongMember,
             _ if words.starts_with("Service was not ready") => return StatusKind::NotSent,
-            // tonic's words for a stream that ends in the middle.
+            // This is tonic's message for a stream that ends unexpectedly.
             _ if words.starts_with("protocol error: missing grpc-status") => {
                 return StatusKind::Unknown;
             }
@@ -221,11 +244,12 @@ impl StatusKind {
         }
         match status.code() {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => StatusKind::Unknown,
-            // Not a server's text, but that of a proxy on the way, or of work that broke off.
+            // The text is not from the server. It is from a proxy between client and server, or
+            // from interrupted work.
             Code::Unknown | Code::Internal if !begins_with_any(words, &FROM_SERVER) => {
                 StatusKind::Unknown
             }
-            // Locks and elections send all their errors without a code.
+            // Locks and elections send all errors with the code Unknown.
             Code::Unknown if begins_with_any(words, &TRANSIENT) => StatusKind::Unknown,
             _ => StatusKind::Final,
         }
@@ -238,7 +262,7 @@ fn causes(first: &Cause) -> impl Iterator<Item = &Cause> {
     std::iter::successors(Some(first), |&error| error.source())
 }
 
-/// The status with all its causes, in one line.
+/// Returns the status with all its causes, in one line.
 pub(crate) fn describe_status(status: &Status) -> String {
     let mut words = status.message().to_owned();
     let mut last = words.clone();
@@ -264,7 +288,7 @@ mod tests {
             let error = Error::from_status(&Status::new(code, compacted));
             assert!(matches!(error, Error::Compacted { compact_revision: None }), "{error:?}");
         }
-        // etcd sends this one as Unknown.
+        // etcd sends this error with the code Unknown.
         let busy = Status::unknown("etcdserver: too many requests");
         assert!(matches!(Error::from_status(&busy), Error::TooManyRequests));
         let wrong = Status::invalid_argument("etcdserver: key is not provided");

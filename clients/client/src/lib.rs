@@ -1,16 +1,19 @@
-//! A client of etcd's API, version 3, for a cluster of several endpoints.
+//! A client of etcd's API, version 3, for a cluster with one or more endpoints.
 //!
-//! | module | what it decides |
+//! | module | decision |
 //! |---|---|
-//! | `endpoint` | which endpoints are tried: one that fails is set aside and checked at intervals |
-//! | `call` | what is sent again: a read; a write only if it certainly was not carried out |
-//! | `watch` | how a stream goes on elsewhere: every event once, in order, or an error |
-//! | `lease` | whether a lease is still alive: its holder learns in time that it may not be |
-//! | `error` | one variant for each thing that a caller can do about an error |
+//! | `endpoint` | the endpoints to try: after a failure, an endpoint is checked at intervals |
+//! | `call` | the requests to send again: a write only if it certainly was not carried out |
+//! | `watch` | the revision at which a stream resumes: every event arrives once and in order |
+//! | `lease` | the time at which a lease is considered lost, which is never too late |
+//! | `error` | one variant for each reaction of a caller |
 //!
-//! A [`Client`] is cheap to clone, and a clone shares connections and token. It belongs to the
-//! tokio runtime in which it was made. Left out: a cache, namespaces, users and roles, and
-//! following the member list. See `docs/client.md`.
+//! A clone of a [`Client`] is cheap, and shares connections and token. A client works only in the
+//! tokio runtime that created it. There is no cache, no namespace, and no call for users and roles.
+//! The client does not follow the member list. See `docs/client.md`.
+#![doc = ""]
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
 
 mod call;
 mod cluster;
@@ -30,6 +33,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
+/// The messages of etcd's API, which requests and replies hold.
 pub use clearlane_proto as proto;
 pub use clearlane_proto::mvccpb::KeyValue;
 pub use tonic::Code;
@@ -70,16 +74,16 @@ pub struct Client {
     endpoints: Arc<Endpoints>,
 }
 
-/// Shared by all clones of a client.
+/// The data that all clones of a client share.
 #[derive(Debug)]
 struct OptionsAndToken {
     options: Options,
-    /// `None` until it is asked for; `Some(None)` where none is needed.
+    /// The token. `None` until it is fetched, and `Some(None)` if no token is needed.
     token: Mutex<Option<Option<Token>>>,
 }
 
 impl Client {
-    /// Returns when one endpoint has answered; the others are connected when their turn comes. An
+    /// Connects to a cluster. Checks all endpoints at once, and returns when one has responded. An
     /// endpoint is `http://host:port`, `https://host:port` or `host:port`.
     pub async fn connect<E>(endpoints: E, options: Options) -> Result<Client>
     where
@@ -115,20 +119,20 @@ impl Client {
         Err(Error::Unavailable(failures.join("; ")))
     }
 
-    /// As they were given.
+    /// Returns the URLs of all endpoints.
     pub fn endpoints(&self) -> Vec<String> {
         self.endpoints.all().iter().map(|endpoint| endpoint.url.clone()).collect()
     }
 
-    /// A client of this one of the [`endpoints`](Client::endpoints), for requests about one member.
-    /// It shares connection and token.
+    /// Returns a client of one of the [`endpoints`](Client::endpoints), for requests about one
+    /// member. It shares the connection and the token with this client.
     pub fn only(&self, endpoint: &str) -> Result<Client> {
         let is_named = |known: &&Arc<Endpoint>| {
             known.url == endpoint
                 || known.url.split_once("://").is_some_and(|(_, address)| address == endpoint)
         };
         let found = self.endpoints.all().iter().find(is_named).map(Arc::clone);
-        let unknown = || Error::Setup(format!("{endpoint} is none of the client's endpoints"));
+        let unknown = || Error::Setup(format!("the client has no endpoint {endpoint}"));
         let endpoints = Arc::new(Endpoints::from_endpoints(vec![found.ok_or_else(unknown)?])?);
         Ok(Client { options_and_token: Arc::clone(&self.options_and_token), endpoints })
     }
@@ -140,7 +144,7 @@ mod tests {
 
     fn may_be_spawned(_: impl Send) {}
 
-    /// Both are moved into a task.
+    /// Checks that the futures of a client, a watch and a keep-alive are `Send`.
     async fn work(client: Client, mut watch: Watch, mut kept: KeepAlive) {
         may_be_spawned(client.get("a"));
         may_be_spawned(client.txn(Txn::new()));
@@ -153,7 +157,7 @@ mod tests {
         may_be_spawned(kept.ended());
     }
 
-    /// That it compiles is the test.
+    /// The test passes if this function compiles.
     #[test]
     fn everything_may_be_spawned() {
         may_be_spawned(work);

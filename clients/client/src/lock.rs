@@ -1,9 +1,9 @@
-//! Locks that are held by a lease.
+//! Locks that a lease holds.
 //!
-//! The queue is at the server. A lock is a key with the lease of its holder, so it is free again
-//! when the holder's lease ends: keep the lease alive ([`Client::keep_alive`]), and stop when [it
-//! has ended](crate::KeepAlive::ended). Better yet, guard what is done under the lock with
-//! [`Lock::is_held`] in the same transaction.
+//! The queue is on the server. A lock is a key with the lease of its holder, so it becomes free
+//! when that lease ends. The holder must keep the lease alive ([`Client::keep_alive`]), and stop
+//! when [it has ended](crate::KeepAlive::ended). It is safer to guard each change under the lock
+//! with [`Lock::is_held`] in the same transaction.
 
 use bytes::Bytes;
 use clearlane_proto::v3lockpb::lock_client::LockClient;
@@ -13,7 +13,7 @@ use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 use crate::{Client, Compare};
 
-/// Dropping it does not release the lock: the lease holds it.
+/// A lock. Dropping it does not release the lock, because the lease holds it.
 #[derive(Clone, Debug)]
 pub struct Lock {
     client: Client,
@@ -21,30 +21,32 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The key exists as long as the lock is held.
+    /// Returns the key of the lock, which exists while the lock is held.
     pub fn key(&self) -> &Bytes {
         &self.key
     }
 
-    /// For a transaction: holds only if the lock is held.
+    /// Returns a condition for a transaction. The condition holds only if the lease still has the
+    /// lock.
     pub fn is_held(&self) -> Compare {
         Compare::exists(self.key.clone())
     }
 
+    /// Releases the lock. The next client in the queue then holds it.
     pub async fn unlock(self) -> Result<()> {
         let send = async |channel, request| LockClient::new(channel).unlock(request).await;
-        // The key belongs to this lease alone: deleting it twice is deleting it once.
+        // The key belongs only to this lease, so a second deletion has no effect.
         self.client.call(CallPolicy::READ, UnlockRequest { key: self.key }, send).await.map(drop)
     }
 }
 
 impl Client {
-    /// Waits until this lease has the lock. A lease that has it gets it again.
+    /// Waits until this lease has the lock. A lease that already has the lock gets it again.
     ///
-    /// To wait no longer than some time, wrap it in a time-out, and revoke the lease then: it is
-    /// still in the queue. Do the same after [`OutcomeUnknown`](crate::Error::OutcomeUnknown), the
-    /// error if the member has failed, and wait with another lease: the place in the queue may be
-    /// removed at any time.
+    /// To limit the wait, wrap the call in a timeout. After the timeout, revoke the lease, because
+    /// it may still be in the queue. If the member fails, the error is
+    /// [`OutcomeUnknown`](crate::Error::OutcomeUnknown). Then also revoke the lease, and wait with
+    /// another lease, because the place in the queue may be removed at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {
         let request = LockRequest { name: name.into().into(), lease: require_lease(lease)? };
         let send = async |channel, request| LockClient::new(channel).lock(request).await;
@@ -53,10 +55,11 @@ impl Client {
     }
 }
 
-/// A request without a lease cannot be repeated: the server would make a new lease each time.
+/// Fails for lease 0. A request without a lease cannot be repeated, because the server would create
+/// a new lease each time.
 pub(crate) fn require_lease(lease: i64) -> Result<i64> {
     match lease {
-        0 => Err(Error::InvalidArgument("a lease is needed to hold this".to_owned())),
+        0 => Err(Error::InvalidArgument("the lease must not be 0".to_owned())),
         lease => Ok(lease),
     }
 }

@@ -1,13 +1,14 @@
-//! Options of a client: TLS, user, time-outs.
+//! Options of a client: TLS, user and timeouts.
 //!
-//! The defaults suit a cluster next door. etcd may cut off a client that pings more often than
-//! every five seconds, so [`Options::keep_alive`] begins above that.
+//! The defaults suit a cluster nearby. etcd may disconnect a client that pings more often than
+//! every five seconds, so the default of [`Options::keep_alive`] is longer.
 
 use std::fmt;
 use std::time::Duration;
 
 use tonic::transport::ClientTlsConfig;
 
+/// How a client connects, who its user is, and how long it waits.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) tls: Option<ClientTlsConfig>,
@@ -30,12 +31,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// No TLS, no user, 2 seconds to connect and 10 for a request.
+    /// The defaults: no TLS, no user, 2 seconds to connect, and 10 seconds for a request.
     pub fn new() -> Options {
         Options::default()
     }
 
-    /// Uses TLS for all endpoints, `http` ones too.
+    /// Uses TLS for all endpoints, including `http` endpoints.
     ///
     /// ```no_run
     /// # fn main() -> std::io::Result<()> {
@@ -54,26 +55,29 @@ impl Options {
         Options { tls: Some(tls), ..self }
     }
 
-    /// A token is fetched with the password, and again when the server rejects it. A server without
-    /// authentication is accepted.
+    /// Sets the user. The client fetches a token with the password, and fetches another one when
+    /// the server rejects the token. A server without authentication is accepted.
     pub fn user(self, name: impl Into<String>, password: impl Into<String>) -> Options {
         let credentials = Credentials { name: name.into(), password: password.into() };
         Options { credentials: Some(credentials), ..self }
     }
 
+    /// Maximum time to open one connection.
     pub fn connect_timeout(self, timeout: Duration) -> Options {
         Options { connect_timeout: timeout, ..self }
     }
 
-    /// For a request with all its repetitions. Not for defragmenting, snapshots, a physical
-    /// compaction, and waiting for a lock or an election: those have no limit.
+    /// Maximum time of a request with all its retries. Defragmentation, snapshots, and waiting for
+    /// a lock or an election have no limit. Fetching a token is a separate request with the same
+    /// limit. A request that is repeated with a new token also starts with the full limit.
     pub fn request_timeout(self, timeout: Duration) -> Options {
         Options { request_timeout: timeout, ..self }
     }
 
-    /// While requests are in flight, pings every `interval`, and closes the connection if no answer
-    /// comes within `timeout`. Together they should be less than the
-    /// [request's](Self::request_timeout), so that there is time for another endpoint.
+    /// While requests are in flight, the client pings every `interval`, and closes the connection
+    /// if there is no response within `timeout`. The sum of `interval` and `timeout` should be less
+    /// than the [request timeout](Self::request_timeout), so that there is time for another
+    /// endpoint.
     pub fn keep_alive(self, interval: Duration, timeout: Duration) -> Options {
         Options { keep_alive: (interval, timeout), ..self }
     }

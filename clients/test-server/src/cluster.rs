@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use crate::member::{Member, eventually};
 use crate::{Error, Result};
 
-/// Members in one process, each with its threads, its directory and its ports. Indexes are from 0.
+/// Members in one process, each with its own threads, directory and ports. Indexes start at 0.
 ///
 /// ```
 /// use clearlane_test_server::TestCluster;
@@ -25,17 +25,17 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct TestCluster {
     members: Vec<Member>,
-    /// Dropped after the members, which have files in it.
+    /// The directory is dropped after the members, which have files in it.
     _directory: TempDir,
 }
 
 impl TestCluster {
-    /// Returns when there is a leader.
+    /// Starts a cluster. Returns when there is a leader.
     pub async fn start(members: usize) -> Result<TestCluster> {
         TestCluster::start_with(members, |_| {}).await
     }
 
-    /// `tune` changes the configuration of each member.
+    /// Starts a cluster. `tune` changes the configuration of each member before the start.
     pub async fn start_with(
         members: usize,
         tune: impl Fn(&mut MemberConfig),
@@ -54,21 +54,23 @@ impl TestCluster {
         Ok(cluster)
     }
 
-    /// The client URLs of all members, running or not.
+    /// Returns the client URLs of all members, including stopped ones.
     pub fn endpoints(&self) -> Vec<String> {
         self.members.iter().map(Member::endpoint).collect()
     }
 
-    /// A client that knows all members.
+    /// Returns a client with the endpoints of all members.
     pub async fn client(&self) -> Result<Client> {
         Ok(Client::connect(self.endpoints(), Options::default()).await?)
     }
 
+    /// Returns false if the member is stopped or does not exist.
     pub fn is_running(&self, member: usize) -> bool {
         self.members.get(member).is_some_and(Member::is_running)
     }
 
-    /// The index of the leader that all running members agree on. Waits until there is one.
+    /// Returns the index of the leader that all running members agree on. Waits until they agree.
+    /// Fails with [`Error::NoLeader`] if they do not agree within a minute.
     pub async fn leader(&self) -> Result<usize> {
         let agreed = || {
             let mut leaders =
@@ -81,13 +83,15 @@ impl TestCluster {
         eventually(agreed).await
     }
 
-    /// Abrupt, as a power failure: leadership is not transferred. The data stays.
+    /// Stops a member. The member does not transfer its leadership, and does not wait for open
+    /// requests. It first writes its log and commits its store. The data stays for
+    /// [`TestCluster::restart`].
     pub async fn stop(&mut self, member: usize) -> Result<()> {
         self.member_mut(member)?.stop().await
     }
 
-    /// Starts a member with its data; a running one is stopped first. Waits for a leader only if a
-    /// quorum runs.
+    /// Starts a member with its data. A running member is stopped first. Waits for a leader only if
+    /// a quorum is running.
     pub async fn restart(&mut self, member: usize) -> Result<()> {
         let found = self.member_mut(member)?;
         found.stop().await?;

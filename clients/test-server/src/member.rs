@@ -11,30 +11,33 @@ use clearlane_backend::Era;
 use clearlane_net::listener::BindAddress;
 use clearlane_net::listener::Listener;
 use clearlane_peer::{Peers, PeersConfig};
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::{RpcConfig, RpcServer};
-use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use clearlane_wal as wal;
 
 use crate::{Error, Result};
 
-/// Half of the default, for shorter elections.
+/// The heartbeat interval and the election timeout. They are half of the defaults, so that
+/// elections are shorter.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 const ELECTION: Duration = Duration::from_millis(500);
-/// Segments are allocated in advance: small ones are made faster.
+/// The size of a segment of the log. Segments are allocated in advance, and small segments are
+/// allocated faster.
 const SEGMENT_BYTES: u64 = 1 << 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Far more than anything takes that is waited for.
+/// Time limit of each wait. It is much longer than any wait takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A member, running or stopped.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) start: MemberConfig,
-    /// Fixed from the first start on.
+    /// The client address. The port is 0 until the first start, and fixed after it.
     client: SocketAddr,
     peer: SocketAddr,
-    /// Bound before the first start, so that the other members know the port.
+    /// The listener for peers. It is bound when the member is created, so that other members know
+    /// the port. `None` after the first start.
     listener: Option<TcpListener>,
     running: Option<RunningMember>,
 }
@@ -47,13 +50,15 @@ struct RunningMember {
 }
 
 impl Member {
-    /// A stopped member with a port for its peers.
+    /// Creates a stopped member with a port for its peers.
     pub(crate) fn new(name: &str, directory: &Path) -> io::Result<Member> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let peer = listener.local_addr()?;
         let peer_url = format!("http://{peer}");
         let mut start = MemberConfig::new(name, &directory.join(name), &peer_url, Era::Clearlane);
         (start.heartbeat, start.election_timeout) = (HEARTBEAT, ELECTION);
+        // No syncs are needed, because the directory is deleted with the server.
+        start.engine.syncs = false;
         start.wal = wal::Options { segment_bytes: SEGMENT_BYTES, ..wal::Options::default() };
         let client = SocketAddr::from(([127, 0, 0, 1], 0));
         Ok(Member { start, client, peer, listener: Some(listener), running: None })
@@ -63,7 +68,7 @@ impl Member {
         format!("http://{}", self.client)
     }
 
-    /// `name=http://127.0.0.1:port`.
+    /// Returns the member's entry for the list of first members: `name=http://127.0.0.1:port`.
     pub(crate) fn initial_cluster_entry(&self) -> String {
         format!("{}=http://{}", self.start.name, self.peer)
     }
@@ -72,12 +77,12 @@ impl Member {
         self.running.is_some()
     }
 
-    /// `None` while it is stopped.
+    /// Returns the member's id, or `None` while it is stopped.
     pub(crate) fn id(&self) -> Option<u64> {
         self.running.as_ref().map(|running| running.server_threads.metadata().node_id)
     }
 
-    /// The leader's id, if this member runs and knows one.
+    /// Returns the leader's id, if this member is running and has a leader.
     pub(crate) fn leader(&self) -> Option<u64> {
         let leader = self.running.as_ref()?.server_threads.status().leader();
         (leader != 0).then_some(leader)
@@ -108,7 +113,7 @@ impl Member {
         Ok(())
     }
 
-    /// Returns when ports and directory are free.
+    /// Stops the member. Returns when its ports and directory are free.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         let gone = tokio::task::spawn_blocking(|| running.stop()).await;
@@ -129,15 +134,15 @@ impl RunningMember {
 impl Drop for Member {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
-            // Nothing is written from here on, so the directory may go. The connections may need
-            // this very thread to end, so nothing waits for them.
+            // Nothing is written after this call, so the directory may be removed. The connections
+            // may need the current thread in order to end. So another thread stops the rest.
             running.server_threads.stop();
             std::thread::spawn(|| running.stop());
         }
     }
 }
 
-/// Polls until there is an answer, up to [`TIMEOUT`].
+/// Polls until there is a result. Fails with [`Error::NoLeader`] after [`TIMEOUT`].
 pub(crate) async fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> Result<T> {
     let found = tokio::time::timeout(TIMEOUT, async {
         loop {

@@ -1,11 +1,11 @@
-//! A single-member cluster.
+//! A cluster with a single member.
 
 use clearlane::data::MemberConfig;
 use clearlane_client::{Client, Options};
 
 use crate::{Result, TestCluster};
 
-/// A single member that stops, and whose data is deleted, when this is dropped.
+/// A single member. When the value is dropped, the member stops and its data is deleted.
 ///
 /// ```
 /// use clearlane_test_server::TestServer;
@@ -24,11 +24,13 @@ pub struct TestServer {
 }
 
 impl TestServer {
+    /// Starts a server with the default configuration. Returns when it has a leader.
     pub async fn start() -> Result<TestServer> {
         TestServer::start_with(|_| {}).await
     }
 
-    /// `tune` changes the configuration: another engine, a quota, an era.
+    /// Starts a server. `tune` changes the configuration, for example the engine, the quota, or the
+    /// era.
     ///
     /// ```
     /// use clearlane_test_server::TestServer;
@@ -43,21 +45,23 @@ impl TestServer {
         Ok(TestServer { cluster: TestCluster::start_with(1, tune).await? })
     }
 
-    /// `http://127.0.0.1:port`.
+    /// Returns the client URL, `http://127.0.0.1:port`.
     pub fn endpoint(&self) -> String {
         self.cluster.endpoints().remove(0)
     }
 
+    /// Returns a new client of this server.
     pub async fn client(&self) -> Result<Client> {
         Ok(Client::connect([self.endpoint()], Options::default()).await?)
     }
 
-    /// Abrupt, as a power failure. The data stays for [`restart`](TestServer::restart).
+    /// Stops the server. The server does not wait for open requests, but writes its log and commits
+    /// its store. The data stays for [`restart`](TestServer::restart).
     pub async fn stop(&mut self) -> Result<()> {
         self.cluster.stop(0).await
     }
 
-    /// At the same address and with its data; a running server is stopped first.
+    /// Starts the server with the same address and its data. A running server is stopped first.
     pub async fn restart(&mut self) -> Result<()> {
         self.cluster.restart(0).await
     }

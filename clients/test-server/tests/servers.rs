@@ -1,8 +1,17 @@
-//! Servers stop and are deleted with the values that own them.
+//! Tests how test servers start, keep their data over a restart, and end with the values that own
+//! them. The following command measures how long servers take to start:
+//!
+//! ```text
+//! cargo test --release -p clearlane-test-server --test servers one_after -- --nocapture
+//! ```
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and reports"
+)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clearlane_client::{Client, Options};
 use clearlane_test_server::{Error, TestCluster, TestServer};
@@ -17,6 +26,22 @@ async fn a_server_keeps_its_data_and_address_over_a_restart() {
     assert_eq!(server.endpoint(), endpoint);
     let found = client.get("a").await.unwrap();
     assert_eq!(found.value().unwrap(), "1");
+}
+
+#[tokio::test]
+async fn servers_start_one_after_another() {
+    for members in [1, 3] {
+        let mut times = Vec::new();
+        for _ in 0..10 {
+            let begin = Instant::now();
+            let cluster = TestCluster::start(members).await.unwrap();
+            let client = cluster.client().await.unwrap();
+            times.push(begin.elapsed());
+            client.put("a", "1").await.unwrap();
+        }
+        times.sort();
+        println!("{members} members and a client: {:?} (median)", times[times.len() / 2]);
+    }
 }
 
 #[tokio::test]
@@ -41,7 +66,7 @@ async fn a_server_goes_with_its_value_and_so_does_its_directory() {
     drop(server);
     assert!(!directory.exists());
     let options = Options::new().connect_timeout(Duration::from_millis(200));
-    // Its port is closed a moment later.
+    // The server closes its port shortly after its owner was dropped.
     while Client::connect([&endpoint], options.clone()).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -1,8 +1,8 @@
-//! bcrypt, in steps: between two of them the thread may let another have its core.
+//! bcrypt in steps: between two steps the thread may let another thread run.
 //!
-//! A password and a salt are worked into the tables of a cipher, Blowfish, 2^cost times. A round
-//! takes some fifty microseconds, and because of the salt nothing can be computed beforehand. With
-//! the tables that come out, a fixed text is encrypted.
+//! The password and the salt are mixed into the tables of the Blowfish cipher 2^cost times. One
+//! round takes about 50 microseconds. Because of the salt, nothing can be computed in advance. At
+//! the end, a fixed text is encrypted with the tables.
 //!
 //! ```text
 //!   $2b$10$yqOPt6vOJ3o7Lr6Hgfo1QeQ9TnE7iRmdWwsN6fTQWtd5Z3oQXbEAu
@@ -21,14 +21,17 @@ use blowfish::Blowfish;
 use subtle::ConstantTimeEq;
 
 pub const SALT_BYTES: usize = 16;
-/// What is encrypted: `OrpheanBeholderScryDoubt`.
+/// The text that is encrypted: `OrpheanBeholderScryDoubt`.
 const TEXT: [u8; 24] = *b"OrpheanBeholderScryDoubt";
-/// Of the encrypted text, without its last byte.
+/// Number of bytes of the encrypted text that a hash contains. bcrypt omits the last of the 24
+/// bytes.
 const DIGEST_BYTES: usize = 23;
-/// With the zero that ends it. What is longer is ignored.
+/// Maximum number of bytes of the key that is mixed in. The key is the password, followed by a zero
+/// byte. Further bytes are ignored.
 const KEY_BYTES_MAX: usize = 72;
 const COSTS: std::ops::RangeInclusive<u32> = 4..=31;
-/// Half a millisecond. On a core that others keep busy, each pause costs some turns.
+/// Number of rounds in one step. A step takes about half a millisecond. After each step the thread
+/// may let another thread run.
 const ROUNDS_PER_STEP: u32 = 8;
 const SALT_LETTERS: usize = 22;
 const DIGEST_LETTERS: usize = 31;
@@ -42,7 +45,8 @@ pub(crate) struct BcryptHash {
 }
 
 impl BcryptHash {
-    /// `None` if there is no such cost. Calls `pause` between two steps; it may unwind.
+    /// Hashes a password. Returns `None` if the cost is less than 4 or more than 31. Calls `pause`
+    /// after each step; `pause` may unwind.
     pub(crate) fn compute(
         password: &[u8],
         cost: u32,
@@ -56,7 +60,7 @@ impl BcryptHash {
         Some(BcryptHash { cost, salt, digest })
     }
 
-    /// `None` if it is no hash of bcrypt.
+    /// Parses a hash. Returns `None` if the text is not a bcrypt hash.
     pub(crate) fn parse(text: &str) -> Option<BcryptHash> {
         let mut parts = text.strip_prefix('$')?.split('$');
         let (version, cost, letters) = (parts.next()?, parts.next()?, parts.next()?);
@@ -74,7 +78,7 @@ impl BcryptHash {
         Some(BcryptHash { cost, salt, digest })
     }
 
-    /// Takes as long for a wrong password as for the right one.
+    /// Checks a password. The check takes the same time for a wrong password as for the right one.
     pub(crate) fn verify(&self, password: &[u8], pause: &mut dyn FnMut()) -> bool {
         let digest = digest(password, self.cost, self.salt, pause);
         digest.ct_eq(&self.digest).into()

@@ -1,15 +1,19 @@
-//! What an entry of the log does to users and roles, in the store's buckets and in memory.
+//! How a log entry changes users and roles, in the store's buckets and in memory.
 //!
 //! ```text
 //!   authUsers   alice         User { name, bcrypt of the password, roles in order, options }
 //!   authRoles   reader        Role { name, permissions in the order of their keys }
-//!   auth        authRevision  8 bytes, big endian: 1, and one more with each change
+//!   auth        authRevision  8 bytes, big endian: 1 at first, and one more with each change
 //!               authEnabled   1 byte: 0 or 1
 //! ```
 //!
-//! * A refused change has changed nothing, the revision neither.
-//! * A user has no role that does not exist, but for `root`, which need not.
-//! * While authentication is enabled there is a user `root` with the role `root`.
+//! * A rejected change has no effect, and the revision stays the same. The revision also stays the
+//!   same if a role is granted to a user that already has it, if a request enables authentication,
+//!   or if a request disables authentication that is already disabled. But the revision grows if a
+//!   permission is granted to a role that already has it. It also grows if a request changes the
+//!   password of a user that was created without one, although that user gets no password.
+//! * All roles of a user exist, except that `root` need not exist.
+//! * While authentication is enabled, there is a user `root` with the role `root`.
 
 use std::sync::Arc;
 
@@ -29,7 +33,7 @@ use crate::error::{AuthRejection, Error};
 use crate::key_ranges::OPEN_END;
 use crate::state::{AuthState, ENABLED_KEY, REVISION_KEY, ROOT, UserEntry};
 
-/// Why a change is not made.
+/// The reason why a change is not made.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     #[error(transparent)]
@@ -46,16 +50,16 @@ impl From<clearlane_mvcc::Error> for ChangeError {
 
 type ChangeResult<T> = Result<T, ChangeError>;
 
-/// What simple tokens have to follow.
+/// The effect of a change on the simple tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenChange {
     None,
-    /// The user is gone, or has another password.
+    /// The user was deleted, or a request changed its password: drop the user's tokens.
     DropUser(String),
     DropAll,
 }
 
-/// Whether a request changes users, roles, or whether they count.
+/// Returns true if a request changes users or roles, or enables or disables authentication.
 pub fn is_change(request: &InternalRaftRequest) -> bool {
     request.auth_enable.is_some()
         || request.auth_disable.is_some()
@@ -70,7 +74,7 @@ pub fn is_change(request: &InternalRaftRequest) -> bool {
         || request.auth_role_revoke_permission.is_some()
 }
 
-/// Whether a request only asks. Such entries are in the logs of etcd alone.
+/// Returns true if a request only reads users or roles. Only etcd writes such entries to the log.
 pub fn is_read(request: &InternalRaftRequest) -> bool {
     request.auth_status.is_some()
         || request.auth_user_get.is_some()
@@ -79,7 +83,8 @@ pub fn is_read(request: &InternalRaftRequest) -> bool {
         || request.auth_role_list.is_some()
 }
 
-/// Carries out one of the requests of [`is_change`].
+/// Applies a request for which [`is_change`] returns true. Returns the new state, and the resulting
+/// change of the simple tokens.
 pub(crate) fn apply<A>(
     state: &AuthState,
     txn: &mut (dyn WriteTxn<A> + '_),
@@ -146,7 +151,7 @@ impl<A> Change<'_, '_, A> {
         Ok(self.txn.set(Bucket::Auth, ENABLED_KEY, flag)?)
     }
 
-    /// As in etcd the revision stays as it is.
+    /// Enables authentication. As in etcd, the revision stays the same.
     fn enable(&mut self) -> ChangeResult<()> {
         if self.state.enabled {
             return Ok(());
@@ -193,7 +198,7 @@ impl<A> Change<'_, '_, A> {
     fn change_password(&mut self, request: &AuthUserChangePasswordRequest) -> ChangeResult<()> {
         let entry = self.state.find_user(&request.name)?;
         let mut user = entry.user.clone();
-        // A user without a password is not given one.
+        // A user that was created without a password does not get one later.
         if !entry.has_no_password() {
             user.password = decode_hash(&request.hashed_password)?;
         }
@@ -283,13 +288,15 @@ impl<A> Change<'_, '_, A> {
     }
 }
 
-/// A single key, a range that is not empty, or all from a key on.
+/// Returns true for a single key, for a range that is not empty, and for a range without an end.
+/// Returns false in all cases if the first key is empty.
 fn is_valid_range(granted: &Permission) -> bool {
     let (key, end) = (&granted.key[..], &granted.range_end[..]);
     !key.is_empty() && (end.is_empty() || end == OPEN_END || key < end)
 }
 
-/// Decodes the hash that was made before the request was proposed.
+/// Decodes the password hash, which was computed before the request was proposed. As in etcd, fails
+/// with `NoPasswordUser` if the text is not base64.
 fn decode_hash(text: &str) -> Result<Bytes, AuthRejection> {
     STANDARD.decode(text).map(Bytes::from).map_err(|_| AuthRejection::NoPasswordUser)
 }

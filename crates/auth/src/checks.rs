@@ -1,15 +1,18 @@
-//! Which permission a request needs: etcd's `apply/auth.go` and the checks of its `authStore`.
+//! Which permission a request needs. In etcd: `apply/auth.go` and the checks of its `authStore`.
 //!
-//! | request | needs |
+//! | request | required permission |
 //! |---|---|
-//! | range, compare, `prev_kv` | to read the whole range |
-//! | put, delete | to write the key, the whole range |
-//! | put with a lease, revocation, keep-alive | to write each key of the lease |
-//! | keys of a lease, list of leases | to read each key of them |
+//! | range, compare, `prev_kv` | read the whole range |
+//! | put, delete | write the key (put), or the whole range (delete) |
+//! | put with a lease, revocation, keep-alive | write each key of the lease |
+//! | keys of a lease, list of leases | read each key of the leases |
 //! | change of users and roles, compaction, membership, maintenance | the role `root` |
+//! | get of a user, get of a role | to be that user, to have that role, or the role `root` |
 //! | grant of a lease, status, list of members or alarms | any user |
 //!
-//! The parts of a transaction need what they need alone, those of the branch that does not run too.
+//! Each operation of a transaction needs the same permission as a separate request. This includes
+//! the operations of the branch that does not run. A user with the role `root` has every
+//! permission. While authentication is disabled, no permission is needed.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::request_op::Request;
@@ -24,10 +27,11 @@ use crate::state::{Access, AuthInfo, AuthState, ROOT, UserEntry};
 
 pub type CheckResult = Result<(), AuthRejection>;
 
-/// Finds the first key of a lease that is not before a key.
+/// Returns the first key of a lease that is at or after the given key, or `None` if there is no
+/// such key.
 pub type LeaseKeys<'l> = dyn Fn(i64, &[u8]) -> Option<Bytes> + 'l;
 
-/// One user's requests, checked against one state.
+/// Checks the requests of one user against one state.
 #[derive(Clone, Copy, Debug)]
 pub struct Checker<'s> {
     state: &'s AuthState,
@@ -35,12 +39,12 @@ pub struct Checker<'s> {
 }
 
 impl AuthState {
-    /// `None`: the request names no user.
+    /// Creates a checker. `user` is `None` if the request names no user.
     pub fn checker<'s>(&'s self, user: Option<&'s AuthInfo>) -> Checker<'s> {
         Checker { state: self, user }
     }
 
-    /// Checks an entry when it is applied, for the user that its header names.
+    /// Checks an entry when it is applied. The user is named in the entry's header.
     pub fn check_entry(
         &self,
         request: &InternalRaftRequest,
@@ -65,7 +69,8 @@ impl AuthState {
         } else if let Some(txn) = &request.txn {
             checker.txn(txn, lease_keys)
         } else if let Some(range) = &request.range {
-            // A read through the log has no key, and is checked when it reads.
+            // A read through the log has no key in its entry. The permission for such a read is
+            // checked when the read runs.
             if range.key.is_empty() { Ok(()) } else { checker.read(&range.key, &range.range_end) }
         } else if let Some(revoke) = &request.lease_revoke {
             checker.write_lease(revoke.id, lease_keys)
@@ -76,7 +81,7 @@ impl AuthState {
 }
 
 impl<'s> Checker<'s> {
-    /// There is a user.
+    /// Requires that the request names a user, if authentication is enabled.
     pub fn user(self) -> CheckResult {
         if self.state.enabled && self.user.is_none() {
             return Err(AuthRejection::UserEmpty);
@@ -84,7 +89,8 @@ impl<'s> Checker<'s> {
         Ok(())
     }
 
-    /// The user has the role `root`. As in etcd, an old revision is no obstacle.
+    /// Requires the role `root`. As in etcd, the auth revision at which the user was named may be
+    /// old.
     pub fn admin(self) -> CheckResult {
         if !self.state.enabled {
             return Ok(());
@@ -94,13 +100,13 @@ impl<'s> Checker<'s> {
         if user.has_role(ROOT) { Ok(()) } else { Err(AuthRejection::PermissionDenied) }
     }
 
-    /// The user asks about itself, or has the role `root`.
+    /// Requires that the user asks about itself or has the role `root`.
     pub fn user_get(self, name: &str) -> CheckResult {
         let is_own = self.user.is_some_and(|user| &*user.username == name);
         self.admin().or_else(|refused| if is_own { Ok(()) } else { Err(refused) })
     }
 
-    /// The user asks about a role that it has, or has the role `root`.
+    /// Requires that the user has the role it asks about or has the role `root`.
     pub fn role_get(self, role: &str) -> CheckResult {
         let user = self.user.and_then(|user| self.state.users.get(&*user.username));
         let is_own = user.is_some_and(|user| user.has_role(role));
@@ -142,7 +148,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// A user that may not write a key of a lease could delete it with the lease.
+    /// Requires write permission for each key of a lease. Otherwise a user could delete a key that
+    /// the user may not write, by revoking its lease.
     pub fn write_lease(self, lease: i64, lease_keys: &LeaseKeys<'_>) -> CheckResult {
         self.lease(Access::Write, lease, lease_keys)
     }
@@ -159,8 +166,8 @@ impl<'s> Checker<'s> {
         if self.admin().is_ok() {
             return Ok(());
         }
-        // The keys of a lease may be many: behind one that is permitted, those of the same range
-        // are left out.
+        // A lease may have many keys. After a permitted key, the check skips all keys up to the end
+        // of the permitted range.
         let mut from = Bytes::new();
         while let Some(key) = lease_keys(lease, &from) {
             let user = self.user_with_access()?;
@@ -185,9 +192,11 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Fails if the user was named at an older state.
+    /// Fails if the request names no user, if the user was named at an older auth revision, or if
+    /// the user does not exist.
     fn user_with_access(self) -> Result<&'s UserEntry, AuthRejection> {
-        // A signed token may name a user and no revision.
+        // A signed token may state the revision 0. Then the request is treated as if it named no
+        // user.
         let user = self.user.filter(|user| user.revision != 0);
         let AuthInfo { username, revision } = user.ok_or(AuthRejection::UserEmpty)?;
         if *revision < self.state.revision {
@@ -211,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// A user that may write so much.
+    /// Creates a state with a user `alice` that may write these ranges and nothing else.
     fn state(ranges: &[(&[u8], &[u8])]) -> AuthState {
         let permissions = ranges.iter().map(|(key, end)| Permission {
             perm_type: Type::Write as i32,

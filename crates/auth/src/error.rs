@@ -1,8 +1,9 @@
-//! Why a request is refused, in etcd's words, and what stops a member.
+//! Why a request is rejected, in etcd's words, and which errors stop a member.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AuthRejection {
-    /// Also: the request names no user, by a token or a certificate.
+    /// A user name in a request is empty. Also returned if no token and no client certificate names
+    /// the user who sends the request.
     #[error("etcdserver: user name is empty")]
     UserEmpty,
     #[error("etcdserver: user name already exists")]
@@ -21,7 +22,9 @@ pub enum AuthRejection {
     PermissionNotGiven,
     #[error("etcdserver: permission is not granted to the role")]
     PermissionNotGranted,
-    /// A range that is empty; or what would leave an enabled authentication without its root.
+    /// A granted range is empty or starts with an empty key. Also returned if a change would delete
+    /// the user `root` or the role `root`, or revoke that role from that user, while authentication
+    /// is enabled.
     #[error("etcdserver: invalid auth management")]
     InvalidManagement,
     #[error("etcdserver: root user does not exist")]
@@ -38,10 +41,10 @@ pub enum AuthRejection {
     PermissionDenied,
     #[error("etcdserver: invalid auth token")]
     InvalidToken,
-    /// Users or roles have changed since the request was checked, or its token was signed.
+    /// Users or roles have changed since the request was checked or its token was signed.
     #[error("etcdserver: revision of auth store is old")]
     OldRevision,
-    /// This member has only the public key of the tokens.
+    /// This member has only the public key, so it cannot sign tokens.
     #[error("auth: token signing attempted with verify-only key")]
     VerifyOnly,
 }

@@ -1,24 +1,24 @@
-//! A set of keys as ranges that are sorted and do not touch: what a user may read, or write.
+//! A set of keys as sorted ranges that do not touch: the keys a user may read, or may write.
 //!
-//! etcd has an interval tree for each and asks it whether the union of its intervals covers a
-//! range. Merged once, the union needs a binary search.
+//! etcd keeps an interval tree for each such set and checks whether the union of its intervals
+//! covers a range. Here the ranges are merged once, so a check is a binary search.
 
 use bytes::Bytes;
 
-/// As the end of a range: no end.
+/// The `range_end` of a range that has no end.
 pub(crate) const OPEN_END: &[u8] = &[0];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyRanges(Vec<(Bytes, End)>);
 
-/// Exclusive.
+/// The exclusive end of a range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
     Before(Bytes),
     Open,
 }
 
-/// A range as requests and permissions have it.
+/// Conversion from a `range_end`, which has the same meaning in requests and in permissions.
 impl End {
     fn of(key: &Bytes, range_end: &Bytes) -> End {
         match &range_end[..] {
@@ -56,14 +56,15 @@ impl KeyRanges {
         KeyRanges(merged)
     }
 
-    /// Where the range ends that has the key.
+    /// Returns the end of the range that contains the key, or `None` if the key is not in the set.
     pub(crate) fn end_of(&self, key: &[u8]) -> Option<&End> {
         let behind = self.0.partition_point(|(start, _)| start[..] <= *key);
         let (_, end) = self.0.get(behind.checked_sub(1)?)?;
         end.is_behind(key).then_some(end)
     }
 
-    /// Whether all of a range is in the set. A range that ends before its start has no key.
+    /// Returns true if the set contains the whole range. If `range_end` is [`OPEN_END`], the range
+    /// has no end. If another `range_end` is not above `key`, only `key` must be in the set.
     pub(crate) fn contain(&self, key: &[u8], range_end: &[u8]) -> bool {
         match (range_end, self.end_of(key)) {
             (_, None) => false,
@@ -74,7 +75,7 @@ impl KeyRanges {
     }
 }
 
-/// Whether a range that ends at `end` goes on in one that begins at `start`.
+/// Returns true if a range that starts at `start` overlaps or continues a range that ends at `end`.
 fn touches(end: &End, start: &Bytes) -> bool {
     end.is_behind(start) || matches!(end, End::Before(end) if end == start)
 }

@@ -1,22 +1,29 @@
-//! May this user do that? Users, roles, permissions and tokens: etcd's `server/auth`.
+//! Users, roles, permissions and tokens in Clearlane, as in etcd: may this user do this?
 //!
 //! ```text
 //!   AuthStore ── state ──▶ AuthState   users, roles, enabled, revision: immutable, replaced whole
-//!       │                     └─▶ KeyRanges   what a user may read and write, of all its roles
+//!       │                     └─▶ KeyRanges   the keys a user may read and write, by its roles
 //!       └── tokens ─────▶ SimpleTokens or JwtProvider   which user is this?
 //! ```
 //!
-//! * Users and roles are agreed through the log, and kept in etcd's buckets and format.
-//! * The caller passes the time, what is random, and the files of keys: nothing here reads or draws
-//!   them. Passwords come hashed; [`AuthStore::password_check`] alone leads to one.
-//! * No password, hash or token is in a `Debug` output.
+//! * All members agree on users and roles through the log. Users and roles are stored in etcd's
+//!   buckets and format.
+//! * The caller passes the time, random bytes, and the contents of key files. This crate reads no
+//!   clock and no file, and draws no random bytes.
+//! * Passwords in log entries and in the store are hashed. Other crates can use a stored hash only
+//!   through [`AuthStore::password_check`], which does not reveal it.
+//! * No `Debug` output contains a password, a hash or a token.
 //!
-//! `docs/auth.md` has the whole story.
+//! `docs/auth.md` explains the design.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(feature = "jwt"), allow(irrefutable_let_patterns, reason = "one kind of tokens"))]
 
 mod bcrypt;
 mod changes;
 pub mod checks;
 mod error;
+#[cfg(feature = "jwt")]
 mod jwt;
 mod key_ranges;
 pub mod password;
@@ -26,6 +33,7 @@ mod store;
 
 pub use changes::{ChangeError, is_change, is_read};
 pub use error::{AuthRejection, Error, Result};
+#[cfg(feature = "jwt")]
 pub use jwt::{JwtClaims, JwtError, JwtProvider, TOKEN_BYTES_MAX, VerifiedTokens};
 pub use state::{AuthInfo, AuthState, ROOT};
 pub use store::{AuthChange, AuthConfig, AuthStore, TokenConfig, TokenProvider};

@@ -1,5 +1,5 @@
-//! bcrypt: a password is hashed before it is proposed, and compared with a hash. Both take as long
-//! as the cost wants, on purpose.
+//! Hashes passwords with bcrypt before they are proposed, and compares passwords with hashes. Both
+//! operations are slow on purpose; the cost sets the time.
 
 use std::fmt;
 
@@ -11,19 +11,20 @@ use crate::bcrypt::BcryptHash;
 pub use crate::bcrypt::SALT_BYTES;
 use crate::error::AuthRejection;
 
-/// Each step doubles the work. The default is etcd's.
+/// The default cost, the same as etcd's. Each increment doubles the work.
 pub const BCRYPT_COST: u32 = 10;
-/// bcrypt ignores what is longer, and etcd refuses it.
+/// Maximum length of a password, in bytes. bcrypt ignores further bytes, and etcd rejects a longer
+/// password.
 pub const PASSWORD_BYTES_MAX: usize = 72;
 
-/// A hash that a password is to be compared with.
+/// Compares a password with the stored hash of a user.
 pub struct PasswordCheck {
     hash: Option<Bytes>,
     cost: u32,
     revision: u64,
 }
 
-/// Without the hash.
+/// The output omits the hash.
 impl fmt::Debug for PasswordCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PasswordCheck").field("revision", &self.revision).finish_non_exhaustive()
@@ -32,19 +33,21 @@ impl fmt::Debug for PasswordCheck {
 
 impl PasswordCheck {
     pub(crate) fn new(hash: Option<Bytes>, cost: u32, revision: u64) -> PasswordCheck {
-        // With an empty one no password is right.
+        // No password matches an empty hash.
         let hash = hash.filter(|hash| !hash.is_empty());
         PasswordCheck { hash, cost, revision }
     }
 
-    /// Whether there is such a user, with a password.
+    /// Returns true if the user exists and has a password.
     pub fn has_hash(&self) -> bool {
         self.hash.is_some()
     }
 
-    /// Returns the auth revision at which the user had this password. For a user that does not
-    /// exist it takes as long: the time does not tell which users there are. Calls `pause` each
-    /// half a millisecond; it may unwind.
+    /// Checks the password. Returns the auth revision at which the user had this hash, or fails
+    /// with `AuthFailed`. If the user does not exist, the check hashes the password once at the
+    /// configured cost before it fails. So the time does not reveal whether a user exists, unless
+    /// the stored hash of the user has another cost. Calls `pause` every half millisecond; `pause`
+    /// may unwind.
     pub fn run(&self, password: &[u8], pause: &mut dyn FnMut()) -> Result<u64, AuthRejection> {
         let Some(hash) = &self.hash else {
             let _ = BcryptHash::compute(password, self.cost, [0; SALT_BYTES], pause);
@@ -58,8 +61,9 @@ impl PasswordCheck {
     }
 }
 
-/// Hashes a password as it goes into the log: bcrypt's text in base64. The caller has drawn the
-/// salt. Calls `pause` each half a millisecond.
+/// Returns the hash of a password as it is written to the log: bcrypt's text, encoded in base64.
+/// The caller draws the salt. Calls `pause` every half millisecond. Fails if the password is too
+/// long or the cost is invalid.
 pub fn hash(
     password: &[u8],
     cost: u32,
@@ -77,7 +81,7 @@ pub fn hash(
 pub enum HashError {
     #[error("bcrypt: password length exceeds 72 bytes")]
     TooLong,
-    #[error("bcrypt has no cost of {0}; it must be 4 to 31")]
+    #[error("invalid bcrypt cost {0}; it must be 4 to 31")]
     Cost(u32),
 }
 
@@ -113,8 +117,8 @@ mod tests {
 
     #[test]
     fn a_long_password_is_refused() {
-        let told = hash(&[b'a'; 73], 4, [0; SALT_BYTES], &mut || ()).unwrap_err().to_string();
-        assert_eq!(told, "bcrypt: password length exceeds 72 bytes");
+        let message = hash(&[b'a'; 73], 4, [0; SALT_BYTES], &mut || ()).unwrap_err().to_string();
+        assert_eq!(message, "bcrypt: password length exceeds 72 bytes");
         hash(&[b'a'; 72], 4, [0; SALT_BYTES], &mut || ()).unwrap();
     }
 }

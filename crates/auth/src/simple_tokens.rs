@@ -1,13 +1,13 @@
-//! Simple tokens: sixteen letters, and the index of the entry that assigned them, as in `abc….17`.
+//! Simple tokens: sixteen letters and the index of the entry that assigned them, as in `abc….17`.
 //!
-//! Each member that applies the entry has the token in memory, so a token is good at every member
-//! that has come so far; after a restart, if the entry is applied again. A token that is not used
-//! for its TTL is forgotten: each member counts for itself, from the first use or
-//! [`SimpleTokens::expire`].
+//! Each member that applies the entry has the token in memory. So every member that has applied the
+//! entry knows the token, until the token is removed there. After a restart a member knows the
+//! token only if the entry is applied again. A token that is not used for its TTL is removed. Each
+//! member counts this time separately, from the first use or the first [`SimpleTokens::expire`].
 //!
-//! The index finds the token, and its letters are compared in constant time. The lock
-//! `simpleTokens` is held for one look-up, or for a walk over all tokens when a user is dropped or
-//! tokens expire.
+//! A token is found by its index, and its letters are compared in constant time. The lock
+//! `simpleTokens` is held for one insertion or look-up. It is held for a walk over all tokens when
+//! the tokens of one user are dropped, or when tokens expire.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,20 +17,21 @@ use std::time::Duration;
 use clearlane_contention::{Mutex, Registry};
 use subtle::ConstantTimeEq;
 
-/// etcd's: how many letters stand in front of the index.
+/// The number of letters before the index, as in etcd.
 pub const LETTERS: usize = 16;
-/// What the letters are drawn from.
+/// The letters of a token are drawn from this alphabet.
 pub const ALPHABET: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// As a request names it.
+/// A token as it is sent with a request.
 #[derive(Clone, Copy)]
 pub struct SimpleToken<'t> {
     letters: &'t str,
-    /// The entry that must be applied before the token can be known.
+    /// The index of the entry that assigned the token. A member must apply this entry before it
+    /// knows the token.
     pub index: u64,
 }
 
-/// Without the letters.
+/// The output omits the letters.
 impl fmt::Debug for SimpleToken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SimpleToken").field("index", &self.index).finish_non_exhaustive()
@@ -38,11 +39,11 @@ impl fmt::Debug for SimpleToken<'_> {
 }
 
 impl<'t> SimpleToken<'t> {
-    /// `None` if the text has another form than a simple token.
+    /// Parses a token. Returns `None` if the text does not have the form of a simple token.
     pub fn parse(text: &'t str) -> Option<SimpleToken<'t>> {
         let (letters, index) = text.split_once('.')?;
         let number = index.parse::<u64>().ok()?;
-        // One token has one text.
+        // Each token has exactly one valid text: the index has no sign and no leading zero.
         (number.to_string() == index).then_some(SimpleToken { letters, index: number })
     }
 }
@@ -50,7 +51,8 @@ impl<'t> SimpleToken<'t> {
 struct Assigned {
     letters: Box<str>,
     username: Arc<str>,
-    /// On the caller's clock; `None` until the token is used, or looked over.
+    /// The expiry on the caller's clock. `None` until the first use of the token or the first
+    /// `expire`.
     expires: Option<Duration>,
 }
 
@@ -59,7 +61,7 @@ pub struct SimpleTokens {
     by_index: Mutex<HashMap<u64, Assigned>>,
 }
 
-/// Without the tokens.
+/// The output omits the tokens.
 impl fmt::Debug for SimpleTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SimpleTokens").field("ttl", &self.ttl).finish_non_exhaustive()
@@ -71,7 +73,7 @@ impl SimpleTokens {
         SimpleTokens { ttl, by_index: Mutex::new(locks, "simpleTokens", HashMap::new()) }
     }
 
-    /// Returns the token's text.
+    /// Stores a token and returns its text.
     pub(crate) fn assign(&self, username: &str, letters: &str, index: u64) -> String {
         let assigned =
             Assigned { letters: letters.into(), username: username.into(), expires: None };
@@ -79,7 +81,8 @@ impl SimpleTokens {
         format!("{letters}.{index}")
     }
 
-    /// The user that the token was assigned to. Its time starts anew.
+    /// Returns the user of a token and restarts the token's TTL. Returns `None` if the token is
+    /// unknown or has expired.
     pub fn use_token(&self, token: SimpleToken<'_>, now: Duration) -> Option<Arc<str>> {
         let mut by_index = self.by_index.lock();
         let assigned = by_index.get_mut(&token.index)?;
@@ -100,7 +103,7 @@ impl SimpleTokens {
         drop(dropped);
     }
 
-    /// Forgets the tokens whose time is over, and starts the time of those that were not used yet.
+    /// Removes expired tokens, and starts the TTL of tokens that were not used yet.
     pub fn expire(&self, now: Duration) {
         self.by_index.lock().retain(|_, assigned| {
             *assigned.expires.get_or_insert(now.saturating_add(self.ttl)) > now

@@ -1,4 +1,4 @@
-//! Users and roles as of one position of the log, and what a user may do.
+//! Users and roles as of one position of the log, and the permissions of a user.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,31 +16,33 @@ use crate::key_ranges::{End, KeyRanges, OPEN_END};
 
 pub(crate) const ENABLED_KEY: &[u8] = b"authEnabled";
 pub(crate) const REVISION_KEY: &[u8] = b"authRevision";
-/// The name of the user and of the role that may do everything.
+/// The name of the role that may do everything, and of the user that must have this role while
+/// authentication is enabled.
 pub const ROOT: &str = "root";
 
 type Checked<T> = std::result::Result<T, AuthRejection>;
 
-/// The user that a request is made for.
+/// The user on whose behalf a request is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthInfo {
     pub username: Arc<str>,
-    /// The auth revision at which the user was named: that of a JSON web token is the one at which
-    /// it was signed.
+    /// The auth revision at which the user was named. For a JSON web token, this is the revision at
+    /// which the token was signed.
     pub revision: u64,
 }
 
-/// Immutable: a change makes the next.
+/// Users and roles. A state is immutable: a change creates the next state.
 #[derive(Clone, Debug, Default)]
 pub struct AuthState {
     pub enabled: bool,
-    /// 1, and one more with each change.
+    /// Starts at 1 and grows by one with each change, except for the few changes that `changes.rs`
+    /// lists.
     pub revision: u64,
     pub(crate) users: BTreeMap<String, Arc<UserEntry>>,
     pub(crate) roles: BTreeMap<String, Arc<Role>>,
 }
 
-/// A user, and what the user's roles come to. They are merged when they are first needed.
+/// A user, and the key ranges of all its roles. The ranges are merged when they are first needed.
 #[derive(Clone)]
 pub(crate) struct UserEntry {
     pub(crate) user: User,
@@ -59,7 +61,7 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Without the hash of the password.
+/// The output omits the password hash.
 impl fmt::Debug for UserEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UserEntry").field("roles", &self.user.roles).finish_non_exhaustive()
@@ -89,7 +91,7 @@ impl AuthState {
         if let Some(bytes) = read.get(Bucket::Auth, REVISION_KEY)? {
             let number = <[u8; 8]>::try_from(&bytes[..]).map(u64::from_be_bytes);
             state.revision =
-                number.map_err(|_| Error::damaged("authRevision", "it has not 8 bytes"))?;
+                number.map_err(|_| Error::damaged("authRevision", "it is not 8 bytes long"))?;
         }
         for (name, user) in load_all::<User>(read, Bucket::AuthUsers)? {
             state.users.insert(name, Arc::new(UserEntry::new(user)));
@@ -100,7 +102,8 @@ impl AuthState {
         Ok(state)
     }
 
-    /// Without a root, nothing could be changed any more.
+    /// Fails unless there is a user `root` with the role `root`. This ensures that at least one
+    /// user may change users and roles after authentication is enabled.
     pub(crate) fn check_can_enable(&self) -> Checked<()> {
         let root = self.users.get(ROOT).ok_or(AuthRejection::NoRootUser)?;
         if root.has_role(ROOT) { Ok(()) } else { Err(AuthRejection::NoRootRole) }
@@ -114,12 +117,13 @@ impl AuthState {
         self.roles.get(name).map(|role| &**role).ok_or(AuthRejection::RoleNotFound)
     }
 
-    /// The roles of a user.
+    /// Returns the names of a user's roles, sorted. Fails if the user does not exist.
     pub fn roles_of(&self, name: &str) -> Checked<Vec<String>> {
         Ok(self.find_user(name)?.user.roles.clone())
     }
 
-    /// The role `root` may do everything, whatever was granted to it.
+    /// Returns the permissions of a role. Fails if the role does not exist. For the role `root`,
+    /// returns one permission to read and write all keys, regardless of its grants.
     pub fn permissions_of(&self, role: &str) -> Checked<Vec<Permission>> {
         let found = self.find_role(role)?;
         if role != ROOT {
@@ -137,7 +141,8 @@ impl AuthState {
         self.roles.keys().cloned().collect()
     }
 
-    /// Whether a user may do this with all keys of a range. The caller has found the user.
+    /// Returns true if the permissions of the user's roles cover all keys of the range. The caller
+    /// must check for the role `root`, which needs no permissions.
     pub(crate) fn has_access(
         &self,
         user: &UserEntry,
@@ -148,7 +153,8 @@ impl AuthState {
         self.ranges_of(user, access).contain(key, range_end)
     }
 
-    /// Where the range ends that has the key, of what a user may do this with.
+    /// Returns the end of the permitted range that contains the key, or `None` if no permission of
+    /// the user's roles covers the key. The caller must check for the role `root`.
     pub(crate) fn permitted_until(
         &self,
         user: &UserEntry,
@@ -178,7 +184,8 @@ impl AuthState {
         UserRanges { read: of(Type::Read), write: of(Type::Write) }
     }
 
-    /// Called when a role has changed.
+    /// Discards the merged ranges of all users with this role. Must be called when the role
+    /// changes.
     pub(crate) fn forget_ranges_of_role(&mut self, role: &str) {
         for entry in self.users.values_mut().filter(|entry| entry.has_role(role)) {
             *entry = Arc::new(UserEntry::new(entry.user.clone()));

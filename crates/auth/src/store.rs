@@ -1,8 +1,11 @@
-//! What a member knows of users, roles and tokens: etcd's `authStore`.
+//! All auth data of a member: users, roles and tokens. In etcd: `authStore`.
 //!
-//! One thread, the apply loop, changes it: an entry's [`AuthChange`] is made in the store's write
-//! transaction, and published when that has ended, before the request is answered. Every thread
-//! reads it, through one pointer, and takes no lock but that of the simple tokens.
+//! Only the apply loop changes users and roles. [`AuthStore::apply`] makes an entry's change in the
+//! store's write transaction. The apply loop publishes the [`AuthChange`] after the transaction has
+//! ended and before the request is answered.
+//!
+//! Every thread reads the state through one pointer without a lock. Only the tokens have a lock:
+//! `simpleTokens` or `verifiedTokens`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +18,7 @@ use clearlane_proto::etcdserverpb::{InternalAuthenticateRequest, InternalRaftReq
 
 use crate::changes::{self, ChangeError, TokenChange};
 use crate::error::{AuthRejection, Result};
+#[cfg(feature = "jwt")]
 use crate::jwt::{JwtProvider, VerifiedTokens};
 use crate::password::{BCRYPT_COST, PasswordCheck};
 use crate::simple_tokens::SimpleTokens;
@@ -23,6 +27,7 @@ use crate::state::AuthState;
 #[derive(Debug)]
 pub enum TokenProvider {
     Simple(SimpleTokens),
+    #[cfg(feature = "jwt")]
     Jwt(VerifiedTokens),
 }
 
@@ -34,12 +39,15 @@ pub struct AuthConfig {
 
 #[derive(Clone, Debug)]
 pub enum TokenConfig {
-    Simple { ttl: Duration },
+    Simple {
+        ttl: Duration,
+    },
+    #[cfg(feature = "jwt")]
     Jwt(Arc<JwtProvider>),
 }
 
 impl Default for AuthConfig {
-    /// etcd's.
+    /// The defaults are etcd's.
     fn default() -> AuthConfig {
         let tokens = TokenConfig::Simple { ttl: Duration::from_secs(300) };
         AuthConfig { tokens, bcrypt_cost: BCRYPT_COST }
@@ -49,13 +57,13 @@ impl Default for AuthConfig {
 #[derive(Debug)]
 pub struct AuthStore {
     state: ArcSwap<AuthState>,
-    /// That of the state, for requests that need nothing else.
+    /// A copy of `AuthState::enabled`, for callers that need no other part of the state.
     is_enabled: AtomicBool,
     tokens: TokenProvider,
     bcrypt_cost: u32,
 }
 
-/// A change that is in the store, and not yet published.
+/// A change that is written to a transaction of the store and not yet published.
 #[derive(Debug)]
 pub struct AuthChange {
     state: AuthState,
@@ -63,11 +71,12 @@ pub struct AuthChange {
 }
 
 impl AuthStore {
-    /// Empty, until it is [restored](AuthStore::restore).
+    /// Creates an empty store. The caller must then [restore](AuthStore::restore) it.
     pub fn new(config: AuthConfig, locks: &Registry) -> AuthStore {
         let AuthConfig { tokens, bcrypt_cost } = config;
         let tokens = match tokens {
             TokenConfig::Simple { ttl } => TokenProvider::Simple(SimpleTokens::new(ttl, locks)),
+            #[cfg(feature = "jwt")]
             TokenConfig::Jwt(provider) => TokenProvider::Jwt(VerifiedTokens::new(provider, locks)),
         };
         AuthStore {
@@ -78,8 +87,9 @@ impl AuthStore {
         }
     }
 
-    /// Becomes what a store has: at the start, and when a copy of another member is installed. The
-    /// entries that the copy covers may have ended tokens, so none stays.
+    /// Loads users and roles from a store: at startup, and when a raft snapshot is installed. Drops
+    /// all simple tokens, because the entries that the raft snapshot covers may have ended some of
+    /// them.
     pub fn restore(&self, read: &(dyn ReadTxn + '_)) -> Result<()> {
         self.set_state(AuthState::load(read)?);
         if let TokenProvider::Simple(tokens) = &self.tokens {
@@ -96,7 +106,7 @@ impl AuthStore {
         self.state.load_full()
     }
 
-    /// Without a reference of its own: for a look that is soon over.
+    /// Runs `look` on the current state without cloning its `Arc`. `look` must return quickly.
     pub fn with_state<T>(&self, look: impl FnOnce(&AuthState) -> T) -> T {
         look(&self.state.load())
     }
@@ -109,7 +119,8 @@ impl AuthStore {
         self.bcrypt_cost
     }
 
-    /// Makes the change in the store. The permission for it was [checked](AuthState::check_entry).
+    /// Writes a change to the transaction `txn`. The caller must have
+    /// [checked](AuthState::check_entry) the permission, and must publish the returned change.
     pub fn apply<A>(
         &self,
         txn: &mut (dyn WriteTxn<A> + '_),
@@ -119,6 +130,9 @@ impl AuthStore {
         Ok(AuthChange { state, tokens })
     }
 
+    /// Makes a change visible. The apply loop publishes this change before it publishes the changed
+    /// keys of this entry or of a later entry. So no watcher receives an event that it may no
+    /// longer read.
     pub fn publish(&self, change: AuthChange) {
         self.set_state(change.state);
         if let TokenProvider::Simple(tokens) = &self.tokens {
@@ -136,15 +150,17 @@ impl AuthStore {
         self.is_enabled.store(enabled, Ordering::Release);
     }
 
-    /// Forgets the simple tokens whose time is over.
+    /// Removes expired simple tokens.
     pub fn expire_tokens(&self, now: Duration) {
         if let TokenProvider::Simple(tokens) = &self.tokens {
             tokens.expire(now);
         }
     }
 
-    /// Applies the entry `index`: the password was checked before it was proposed. Returns the
-    /// token; an empty one if tokens are signed, which the member that was asked does.
+    /// Applies the authenticate request in the entry with this index. The password was checked
+    /// before the entry was proposed. Returns the token. It is empty for signed tokens, because the
+    /// member that received the request signs the token. Fails if authentication is disabled, if
+    /// the user does not exist, or if the user was created without a password.
     pub fn authenticate(
         &self,
         request: &InternalAuthenticateRequest,
@@ -162,11 +178,14 @@ impl AuthStore {
             TokenProvider::Simple(tokens) => {
                 tokens.assign(&request.name, &request.simple_token, index)
             }
+            #[cfg(feature = "jwt")]
             TokenProvider::Jwt(_) => String::new(),
         })
     }
 
-    /// What is needed to check a password of this user, by a thread that has the time for it.
+    /// Returns the data needed to check a user's password, even if the user does not exist. Fails
+    /// if authentication is disabled, or if the user was created without a password. The check is
+    /// slow, so the caller runs it on a suitable thread.
     pub fn password_check(
         &self,
         username: &str,

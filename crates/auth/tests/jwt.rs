@@ -1,4 +1,4 @@
-//! JSON web tokens: which options and keys are taken, and which tokens are good.
+//! JSON web tokens: which options and keys are accepted, and which tokens are valid.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
@@ -15,7 +15,7 @@ use ring::rand::SystemRandom;
 
 const NOW: u64 = 1_800_000_000;
 
-/// Each method, with a private key, and the files with its public key.
+/// Each method with a private key, and the files that contain its public key.
 const METHODS: [(&str, &str, &[&str]); 13] = [
     ("RS256", "rsa.pkcs1.pem", RSA_PUBLIC),
     ("RS384", "rsa.pkcs1.pem", RSA_PUBLIC),
@@ -53,7 +53,7 @@ fn claims(username: &str) -> JwtClaims {
     JwtClaims { username: username.to_owned(), revision: 123 }
 }
 
-/// With the secret of the tests, and any header and claims.
+/// Makes a token from any header and claims, signed by HMAC with the secret of the tests.
 fn hs256(header: &str, claims: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &read_key("secret").unwrap());
     let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
@@ -117,7 +117,7 @@ fn tokens_of_golang_jwt_are_good() {
     }
 }
 
-/// The first two parts are as golang-jwt writes them, too.
+/// Checks the header and the claims of a token. golang-jwt writes the same text for both.
 #[test]
 fn a_token_reads() {
     let token = sign(&open("sign-method=HS256,priv-key=secret,ttl=1h").unwrap(), "alice");
@@ -140,7 +140,7 @@ fn a_token_ends_with_its_ttl() {
         assert_eq!(provider.verify(&token, u64::MAX), None);
     }
     let provider = provider("HS256", "secret");
-    // An expiry that Go's clock cannot show counts as past.
+    // An expiry that Go's clock cannot represent is treated as past.
     let token = provider.sign("alice", 1, u64::MAX, &SystemRandom::new()).unwrap();
     assert_eq!(provider.verify(&token, NOW), None);
 }
@@ -154,7 +154,8 @@ fn another_key_or_method_verifies_nothing() {
         let token = sign(signing, "alice");
         for (verifier, verifying) in &providers {
             assert_eq!(verifying.verify(&token, NOW).is_some(), signer == verifier, "{verifier}");
-            // The header lies.
+            // A header that names the verifier's method does not make the token of another signer
+            // valid.
             let (_, rest) = token.split_once('.').unwrap();
             let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"{verifier}","typ":"JWT"}}"#));
             let token = format!("{header}.{rest}");
@@ -179,7 +180,8 @@ fn a_token_without_signature_is_not_good() {
     }
 }
 
-/// The known attack: the public key, which is no secret, as that of HMAC.
+/// A known attack uses the public key, which is not secret, as an HMAC secret. Such a token must be
+/// rejected.
 #[test]
 fn a_public_key_is_no_secret() {
     let rsa = provider("RS256", "rsa.pkcs1.pem");
@@ -232,7 +234,7 @@ fn claims_are_checked() {
         r#","exp":1.800000001e9"#,
         r#","exp":1800000001.9"#,
         r#","exp":9.2e18"#,
-        // For golang-jwt, 0 is no time.
+        // In golang-jwt, the time 0 means that there is no limit.
         r#","exp":0"#,
         r#","nbf":0"#,
         r#","nbf":1800000000"#,
@@ -300,7 +302,8 @@ fn every_changed_bit_is_found() {
         let token = sign(&provider, "alice");
         for at in 0..token.len() {
             for bit in 0..8 {
-                // Checking P-521 takes milliseconds in a build without optimisation.
+                // Verifying P-521 takes milliseconds in a build without optimisation, so only one
+                // bit of each byte is changed.
                 if method == "ES512" && bit != at % 8 {
                     continue;
                 }
@@ -344,7 +347,7 @@ fn long_tokens_are_refused() {
     let nested = format!(r#"{{"username":"alice","revision":123,"x":{}"#, "[".repeat(12_000));
     assert_eq!(provider.verify(&hs256(HS256, &nested), NOW), None);
     let error = provider.sign(&"x".repeat(13_000), 1, NOW, &SystemRandom::new()).unwrap_err();
-    let wanted = "auth: the token for a user name of 13000 bytes is over 16384 bytes";
+    let wanted = "auth: the token for a user name of 13000 bytes is longer than 16384 bytes";
     assert_eq!(error.to_string(), wanted);
 }
 
@@ -451,33 +454,34 @@ fn malformed_keys_are_refused() {
     for (option, file, reason) in [
         ("priv-key", "secret", "it has no PEM block"),
         ("priv-key", "rsa.encrypted.pem", "it is encrypted"),
-        ("priv-key", "rsa.certificate.pem", "it is no key of a known kind"),
-        ("priv-key", "rsa.public.pem", "it is no key of a known kind"),
-        ("priv-key", "ed448.pkcs8.pem", "it is no key of a known kind"),
+        ("priv-key", "rsa.certificate.pem", "not a key of a known kind"),
+        ("priv-key", "rsa.public.pem", "not a key of a known kind"),
+        ("priv-key", "ed448.pkcs8.pem", "not a key of a known kind"),
         (
             "priv-key",
             "rsa.public.pkcs1.pem",
-            "it is no valid RSA key of 2048 to 4096 bits with an exponent from 65537 on",
+            "not a valid RSA key of 2048 to 4096 bits with an exponent of at least 65537",
         ),
         (
             "priv-key",
             "rsa-1024.pkcs1.pem",
-            "it is no valid RSA key of 2048 to 4096 bits with an exponent from 65537 on",
+            "not a valid RSA key of 2048 to 4096 bits with an exponent of at least 65537",
         ),
-        ("priv-key", "k256.sec1.pem", "its curve is none of P-256, P-384 and P-521"),
+        ("priv-key", "k256.sec1.pem", "its curve is not P-256, P-384 or P-521"),
         ("pub-key", "secret", "it has no PEM block"),
-        ("pub-key", "rsa.pkcs1.pem", "it is no key of a known kind"),
-        ("pub-key", "rsa.pkcs8.pem", "it is no key of a known kind"),
-        ("pub-key", "p256.sec1.pem", "it is no key of a known kind"),
-        ("pub-key", "rsa-1024.public.pem", "it is no valid RSA key of 2048 to 8192 bits"),
+        ("pub-key", "rsa.pkcs1.pem", "not a key of a known kind"),
+        ("pub-key", "rsa.pkcs8.pem", "not a key of a known kind"),
+        ("pub-key", "p256.sec1.pem", "not a key of a known kind"),
+        ("pub-key", "rsa-1024.public.pem", "not a valid RSA key of 2048 to 8192 bits"),
     ] {
         let allowed = if option == "priv-key" { private } else { public };
-        let wanted = format!("auth: {option}={file} is malformed: {reason}; allowed is {allowed}");
+        let wanted = format!("auth: {option}={file} is malformed: {reason}; expected {allowed}");
         assert_eq!(error(&format!("sign-method=RS256,{option}={file}")), wanted);
     }
 }
 
-/// Every byte of every key file changed or cut off: an error or a key, and no panic.
+/// Changes one bit of each key file, or cuts the file off, at every seventh byte. Reading the file
+/// must return an error or a key, and must not panic.
 #[test]
 fn damaged_keys_are_no_trap() {
     for (method, key, public_keys) in METHODS.into_iter().filter(|(_, key, _)| *key != "secret") {
@@ -547,7 +551,8 @@ proptest! {
     }
 }
 
-/// Prints what a signature and a check cost, for `--release -- --ignored --nocapture`.
+/// Prints how long signing and verifying take with each method. Run it with
+/// `--release -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn costs() {

@@ -8,16 +8,17 @@ use clearlane_engine::Bucket;
 
 use crate::error::Result;
 
-/// When to commit, and where to count lock time. The defaults are etcd's, where etcd has the
-/// setting.
+/// The limits that decide when to commit, and the registry that measures how long locks are held
+/// and waited for. Where etcd has the same setting, the default is etcd's.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// [`commit_if_due`](crate::Backend::commit_if_due) commits what is pending once in this time.
+    /// Minimum time between two commits of [`commit_if_due`](crate::Backend::commit_if_due). Era
+    /// `clearlane` commits earlier if the batch limit is reached.
     pub batch_interval: Duration,
-    /// Number of pending operations that are committed before the interval is over.
+    /// Number of pending operations at which a commit is made before the interval is over.
     pub batch_limit: u64,
-    /// Era `clearlane` only: with more than this many pending bytes, the next write
-    /// transaction waits for a commit. It bounds memory when the disk is slower than the writes.
+    /// Era `clearlane` only: if more bytes than this are pending, the next write transaction waits
+    /// for a commit or makes one. This bounds memory when the disk is slower than the writes.
     pub pending_bytes_max: u64,
     pub locks: Registry,
 }
@@ -35,9 +36,10 @@ impl Default for Config {
 
 pub type CommitPut<'p> = dyn FnMut(Bucket, &[u8], &[u8]) -> Result<()> + 'p;
 
-/// What runs inside every commit, before the engine's own: it is given the payload of exactly
-/// the state that the commit makes durable, and stores what must go with it (etcd: consistent
-/// index, term, ConfState) in the same engine transaction.
+/// A function that runs inside every commit, before the engine commits. It gets the payload of
+/// exactly the state that becomes durable. In the same engine transaction it stores the records
+/// that belong to this state. In etcd these records are the consistent index, the term and the
+/// `ConfState`.
 pub struct PreCommit<T>(Box<PreCommitFn<T>>);
 
 type PreCommitFn<T> = dyn Fn(&T, &mut CommitPut<'_>) -> Result<()> + Send + Sync;
@@ -53,7 +55,7 @@ impl<T> PreCommit<T> {
         PreCommit::new(|_, _| Ok(()))
     }
 
-    /// Public for a crate above that puts a hook of its own around it.
+    /// Runs the hook. It is public, so that another crate can call this hook from its own hook.
     pub fn run(&self, payload: &T, put: &mut CommitPut<'_>) -> Result<()> {
         (self.0)(payload, put)
     }

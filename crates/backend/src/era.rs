@@ -1,4 +1,5 @@
-//! The eras: generations of the read path, by the names of `--era`. One enum for all crates.
+//! The eras: generations of the read path, with the names that `--era` accepts. All crates share
+//! this enum.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,30 +8,31 @@ use crate::error::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
-    /// etcd 3.0: as 3.1, and a linearizable read is an entry of the raft log.
+    /// etcd 3.0: like 3.1, but a linearizable read is an entry of the raft log.
     V3_0,
     /// etcd 3.1: one mutex for reads, writes and commits.
     V3_1,
-    /// etcd 3.2 and 3.3: a read-write lock and a buffer of what is pending.
+    /// etcd 3.2 and 3.3: a read-write lock and a buffer of pending writes.
     V3_2,
-    /// etcd 3.4: every read copies the buffer under the lock, then releases it.
+    /// etcd 3.4: every read copies the buffer while it holds the lock, and then releases the lock.
     V3_4,
-    /// etcd 3.5 and later: reads between two writes share one copy.
+    /// etcd 3.5 and later: the reads that open between two writes usually share one copy of the
+    /// buffer.
     V3_5,
-    /// Clearlane's own: a read is one pointer.
+    /// Clearlane's own: opening a read loads one pointer.
     Clearlane,
 }
 
 impl Era {
-    /// Oldest first.
+    /// All eras, oldest first.
     pub const ALL: [Era; 6] =
         [Era::V3_0, Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
 
-    /// The eras whose stores differ: 3.0 has the store of 3.1.
+    /// The eras with different stores. Era 3.0 has the store of 3.1.
     pub const DISTINCT_STORES: [Era; 5] =
         [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5, Era::Clearlane];
 
-    /// The name on command lines and in reports.
+    /// Returns the name that is used on command lines and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Era::V3_0 => "3.0",
@@ -52,7 +54,8 @@ impl fmt::Display for Era {
 impl FromStr for Era {
     type Err = Error;
 
-    /// Also accepts the versions of etcd that read as an earlier one does.
+    /// Also accepts the versions of etcd that have the read path of an earlier version: 3.3, 3.6
+    /// and 3.7.
     fn from_str(name: &str) -> Result<Era> {
         let alias = match name {
             "3.3" => Some(Era::V3_2),

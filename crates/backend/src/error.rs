@@ -1,4 +1,4 @@
-//! What a backend reports, grouped by the party that must act.
+//! The errors of a backend, grouped by who must act.
 
 use bytes::Bytes;
 
@@ -13,7 +13,7 @@ pub enum Error {
     )]
     UnknownEra { name: String },
 
-    // The caller has a bug; nothing was changed.
+    // The caller has a bug. Nothing was changed.
     #[error("record {key:?} is not above {last:?}: bucket key takes records in revision order")]
     OutOfOrder { key: Bytes, last: Bytes },
     #[error("record key of {len} bytes: a revision key has at most 18")]
@@ -22,10 +22,11 @@ pub enum Error {
     AppendOnly,
 
     // The process must stop.
-    /// The engine failed, now or earlier; what it holds is not known any more.
+    /// An operation of the engine failed, now or earlier. After a failed commit the engine's
+    /// contents are unknown.
     #[error("backend: {0}")]
     Engine(String),
-    /// A write transaction was dropped before its end, leaving half of its changes behind.
+    /// A write transaction was dropped before its end, so some of its changes may remain.
     #[error("a write transaction was dropped before its end; the backend accepts no more writes")]
     Abandoned,
 }

@@ -1,6 +1,8 @@
-//! The interface that all five eras share: open a read, open the write, commit, maintain.
+//! The interface of all eras. It opens read transactions and the write transaction, commits, and
+//! maintains the store.
 //!
-//! Which lock each call takes, and for how long, differs by era: the head of each era's file says.
+//! The locks that each call takes, and for how long, depend on the era. The head of each era's file
+//! describes them.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -17,17 +19,18 @@ use crate::era::Era;
 use crate::error::Result;
 use crate::record_key::RecordKey;
 
-/// A value as a scan finds it: a slice of the engine's page, or a pending value that is shared.
+/// A value as seen by a scan: a slice of the engine's page, or a pending value that is shared.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'v> {
-    /// On a page of the engine; lives for the call only.
+    /// A slice of the engine's page. It is valid only during the visitor's call.
     Page(&'v [u8]),
-    /// Pending in memory; keeping it costs a reference count.
+    /// A pending value in memory. A clone only increases a reference count.
     Shared(&'v Bytes),
 }
 
 impl Value<'_> {
-    /// Copied from a page, shared otherwise.
+    /// Returns a value that the caller can keep. A slice of a page is copied, a pending value is
+    /// shared.
     pub fn to_bytes(self) -> Bytes {
         match self {
             Value::Page(slice) => Bytes::copy_from_slice(slice),
@@ -49,14 +52,17 @@ impl Deref for Value<'_> {
 
 pub type RangeVisitor<'v> = dyn FnMut(&[u8], Value<'_>) -> ControlFlow<()> + 'v;
 
-/// An open read transaction: one state of the store, which does not change while it is open.
+/// An open read transaction. It shows one state of the store, which does not change while it is
+/// open.
 ///
-/// It ends when it is dropped. What waits for it until then differs by era (`docs/eras.md`).
+/// The transaction ends when it is dropped. Other requests may wait for its end, depending on the
+/// era (`docs/eras.md`).
 pub trait ReadTx {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Calls `visit` for the records of `range` in key order, until it breaks. The visitor must not
-    /// read through the same transaction: era 3.2 holds a lock over the whole range.
+    /// Calls `visit` for the records of `range` in key order, until `visit` returns `Break`. The
+    /// visitor must not read through the same transaction, because era 3.2 holds a lock during the
+    /// whole range.
     fn range(
         &self,
         bucket: Bucket,
@@ -83,39 +89,45 @@ where
     }
 }
 
-/// Records of bucket `key` that are not in memory: each is made when it is read. Any number of
-/// threads may read them, as often as they like.
+/// Records of bucket `key` that are not stored one by one: each is computed when it is read.
+/// Several threads may read them at the same time, any number of times.
 pub trait ComputedRecords: Debug + Send + Sync {
-    /// At least one.
+    /// Returns the number of records, which is at least one.
     fn count(&self) -> u64;
 
-    /// The key of the record after `skip` others. Keys rise. It takes no time to speak of.
+    /// Returns the key of the record that follows the first `skip` records. Keys are in ascending
+    /// order. The call must be cheap.
     fn key(&self, skip: u64) -> RecordKey;
 
-    /// Calls `visit` for the values of the records after the first `skip`, until it breaks.
+    /// Calls `visit` for the values of the records that follow the first `skip` records, until
+    /// `visit` returns `Break`.
     fn visit_values(&self, skip: u64, visit: &mut dyn FnMut(&Bytes) -> ControlFlow<()>);
 
-    /// What it keeps in memory that nothing else does.
+    /// Returns the approximate number of bytes that stay in memory only because of these records.
     fn memory_bytes(&self) -> u64;
 }
 
-/// The one open write transaction. Reading through it shows its own changes too.
+/// The open write transaction. There is at most one at a time. Reads through it see its own
+/// changes.
 ///
-/// [`end`](WriteTx::end) makes the changes visible to readers that open from then on, all at
-/// once. They become durable with a later commit. Dropping the transaction without ending it is
-/// a bug: the backend refuses every later write.
+/// [`end`](WriteTx::end) makes all changes visible at once to readers that open after it. The
+/// changes become durable with a later commit. Dropping the transaction without ending it is a bug:
+/// every later write then fails.
 pub trait WriteTx<T>: ReadTx {
-    /// Stores a record. In bucket `key`, a record that is not above all others is refused. The
-    /// value should own its buffer: a slice of a larger one keeps all of that alive.
+    /// Stores a record. In bucket `key` the call fails unless the key is greater than the key of
+    /// every earlier record. The value should own its buffer, because a slice of a larger buffer
+    /// keeps the whole buffer in memory.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
 
-    /// As [`put`](WriteTx::put) into bucket `key`, of one of several values that lie in a small
-    /// buffer and are all put: such a record counts as less memory while it is pending.
+    /// Like [`put`](WriteTx::put) into bucket `key`, for a value that is a slice of a small buffer.
+    /// The caller must also put the other values of this buffer. The values share the buffer's
+    /// overhead, so a smaller overhead is counted for each pending record.
     fn put_shared(&mut self, key: &[u8], value: Bytes) -> Result<()> {
         self.put(Bucket::Key, key, value)
     }
 
-    /// Stores all of these in bucket `key`. Era `clearlane` makes them when they are read or
+    /// Stores all of these records in bucket `key`. Their keys must be greater than the key of
+    /// every earlier record. Era `clearlane` computes the records only when they are read or
     /// committed.
     fn put_computed(&mut self, records: Arc<dyn ComputedRecords>) -> Result<()> {
         let (mut skip, mut outcome) = (0, Ok(()));
@@ -127,19 +139,20 @@ pub trait WriteTx<T>: ReadTx {
         outcome
     }
 
-    /// Removes a record, from any bucket but `key`.
+    /// Removes a record. Fails in bucket `key`, whose records are removed by [`Backend::remove`].
     fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
 
-    /// Ends the transaction at an entry boundary. `payload` describes the state reached: it is
-    /// handed to the pre-commit hook by the commit that makes this state durable and, in the
-    /// era `clearlane`, is published in one pointer together with it.
+    /// Ends the transaction. All changes of a log entry must be in the same transaction. `payload`
+    /// describes the resulting state. The commit that makes this state durable passes the payload
+    /// to the pre-commit hook. Era `clearlane` also publishes the payload as part of the state.
     fn end(self: Box<Self>, payload: T) -> Result<WriteTxResult>;
 
-    /// The payload of the state that this transaction began with.
+    /// Returns the payload of the state with which this transaction started.
     fn payload(&self) -> &T;
 
-    /// A read that shows what this transaction has done so far, with this payload, and stays as it
-    /// is when the transaction goes on or has ended. Only era `clearlane` has one.
+    /// Opens a read transaction on the state that this write transaction sees, including its
+    /// changes so far. The read transaction has the given payload. It does not change when the
+    /// write transaction continues or ends. Returns `None` in all eras except `clearlane`.
     fn begin_snapshot_read(&self, _payload: T) -> Option<SnapshotReadTx<T>> {
         None
     }
@@ -148,26 +161,28 @@ pub trait WriteTx<T>: ReadTx {
 #[derive(Debug)]
 #[must_use = "replaced states cost time where they are dropped: choose the thread"]
 pub struct WriteTxResult {
-    /// The states that this transaction kept alive and that are current no more.
+    /// States that this transaction kept in memory and that are no longer current.
     pub dropped_states: DroppedStates,
-    /// The batch limit is reached: the thread that runs the commits should run one now.
+    /// If true, the batch limit is reached, and the thread that commits should commit now. Always
+    /// false in the eras of etcd, which commit at the limit themselves.
     pub commit_due: bool,
 }
 
-/// States that are current no more; none in eras whose reads share what the writer changes.
-/// Dropping the last reference to one may free much memory, so an applier hands them to another
-/// thread.
+/// States that are no longer current. There are none in the eras of etcd, because their readers
+/// share the data that the writer changes. Dropping the last reference to a state may free much
+/// memory, so the writer passes the states to another thread.
 #[derive(Debug, Default)]
 pub struct DroppedStates {
-    /// Of any era and any payload: all that is left to do with them is to drop them.
+    /// The states, whatever the type of their payload. Nobody reads them: they are only dropped.
     _states: [Option<AnyState>; 2],
 }
 
 type AnyState = Arc<dyn Any + Send + Sync>;
 
 impl DroppedStates {
-    /// The state that a transaction began with, and the one that it replaced: two different ones if
-    /// a commit came in between.
+    /// Creates the value from two states: the state with which a transaction started, and the
+    /// state that the transaction replaced at its end. The two states differ if a commit or a
+    /// defragmentation published a state during the transaction.
     pub(crate) fn of(begun_with: AnyState, replaced: AnyState) -> DroppedStates {
         DroppedStates { _states: [Some(begun_with), Some(replaced)] }
     }
@@ -175,67 +190,71 @@ impl DroppedStates {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes on disk.
+    /// Bytes of the store on disk.
     pub on_disk: u64,
     /// Bytes of live keys and values as of the last commit.
     pub in_use: u64,
-    /// Operations that are visible but not committed yet.
+    /// Number of operations that are visible but not committed yet.
     pub pending_ops: u64,
 }
 
-/// A store that batches writes and lets readers see them before they are committed.
+/// A store that batches writes and shows them to readers before they are committed.
 ///
-/// It has no thread and no clock: its owner calls [`commit_if_due`](Backend::commit_if_due) with
-/// the time, and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a
+/// A backend has no thread and no clock. Its owner calls [`commit_if_due`](Backend::commit_if_due)
+/// with the time, and runs [`remove`](Backend::remove) and [`defragment`](Backend::defragment) on a
 /// thread of its choice.
 pub trait Backend<T>: Send + Sync + Debug {
     fn era(&self) -> Era;
 
     fn begin_read(&self) -> Box<dyn ReadTx + '_>;
 
-    /// Opens a read transaction for the writer's own compares. Nothing else writes meanwhile, so
-    /// era 3.5 makes no copy of the buffer for it and holds `readTx` to its end, as era 3.2 does;
-    /// in the others it is a read like any other. The writer must drop it before it opens its write
-    /// transaction, whose opening (eras 3.0, 3.1) or end (3.2, 3.5) would wait for it.
+    /// Opens a read transaction for the writer's own compares. No write transaction ends while this
+    /// read is open. So era 3.5 does not copy the buffer for it: the read holds `readTx` until it
+    /// ends, as in era 3.2. All other eras open an ordinary read. The writer must drop this read
+    /// before it opens its write transaction. Otherwise the writer would wait for its own read: in
+    /// eras 3.0 and 3.1 when it opens the write transaction, in eras 3.2 and 3.5 when it ends the
+    /// write transaction.
     fn begin_read_for_writer(&self) -> Box<dyn ReadTx + '_> {
         self.begin_read()
     }
 
-    /// Opens the read transaction that in eras 3.2 to 3.5 holds `readTx` to its end (etcd:
-    /// `ReadTx`). etcd takes it to this day to hash the store, to read what an unsynced watcher
-    /// missed, and to look up users and permissions. Eras 3.1 and `clearlane` have one kind of
-    /// read.
+    /// Opens the locked read of eras 3.2 to 3.5, which holds `readTx` until it ends. In etcd:
+    /// `ReadTx`. etcd still uses it to hash the store, to read the events that an unsynced watcher
+    /// missed, and to look up users and permissions. Eras 3.0, 3.1 and `clearlane` have only one
+    /// kind of read.
     fn begin_locked_read(&self) -> Box<dyn ReadTx + '_> {
         self.begin_read()
     }
 
-    /// Runs `work` with `batchTx` locked; era `clearlane` has no such lock.
+    /// Runs `work` while `batchTx` is locked. Era `clearlane` has no such lock and only runs
+    /// `work`.
     fn with_batch_locked(&self, work: &mut dyn FnMut()) {
         work();
     }
 
-    /// Opens the write transaction, once the one before has ended. Era `clearlane`: with more than
-    /// `pending_bytes_max` pending it first waits for a commit, or makes one.
+    /// Opens the write transaction. Waits until the previous write transaction has ended. In era
+    /// `clearlane`, if more than `pending_bytes_max` bytes are pending, the call first waits for a
+    /// commit or makes one.
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>>;
 
-    /// Commits what is pending if the batch interval is over, and starts the next interval. Era
-    /// `clearlane` also commits here once the batch limit is reached; the others do so at the end
-    /// of a write transaction. Says whether a commit was made. `now` counts from any fixed moment,
-    /// and must not go back.
+    /// Commits the pending writes if the batch interval is over, and starts the next interval. Era
+    /// `clearlane` also commits here if the batch limit is reached. All other eras check the batch
+    /// limit at the end of each write transaction. Returns whether a commit was made. `now` is the
+    /// time since any fixed point, and must not decrease.
     fn commit_if_due(&self, now: Duration) -> Result<bool>;
 
-    /// Commits what is pending, whether or not the interval is over.
+    /// Commits the pending writes, even if the interval is not over.
     fn commit(&self) -> Result<()>;
 
-    /// Removes records of bucket `key` that compaction found to be superfluous. They are gone
-    /// for transactions that open after the next commit. It may make that commit itself, so it is
-    /// not for the applier's thread.
+    /// Removes records of bucket `key` that no read needs after a compaction. Transactions that
+    /// open after the next commit do not see the records. The call may make that commit itself, so
+    /// the writer's thread must not call it.
     fn remove(&self, records: &[Bytes]) -> Result<()>;
 
     fn defragment(&self) -> Result<()>;
 
-    /// Commits, then starts a consistent copy of the store, which is taken out in chunks and holds
-    /// no lock of the backend.
+    /// Commits, and then starts a consistent copy of the store. The copy is read in chunks and
+    /// holds no lock of the backend.
     fn snapshot(&self) -> Result<Exporter>;
 
     fn sizes(&self) -> Result<Sizes>;

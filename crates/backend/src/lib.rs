@@ -1,17 +1,33 @@
-//! The backend: batched writes over an engine, and five ways to read beside them.
+//! The backend of Clearlane: it collects writes into batches for a storage engine, and has five
+//! ways to read.
 //!
-//! A read has two sources, what is pending and what the engine has committed, and must see both as
-//! of one moment. How it does that differs by [`Era`]: [`etcd`] has the four ways of etcd,
-//! [`clearlane`] ours; [`Backend`] is the same for all. The crate starts no thread and reads no
+//! A read has two sources: pending writes, and records that the engine has committed. It must see
+//! both as of the same time. The [`Era`] decides how: [`etcd`] contains the four ways of etcd, and
+//! [`clearlane`] contains ours. All implement [`Backend`]. The crate starts no thread and reads no
 //! clock.
 //!
-//! Invariants, the same for every era: a read transaction shows one state, which does not change
-//! while it is open: all write transactions that had ended when it was opened (or got its lock),
-//! each of them whole, and nothing of any other. What a crash leaves is the state that a commit
-//! made durable, and the pre-commit hook's records describe exactly that state. After a failed
-//! commit nothing more is written.
+//! ```text
+//!   writer ──▶ pending writes ──commit──▶ engine
+//!                   │                        │
+//!                   └───── one state ────────┘
+//!                              │
+//!   read transaction ◀─────────┘
+//! ```
 //!
-//! See `docs/backend.md`, and `docs/eras.md` for what an expensive read holds up in each era.
+//! These invariants hold in every era:
+//!
+//! * A read transaction shows one state, which does not change while it is open. The state contains
+//!   all write transactions that had ended when the read transaction was opened (or when it got its
+//!   lock). It contains each of them completely and nothing of any other.
+//! * After a crash the store has the state of the last commit that became durable. The records of
+//!   the pre-commit hook describe exactly that state.
+//! * After a failed commit nothing more is written to the engine: every later write transaction and
+//!   commit fails.
+//!
+//! See `docs/backend.md`, and `docs/eras.md` for the requests that an expensive read delays in each
+//! era.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod clearlane;
 pub mod etcd;

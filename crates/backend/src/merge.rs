@@ -1,4 +1,4 @@
-//! Range reads over two sources: what is pending, and what the engine has.
+//! Range reads over two sources: the pending writes and the engine.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use clearlane_engine::{Bucket, KeyRange, Read};
 use crate::error::Result;
 use crate::interface::{RangeVisitor, Value};
 
-/// Returns whether the visitor broke.
+/// Scans only the engine. Returns whether the visitor returned `Break`.
 pub(crate) fn scan_engine(
     engine: &(impl Read + ?Sized),
     bucket: Bucket,
@@ -23,8 +23,9 @@ pub(crate) fn scan_engine(
     Ok(flow)
 }
 
-/// Walks the engine's records and the pending changes side by side, in key order. A change hides
-/// the record of the same key, and a tombstone (a change without a value) shows nothing.
+/// Scans the engine's records and the pending changes together, in key order. A change hides the
+/// engine's record with the same key. A tombstone, which is a change without a value, is not
+/// visited.
 pub(crate) fn scan_merged<'c>(
     engine: &(impl Read + ?Sized),
     changes: impl Iterator<Item = (&'c [u8], Option<&'c Bytes>)>,

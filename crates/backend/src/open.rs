@@ -1,4 +1,4 @@
-//! Opens the backend of an era: the one place that chooses an implementation.
+//! Opens the backend of an era. Only this file chooses an implementation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::etcd::backend::EtcdBackend;
 use crate::interface::Backend;
 
 impl Era {
-    /// Opens a backend of this era on `engine`. `payload` describes the state that the engine
-    /// holds, until the first write transaction ends with another.
+    /// Opens a backend of this era on `engine`. `payload` describes the engine's present state. It
+    /// stays the current payload until the first write transaction ends with a new payload.
     pub fn open<T: Clone + Send + Sync + fmt::Debug + 'static>(
         self,
         engine: Arc<dyn Engine>,

@@ -1,7 +1,8 @@
-//! The key of a record of bucket `key`: a revision, held in place.
+//! The key of a record of bucket `key`: a revision, stored inline without an allocation.
 //!
-//! Its bytes are the revision key of etcd: main revision, `_`, sub revision, and a `t` behind a
-//! tombstone. This crate only needs that they sort in revision order and are short.
+//! The bytes of a record key are etcd's revision key: the main revision, `_`, the sub revision, and
+//! a final `t` if the record is a tombstone. This crate only relies on two properties: the keys
+//! sort in revision order, and they are short.
 
 use std::ops::Deref;
 
@@ -9,7 +10,8 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
-/// Two numbers of eight bytes, a separator, and a tombstone's mark.
+/// Maximum length of a record key: two numbers of eight bytes, a separator, and the mark of a
+/// tombstone.
 const RECORD_KEY_MAX: usize = 18;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +21,7 @@ pub struct RecordKey {
 }
 
 impl RecordKey {
-    /// The key that the first `len` of these bytes are.
+    /// Returns the key that consists of the first `len` bytes. Panics if `len` is more than 18.
     pub fn from_prefix(bytes: [u8; RECORD_KEY_MAX], len: u8) -> RecordKey {
         assert!(usize::from(len) <= RECORD_KEY_MAX, "a record key of {len} bytes");
         RecordKey { bytes, len }
@@ -32,7 +34,8 @@ impl RecordKey {
         Ok(RecordKey { bytes, len: key.len() as u8 })
     }
 
-    /// `key`, if it may follow `last`: records come in rising order.
+    /// Returns `key` as a record key. Fails if `key` is not above `last`, because records must be
+    /// in ascending order, or if `key` is too long.
     pub(crate) fn checked_after(key: &[u8], last: Option<&RecordKey>) -> Result<RecordKey> {
         match last {
             Some(last) if *key <= **last => Err(Error::OutOfOrder {

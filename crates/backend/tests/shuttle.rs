@@ -1,15 +1,18 @@
-//! Era clearlane under a model checker: applier, committer and readers in thousands of orders.
+//! Runs era clearlane under a model checker. A writer, a committer and two readers run in thousands
+//! of different orders.
 //!
-//! `cargo test -p clearlane-backend --features shuttle --test shuttle`
+//! Run it with `cargo test -p clearlane-backend --features shuttle --test shuttle`.
 //!
-//! With the feature, every load and every replacement of the published pointer is a point where
-//! shuttle may switch to another task; it runs them one at a time, in an order that a seed
-//! decides. The named locks and the engine stop a real thread, which would stop all tasks. So
-//! there is one applier and one committer, and neither finds a lock taken: the one that they share,
-//! over the removals, is held across no such point.
+//! With the feature `shuttle`, the model checker may switch to another task at every load and every
+//! replacement of the published pointer. It runs one task at a time, in an order that a seed
+//! decides.
 //!
-//! What tasks share besides is read and written in one go, so these are all the places at which
-//! their order can matter.
+//! The named locks and the engine block a real thread, which would block all tasks. So there is
+//! only one writer and one committer, and neither ever finds a lock taken. They share one lock,
+//! `removals`, but neither holds it at a point where tasks may be switched.
+//!
+//! All other shared data is read and written without a switch in between. So the order of tasks can
+//! matter only at loads and replacements of the pointer.
 
 #![cfg(feature = "shuttle")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
@@ -29,12 +32,13 @@ const SEED: u64 = 2;
 const BATCHES: Entry = 5;
 const COMMITS: usize = 2;
 const READS: usize = 3;
-/// How many switches the second scheduler plans for: bugs of few switches are found by it fast.
+/// Depth of the PCT scheduler: it changes the order of tasks at only a few points. So it quickly
+/// finds bugs that need few task switches.
 const PCT_DEPTH: usize = 3;
 
 fn run(scheduler: impl Scheduler + 'static, body: fn()) {
     let mut config = shuttle::Config::new();
-    // A registry of locks is built on the stack before it is moved.
+    // The stack is large, because a registry of locks is built on it before it is moved.
     config.stack_size = 1 << 20;
     shuttle::Runner::new(scheduler, config).run(body);
 }
@@ -54,8 +58,8 @@ struct Store {
 }
 
 impl Store {
-    /// Writes, and asks for the removal of each batch as soon as the next is there: often while
-    /// neither is durable.
+    /// Writes all batches. Requests the removal of each batch as soon as the next is visible, often
+    /// before either of them is durable.
     fn apply(&self) {
         for number in 1..=BATCHES {
             batches::write(&self.backend, number).unwrap();
@@ -111,7 +115,7 @@ fn readers_beside_an_applier_and_a_committer() {
     assert_ends_with_the_last_batch(&reopened);
 }
 
-/// All others were removed, and none of them came back.
+/// Asserts that all batches except the last were removed, and that no removed batch has reappeared.
 fn assert_ends_with_the_last_batch(backend: &SnapshotBackend<Entry>) {
     let seen = batches::inspect(&backend.begin_snapshot_read());
     assert_eq!((seen.oldest, seen.newest), (BATCHES, BATCHES));
@@ -127,16 +131,17 @@ fn readers_see_whole_states_in_orders_with_few_switches() {
     pct(2_000, readers_beside_an_applier_and_a_committer);
 }
 
-/// The protocol of the published pointer in small: what it shows, and two ways to replace it.
+/// A small version of the published pointer, with two ways to replace it.
 ///
-/// It is here to prove that the checks above have teeth: with the wrong way they must fail.
+/// It shows that the model checker finds a lost update: with the wrong way, the assertions in
+/// `publish_with` must fail.
 struct Pointer(Mutex<Arc<PublishedState>>);
 
 #[derive(Clone, Copy, Debug)]
 struct PublishedState {
-    /// Changed by the applier.
+    /// Only the writer changes this field.
     payload: u64,
-    /// Changed by the committer.
+    /// Only the committer changes this field.
     durable: u64,
 }
 
@@ -147,7 +152,8 @@ impl Pointer {
         Arc::clone(&self.0.lock().unwrap())
     }
 
-    /// As in the backend: made from the current one, and again if that has been replaced.
+    /// The backend's way: builds the new state from the current state. If the current state was
+    /// replaced before the new state is published, starts again.
     fn compare_and_swap(&self, next: &dyn Fn(PublishedState) -> PublishedState) {
         loop {
             let current = self.load();
@@ -160,7 +166,7 @@ impl Pointer {
         }
     }
 
-    /// The planted bug: what is stored was made from one that may be old by now.
+    /// The planted bug: the new state may be built from a state that is out of date.
     fn store_stale(&self, next: &dyn Fn(PublishedState) -> PublishedState) {
         let replacement = Arc::new(next(*self.load()));
         *self.0.lock().unwrap() = replacement;

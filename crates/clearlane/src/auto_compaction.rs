@@ -1,13 +1,15 @@
-//! What a member does by itself: compactions that no client asks for.
+//! Auto-compaction: compactions that a member makes by itself, without a client's request.
 //!
-//! When to compact, and at which revision, is [decided](clearlane_mvcc::auto_compaction) elsewhere.
-//! Only the leader compacts; the others record revisions, too, so that the next leader has them.
+//! The [policy](clearlane_mvcc::auto_compaction) decides when to compact, and at which revision.
+//! Only the leader compacts. The other members also record revisions, so that the next leader has
+//! them.
 
 use std::convert::Infallible;
 
 use clearlane_mvcc::AutoCompaction;
 use clearlane_proto::etcdserverpb::CompactionRequest;
-use clearlane_server::{RequestError, Server, apply};
+use clearlane_replica::{RequestError, apply};
+use clearlane_server::Server;
 use tokio::time::{Instant, sleep_until};
 
 pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> Infallible {
@@ -26,7 +28,7 @@ pub async fn run_auto_compaction(member: Server, mut policy: AutoCompaction) -> 
                 tracing::info!(revision, "completed auto compaction");
                 policy.compacted(revision);
             }
-            // Another compaction was faster.
+            // Another compaction has already reached this revision.
             Err(RequestError::Rejected(apply::RequestRejection::Compacted)) => {
                 policy.compacted(revision)
             }

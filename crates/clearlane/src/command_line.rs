@@ -1,7 +1,7 @@
-//! The command line of the program: a member's flags, or a tool with its own.
+//! The command line of the program: the flags of a member, or a tool with its own flags.
 //!
-//! One clap command is built from the [table] of flags and the tools. It reads the command line,
-//! and prints the help, the man page and the completions.
+//! One clap command is built from the [table] of flags and from the tools. It parses the command
+//! line and prints the help, the man page and the completions.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,7 +22,7 @@ pub enum Invocation {
 
 const AFTER_HELP: &str = "\
 Each flag is also an environment variable: ETCD_NAME for --name. Durations: 100ms, 1h30m. \
-NOT HONOURED: the flag is accepted and has no effect.";
+NOT HONOURED, NOT YET: the flag is accepted and has no effect.";
 
 pub(crate) fn command() -> Command {
     let about = "A key-value store with etcd's API; without a command, starts a member";
@@ -40,7 +40,8 @@ pub(crate) fn command() -> Command {
     })
 }
 
-/// The command line is without the program's name. `open` reads the config file, if one is named.
+/// Reads a command line. `arguments` must not contain the program's name. `open` reads the config
+/// file, if one is named.
 pub fn read(
     arguments: &[OsString],
     environment: &[(OsString, OsString)],

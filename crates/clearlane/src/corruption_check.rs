@@ -1,10 +1,14 @@
-//! When members are compared: the clock, the questions to the other members, and the alarm. What is
-//! compared, and which member is wrong then, is in [`clearlane_server::corruption`]. The three
-//! checks are described in `docs/maintenance.md`: at the start of a member with data, periodically
-//! at the leader, and at the leader behind compactions.
+//! Corruption checks: when members are compared, the requests to the other members, and the alarm.
 //!
-//! A hash reads the whole store, on a thread of its own and over a view: reads and writes do not
-//! wait for it, except in the [old eras](clearlane_backend), as in etcd.
+//! The module [`corruption`](clearlane_server::observe::corruption) defines the values that are
+//! compared, and decides which member is corrupt. There are three checks, described in
+//! `docs/maintenance.md`: at the start of a member with data, periodically on the leader, and on
+//! the leader after compactions.
+//!
+//! For the periodic check, a separate thread computes the hash from a snapshot of the whole store.
+//! Reads and writes do not wait for this thread, except in the [old eras](clearlane_backend), as in
+//! etcd. For the check at the start, the main thread computes the hash. For the third check, the
+//! compactions have computed the hashes.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,25 +17,29 @@ use clearlane_mvcc::HashKv;
 use clearlane_net::tls::Dialer;
 use clearlane_peer::hash_kv;
 use clearlane_proto::etcdserverpb::AlarmType;
-use clearlane_server::corruption::{
+use clearlane_replica::{RequestError, alarms};
+use clearlane_server::Server;
+use clearlane_server::observe::checksums;
+use clearlane_server::observe::corruption::{
     HashCheckResult, MemberHash, PeerHash, PeriodicCheck, compare_compaction_hashes,
     count_mismatches,
 };
 use clearlane_server::threads::ServerThreads;
-use clearlane_server::{RequestError, Server, alarms, checksums};
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
-/// etcd's time for a request: 5 s, and two election time-outs.
+/// Time limit of a request to another member, without the two election timeouts that
+/// [`peer_timeout`] adds. The sum equals etcd's limit.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorruptionChecks {
-    /// Before this member serves.
+    /// If true, a member that starts with data compares its hash with the hashes of the other
+    /// members before it serves clients.
     pub is_initial: bool,
-    /// `None`: off.
+    /// The interval of the periodic check. `None` if it is off.
     pub periodic: Option<Duration>,
-    /// `None`: off.
+    /// The interval of the check of compaction hashes. `None` if it is off.
     pub after_compactions: Option<Duration>,
 }
 
@@ -39,7 +47,10 @@ fn peer_timeout(node: &ServerThreads) -> Duration {
     REQUEST_TIMEOUT + 2 * node.election_timeout()
 }
 
-/// The error ends the member.
+/// Compares this member's hash with the hashes of the other members. Fails if a hash differs, if
+/// this member's own hash cannot be computed, or if the requests cannot be started. A member that
+/// does not respond, or has another compact revision, is skipped. If this function fails, this
+/// member ends.
 pub fn initial_check(
     node: &ServerThreads,
     peer_urls: &[String],
@@ -66,7 +77,8 @@ pub fn initial_check(
     Ok(())
 }
 
-/// Only while this member leads.
+/// At each interval, compares the hashes of all members if this member is the leader, and raises an
+/// alarm for a corrupt member.
 pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible {
     let id = format!("{:x}", member.threads().metadata().node_id);
     tracing::info!("local-member-id" = id, interval = ?every, "enabled corruption checking");
@@ -83,11 +95,14 @@ pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible 
     }
 }
 
-/// The member that differs, if any.
+/// Returns the ID of a corrupt member, or `None`. The leader itself is corrupt if its hash of the
+/// same revision and compact revision has changed between two reads. Fails if the leader's hash
+/// cannot be computed, or if the linearizable read fails.
 async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     let before = local_hash(member).await?.hash_kv;
     let others = peer_hashes(member, before.hash_revision).await;
-    // What the others have applied is agreed on, and from here on this member has it, too.
+    // The revisions that the others have applied are committed. After this linearizable read, this
+    // member has applied them as well.
     let fresh = timeout(peer_timeout(member.threads()), member.linearizable_read_notify()).await;
     fresh.unwrap_or(Err(RequestError::TimedOut))?;
     let after = local_hash(member).await?;
@@ -95,7 +110,8 @@ async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     Ok(PeriodicCheck { leader, before, after, others: &others }.find_corrupt_member())
 }
 
-/// Checks what compactions have left, while this member leads.
+/// At each interval, compares the hashes of compactions if this member is the leader, and raises
+/// alarms for corrupt members. Compactions up to the last conclusive comparison are skipped.
 pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallible {
     let mut checked = 0;
     loop {
@@ -106,8 +122,9 @@ pub async fn run_compaction_checks(member: Server, every: Duration) -> Infallibl
     }
 }
 
-/// Goes from the newest compaction to older ones until all members could be compared. The revision
-/// at which that was is returned, or 0.
+/// Compares the members' hashes of compactions above revision `checked`, the newest first, until
+/// one comparison is conclusive. Raises alarms for corrupt members. Returns the revision of the
+/// compaction with the conclusive comparison, or 0 if there was none.
 async fn compaction_check(member: &Server, checked: i64) -> i64 {
     let hashes = member.threads().store().compaction_hashes();
     let unchecked: Vec<HashKv> =
@@ -136,14 +153,15 @@ async fn compaction_check(member: &Server, checked: i64) -> i64 {
     found
 }
 
-/// At the newest revision.
+/// Returns this member's hash at its newest revision.
 async fn local_hash(member: &Server) -> Result<MemberHash, RequestError> {
     let store = member.threads().store();
     let work = tokio::task::spawn_blocking(move || checksums::hash_kv(&*store, 0));
     work.await.map_err(|_| RequestError::Stopped)?
 }
 
-/// Asks all at once.
+/// Requests the hash at `revision` from all other members at once, and returns their responses or
+/// errors. Returns an empty list if the clients for the other members are not set.
 async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     let node = member.threads();
     let (Some(others), own) = (node.peer_clients(), node.metadata().node_id) else {
@@ -158,7 +176,8 @@ async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     join_all(asked).await
 }
 
-/// If the alarm gets lost, the next check raises it again.
+/// Raises the alarm CORRUPT for a member, unless it is already raised. If the proposal fails, the
+/// next check tries again.
 async fn raise_corrupt_alarm(member: &Server, suspect: u64) {
     if member.threads().alarms().is_raised_by(suspect, AlarmType::Corrupt) {
         return;

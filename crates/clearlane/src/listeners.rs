@@ -1,13 +1,15 @@
-//! The ports and sockets of clients, of members, and for metrics.
+//! The ports and sockets for clients, for members, and for metrics.
 //!
-//! All are bound first: a port in use is reported before a certificate is made, and that before
-//! data is opened. No client is let in before all of it is there.
+//! All ports and sockets are bound first. So a port in use is reported before certificates are
+//! created, and a certificate error is reported before data is opened. Connections are accepted
+//! only after all of these steps have succeeded. There is one exception: while a member without
+//! data waits for its identity, its peer port replies to other members.
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use clearlane_net::listener::{BindAddress, ListenAddress, Listener};
+use clearlane_net::listener::{BindAddress, ListenAddress, Listener, bind_tcp};
 use clearlane_net::tls::{Dialer, Error, FlagPath, TlsAcceptor, TlsInfo};
 
 use crate::config::Config;
@@ -31,15 +33,18 @@ pub(crate) enum BindError {
 
 impl Listeners {
     pub(crate) fn bind(config: &Config) -> Result<Listeners, BindError> {
-        let mut clients = bind("listen-client-urls", &config.listen_clients, Listener::bind)?;
+        let listen = |at: &BindAddress| Listener::bind_port(at, config.shares_ports);
+        let mut clients = bind("listen-client-urls", &config.listen_clients, listen)?;
         let more = &config.listen_clients_http;
-        clients.extend(bind("listen-client-http-urls", more, Listener::bind)?);
-        let peers = bind("listen-peer-urls", &config.listen_peers, Listener::bind)?;
+        clients.extend(bind("listen-client-http-urls", more, listen)?);
+        let peers = bind("listen-peer-urls", &config.listen_peers, listen)?;
+        let bind_port = |at: &BindAddress| bind_port(at, config.shares_ports);
         let metrics = bind("listen-metrics-urls", &config.http.listen_metrics, bind_port)?;
         let addresses = config.listen_clients.iter().chain(more).chain(&config.http.listen_metrics);
         let for_clients = tls_acceptor("client", &config.tls.clients, addresses, config)?;
         let for_peers =
             tls_acceptor("peer", &config.tls.peers, config.listen_peers.iter(), config)?;
+        check_own_certificate(config)?;
         let with_tls = |bound: Vec<(Listener, &ListenAddress)>, tls: &Option<Arc<TlsAcceptor>>| {
             let listeners = bound.into_iter().map(|(listener, at)| match tls {
                 Some(tls) if at.is_secure => listener.with_tls(Arc::clone(tls), at.is_plain),
@@ -54,7 +59,7 @@ impl Listeners {
             clients: with_tls(clients, &for_clients),
             peers: with_tls(peers, &for_peers),
             metrics: metrics.collect(),
-            dialer: peer_dialer(config)?,
+            dialer: peer_dialer(config)?.with_rules(config.peer_connections),
         })
     }
 }
@@ -71,16 +76,16 @@ fn bind<'c, L>(
     bound.collect()
 }
 
-fn bind_port(address: &BindAddress) -> io::Result<TcpListener> {
+fn bind_port(address: &BindAddress, is_shared: bool) -> io::Result<TcpListener> {
     let BindAddress::Tcp(address) = address else {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "a port is wanted, not a socket"));
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "it must be a port, not a socket"));
     };
-    let listener = TcpListener::bind(address)?;
+    let listener = bind_tcp(*address, is_shared)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// `None` if no listener needs it.
+/// Creates the TLS acceptor of an endpoint. Returns `None` if no listener of the endpoint uses TLS.
 fn tls_acceptor<'e>(
     endpoint: &'static str,
     info: &TlsInfo,
@@ -106,7 +111,20 @@ fn tls_acceptor<'e>(
     Ok(Some(Arc::new(acceptor)))
 }
 
-/// With TLS if another member's address may need it.
+/// Checks the certificate of `--client-cert-file`, which is not used later. In etcd, the gateway
+/// for HTTP requests uses this certificate for calls to its own member. Clearlane makes no such
+/// calls. A pair of files that etcd rejects is rejected here as well.
+fn check_own_certificate(config: &Config) -> Result<(), Error> {
+    let client_certificate = config.tls.clients.client_certificate.clone();
+    if client_certificate.is_some() {
+        let info = TlsInfo { client_certificate, ..TlsInfo::default() };
+        Dialer::new(&info, &config.tls.protocol)?;
+    }
+    Ok(())
+}
+
+/// Creates the dialer for other members. It has TLS if a certificate, a self-signed certificate or
+/// an authority is configured for members, or if `--initial-cluster` has an address with TLS.
 fn peer_dialer(config: &Config) -> Result<Dialer, Error> {
     let info = &config.tls.peers;
     let has_files = info.server_certificate.is_some()

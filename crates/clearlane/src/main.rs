@@ -1,4 +1,4 @@
-//! The server, and what can be done with its data.
+//! The program `clearlane`: the server, and tools for its data.
 
 use std::process::ExitCode;
 

@@ -1,29 +1,34 @@
-//! What the process sets for itself before it opens its data: how many files may be open, which
-//! rights new files have, and whether a crash writes memory to disk.
+//! Limits that the process sets for itself before it opens its data: the number of open files, the
+//! mode of new files, whether a crash writes memory to disk, and whether memory is locked.
 //!
-//! A connection is a file. With none left, a new segment of the log could not be opened, and a
-//! member stops when its log fails. So connections get all but [some](reserved_files).
+//! Each connection uses one open file. If connections used all files, the member could not open a
+//! new segment of its log, and would stop. So connections of clients get all files except [a
+//! reserve](reserved_files). If the limit of open files is very low, clients get a quarter of the
+//! files, and the reserve is smaller.
 
 use clearlane_rpc::{http, serve};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 
-/// etcd refuses to start with no more.
+/// As in etcd, a member does not start if the limit of open files is this number or less.
 const FILES_MIN: usize = 150;
-/// For the log, the store, and connections to other members.
+/// Number of files reserved for the log, the store, and the connections to other members.
 const OWN_FILES: usize = 160;
-/// With the one for handshakes before it, and what each runtime waits with.
+/// Number of files reserved for each network thread. The number includes the files of its handshake
+/// thread, and the files with which each runtime waits for events.
 const FILES_PER_NET_THREAD: usize = 12;
 
-/// How many connections of clients there may be.
+/// Limits on the number of client connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllowedConnections {
     pub(crate) max: usize,
-    /// Without `--max-connections`: each takes memory, too.
+    /// The limit if `--max-connections` is not set: `max`, but at most
+    /// [`CONNECTIONS_MAX`](serve::CONNECTIONS_MAX), because each connection also takes memory.
     pub(crate) default: usize,
 }
 
-/// Raises the limit of open files. The error is a limit that no member can work with.
+/// Raises the limit of open files and returns how many connections it allows. Fails if the limit is
+/// [`FILES_MIN`] or less.
 pub(crate) fn allowed_connections(
     net_threads: usize,
     metrics_ports: usize,
@@ -39,7 +44,7 @@ pub(crate) fn allowed_connections(
     Ok(connections_of(files, reserved_files(net_threads, metrics_ports)))
 }
 
-/// What the limit of clients' connections does not count.
+/// Number of files that client connections must leave free.
 fn reserved_files(net_threads: usize, metrics_ports: usize) -> usize {
     OWN_FILES
         + FILES_PER_NET_THREAD * net_threads
@@ -52,8 +57,9 @@ fn connections_of(files: usize, reserved: usize) -> AllowedConnections {
     AllowedConnections { max, default: max.min(serve::CONNECTIONS_MAX) }
 }
 
-/// As far as the system lets each process go, as Go does for etcd: the lower limit is meant for
-/// programs that cannot have more. Returns it, or `None` if there is none.
+/// Raises the limit of open files to the process's hard limit. Go does the same for etcd: the lower
+/// default is meant for programs that cannot handle more files. Returns the limit that now applies,
+/// or `None` if the number of open files is not limited.
 fn raise_open_files() -> Option<u64> {
     let limits = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limits.maximum, maximum: limits.maximum };
@@ -63,19 +69,48 @@ fn raise_open_files() -> Option<u64> {
     }
 }
 
-/// New files are for this user alone, and so are new directories and sockets.
+/// Locks the memory of the process, so that it is never swapped out, for `--memory-mlock`. Memory
+/// that the process allocates later is locked when it is first used.
+///
+/// If the system limits locked memory, allocations fail once the limit is reached. So any limit is
+/// an error, even a limit that would suffice at startup. A process with the capability
+/// `CAP_IPC_LOCK` has no limit.
+#[cfg(target_os = "linux")]
+pub(crate) fn lock_memory() -> Result<(), String> {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    use rustix::thread::{CapabilitySet, capabilities};
+    let may_lock_all =
+        capabilities(None).is_ok_and(|all| all.effective.contains(CapabilitySet::IPC_LOCK));
+    if let Some(bytes) = getrlimit(Resource::Memlock).current
+        && !may_lock_all
+    {
+        return Err(format!(
+            "--memory-mlock: the limit of locked memory is {bytes} bytes, and must be `unlimited`: \
+             raise it with `ulimit -l`, or LimitMEMLOCK= of systemd"
+        ));
+    }
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+        .map_err(|error| format!("--memory-mlock: {error}"))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn lock_memory() -> Result<(), String> {
+    Err("--memory-mlock: memory can be locked on Linux only".to_owned())
+}
+
+/// Makes new files, directories and sockets accessible to this user only.
 pub(crate) fn keep_files_private() {
     umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Without core files, keys and passwords do not reach a disk that way.
+/// Prevents core files, so that a crash writes no keys or passwords to disk.
 ///
-/// The limit is one byte: no file is that small, and Linux pipes a core of a process with that
-/// limit to no program either, which it does with a limit of zero.
+/// The limit is one byte, and no core file is that small. Linux pipes a core to a program even if
+/// the limit is zero, but not if the limit is one.
 pub(crate) fn prevent_core_files() {
     let none = Rlimit { current: Some(1), maximum: Some(1) };
     if setrlimit(Resource::Core, none).is_err() {
-        // The limit is lower already.
+        // The call fails if the hard limit is zero. Then only zero can be set.
         let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     }
 }
@@ -94,7 +129,7 @@ mod tests {
         };
         assert_eq!(of(1_048_576), (1_048_212, 65_536));
         assert_eq!(of(1024), (660, 660));
-        // With so few, members and metrics must not be asked for all that they may have.
+        // With so few files, clients get a quarter of them. The rest is smaller than the reserve.
         assert_eq!(of(256), (64, 64));
     }
 }

@@ -5,13 +5,14 @@
 //!                                                                            │
 //!            ┌───────────────────────────────────────────────────────────────┤
 //!   SIGTERM, SIGINT                     the member fails            a thread panics
-//!     transfer leadership, answer what    error, status 1             error, status 1
-//!     is under way, write the timeline,
+//!     transfer leadership, finish         error, status 1             error, status 1
+//!     open requests, write timeline,
 //!     end as by that signal (process 1: status 128 + its number)
 //! ```
 //!
-//! Errors in the flags are reported before a file is touched, and a port in use before data is
-//! opened. Tools wait for the line `ready to serve client requests`. A second signal does not wait.
+//! Errors in the flags are reported before any file is written. A port in use is reported before
+//! data is opened for writing; only the version of the store is checked earlier. Scripts wait for
+//! the log line `ready to serve client requests`. A second signal ends the process without waiting.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -20,7 +21,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{ExitCode, exit};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clearlane_backend::Era;
 use clearlane_net::listener::{BindAddress, ListenAddress, Listener};
@@ -37,11 +38,14 @@ use tokio::time::{sleep, timeout};
 use crate::command_line::{self, Invocation};
 use crate::config::{Config, LogFormat};
 use crate::data::{Identity, MemberConfig, OpenedMember};
+use crate::discovery::Discovery;
 use crate::listeners::{Listeners, MetricsListener};
 use crate::tools::ToolCall;
-use crate::{allocator, auto_compaction, corruption_check, logging, process_limits, timeline};
+use crate::{
+    allocator, auto_compaction, corruption_check, logging, process_limits, profiling, timeline,
+};
 
-/// The most, unless a flag says how many.
+/// Maximum number of network threads, unless a flag sets the number.
 const NET_THREADS_DEFAULT_MAX: usize = 4;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -67,11 +71,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// That the output is not read to its end is no error.
+/// Runs a tool. It is no error if the reader of the output closes the pipe early.
 fn run_tool(call: &ToolCall) -> ExitCode {
     let mut out = BufWriter::new(ToolOutput { is_closed: false });
     let done = call.run(&mut out);
-    // What was printed comes before the error.
+    // Flushes the output before an error is printed.
     let done = done.and(out.flush().map_err(BoxError::from));
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -80,7 +84,7 @@ fn run_tool(call: &ToolCall) -> ExitCode {
     }
 }
 
-/// The standard output, and whether its reader has gone.
+/// The standard output. It records whether its reader has closed the pipe.
 struct ToolOutput {
     is_closed: bool,
 }
@@ -101,7 +105,7 @@ impl Write for ToolOutput {
     }
 }
 
-/// A failed write is no error.
+/// Prints `text`. A failed write is ignored.
 fn print(text: &str) -> ExitCode {
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
@@ -114,25 +118,27 @@ fn print_error(words: &str, status: u8) -> ExitCode {
 
 struct RunningMember {
     threads: Arc<ServerThreads>,
-    /// Their clients are served once the member is ready.
+    /// The sockets for clients. They are served once the member is ready.
     client_listeners: Vec<Listener>,
     server: Option<RpcServer>,
     peers: Peers,
     metrics_listeners: Vec<MetricsListener>,
-    /// Bounds the transfer of leadership.
+    /// The time limit for the transfer of leadership.
     election_timeout: Duration,
-    /// `Some` if the member has listened to signals before its threads started.
+    /// The stop signals, if the process already listens to them because the member had to wait for
+    /// its identity. `None` if the member had data.
     signals: Option<StopSignals>,
 }
 
-/// SIGTERM and SIGINT, which stop the member.
+/// The signals SIGTERM and SIGINT, which stop the member.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    /// After this call, a signal no longer ends the process by itself.
+    /// Starts to listen to both signals. After this call, they no longer end the process by
+    /// themselves.
     fn listen() -> io::Result<StopSignals> {
         let terminate = signal(SignalKind::terminate())?;
         Ok(StopSignals { terminate, interrupt: signal(SignalKind::interrupt())? })
@@ -150,36 +156,63 @@ fn log_signal(kind: SignalKind) {
     tracing::info!(signal = kind.as_raw_value(), "received signal; shutting down");
 }
 
-/// A member that runs ends the process.
+/// Runs a member until it fails. A signal ends the process, so this function returns only errors.
 fn run_member(mut config: Config) -> Result<Infallible, BoxError> {
-    // The log's files have the rights that the operator's umask gives: other programs collect them.
+    // The log is opened before `set_process_limits` restricts the umask. So log files get their
+    // mode from the operator's umask: programs of other users may collect them. Files that log
+    // rotation creates later get their mode from the restricted umask.
     logging::start(&config.log)?;
     exit_on_panic();
     set_process_limits(&mut config)?;
-    // Not with its arguments: there may be a password among them.
-    tracing::info!(
-        version = maintenance::ETCD_VERSION,
-        clearlane = env!("CARGO_PKG_VERSION"),
-        pid = std::process::id(),
-        "starting a member"
-    );
+    log_settings(&config);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+    if config.serves_profiles {
+        Arc::make_mut(&mut config.rpc.http).profiles = Some(profiling::start());
+        tracing::info!(path = "/debug/pprof", "pprof is enabled");
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let error = match start_member(&mut config) {
         Ok(running) => runtime.block_on(supervise(running, config)),
         Err(error) => error,
     };
-    // In the log, too: standard error may have no reader.
+    // The error is also logged, because standard error may have no reader.
     tracing::error!(%error, "the member has ended");
     Err(error)
+}
+
+/// Logs the settings that an operator looks for first, under etcd's names. The full arguments are
+/// not logged, because they may contain a password.
+fn log_settings(config: &Config) {
+    let member = &config.member;
+    tracing::info!(
+        version = maintenance::ETCD_VERSION,
+        clearlane = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        name = member.name,
+        "data-dir" = %member.data_dir.display(),
+        era = %member.era,
+        "heartbeat-interval" = ?member.heartbeat,
+        "election-timeout" = ?member.election_timeout,
+        "snapshot-count" = member.replica.snapshot_count,
+        "snapshot-catchup-entries" = member.replica.catch_up_entries,
+        "quota-backend-bytes" = member.replica.quota_bytes,
+        "initial-advertise-peer-urls" = member.peer_urls.join(","),
+        "advertise-client-urls" = config.advertise_clients.join(","),
+        // As in etcd, this value is constant and does not depend on the flag with this name.
+        "v2-deprecation" = "write-only",
+        "starting a member"
+    );
 }
 
 fn set_process_limits(config: &mut Config) -> Result<(), BoxError> {
     process_limits::keep_files_private();
     if !config.core_files {
         process_limits::prevent_core_files();
+    }
+    if config.locks_memory {
+        process_limits::lock_memory()?;
     }
     let net_threads = net_thread_count(config);
     let connections_max = &mut config.rpc.connections.connections_max;
@@ -200,7 +233,8 @@ fn set_process_limits(config: &mut Config) -> Result<(), BoxError> {
 }
 
 fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
-    // Certificates are made in the data directory, and so may a timeline be.
+    // This check comes first, because the next steps may create files in the data directory:
+    // certificates and a timeline.
     config.member.check_store()?;
     if let Some(file) = &config.timeline {
         timeline::check_writable(file)?;
@@ -209,7 +243,9 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
     config.member.dialer = listeners.dialer;
     let member = &config.member;
     let had_data = member.has_data()?;
-    let (identity, signals) = ask_for_identity(member, &listeners.peers)?;
+    let (identity, signals) =
+        ask_for_identity(&mut config.member, config.discovery.as_ref(), &listeners.peers)?;
+    let member = &config.member;
     let OpenedMember { threads, transport } = member.open_as(identity)?;
     if config.timeline.is_some() {
         threads.trace().start(timeline::TRACE_EVENTS_MAX);
@@ -244,21 +280,32 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
     })
 }
 
-/// Asks the other members whether this one may start, if it has no data. A signal ends the process
-/// while it asks. After that the returned signals receive it.
+/// Finds the other members and asks them whether this member may start. During this wait, SIGTERM
+/// or SIGINT ends the process. Afterwards the returned `StopSignals` receive these signals. Does
+/// nothing, and returns no signals, if this member has data.
 fn ask_for_identity(
-    member: &MemberConfig,
+    member: &mut MemberConfig,
+    discovery: Option<&Discovery>,
     listeners: &[Listener],
 ) -> Result<(Option<Identity>, Option<StopSignals>), BoxError> {
     if member.has_data()? {
+        if discovery.is_some() {
+            tracing::warn!("discovery is ignored, because this member has data of its cluster");
+        }
         return Ok((None, None));
     }
-    // Connections to the waiting member end with this runtime.
+    // Connections to the waiting member end when this runtime is dropped.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = StopSignals::listen()?;
+        let ask = async {
+            if let Some(discovery) = discovery {
+                member.discover(discovery).await?;
+            }
+            Ok::<_, BoxError>(member.ask_for_identity(listeners).await?)
+        };
         tokio::select! {
-            identity = member.ask_for_identity(listeners) => Ok((identity?, Some(signals))),
+            identity = ask => Ok((identity?, Some(signals))),
             kind = signals.recv() => {
                 log_signal(kind);
                 end_by_signal(kind)
@@ -267,9 +314,10 @@ fn ask_for_identity(
     })
 }
 
-/// The other half of the cores has the log to write, the store, and what takes long to read. Fewer
-/// threads that have more to do are woken less often, and that is much of what a small request
-/// costs: in three members on two cores, a sixth to a quarter of it.
+/// Returns the number of network threads: by default half of the cores, up to four. The other cores
+/// serve the log, the store, and long reads. With fewer, busier threads there are fewer wake-ups,
+/// and wake-ups are a large part of the cost of a small request: a sixth to a quarter for three
+/// members on two cores.
 fn net_thread_count(config: &Config) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.net_threads {
@@ -278,7 +326,8 @@ fn net_thread_count(config: &Config) -> usize {
     }
 }
 
-/// On this thread.
+/// Spawns tasks on the calling thread that serve the metrics listeners. Fails if a listener cannot
+/// be registered with the runtime.
 fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Result<()> {
     for (listener, tls) in running.metrics_listeners.drain(..) {
         let at = listener.local_addr()?;
@@ -292,11 +341,15 @@ fn serve_metrics(running: &mut RunningMember, config: &Config) -> std::io::Resul
     Ok(())
 }
 
-/// On this thread.
+/// Starts the background tasks of a member on the calling thread.
 fn spawn_background_tasks(running: &RunningMember, config: &mut Config) {
     running.threads.watch_server().set_progress_interval(config.progress_interval);
     let member = Server::new(&running.threads, config.limits);
     tokio::spawn(member.requests().clone().run());
+    if config.advances_election {
+        let limit = config.peer_connections.read_timeout;
+        tokio::spawn(advance_first_election(Arc::clone(&running.threads), limit));
+    }
     if let Some(policy) = config.auto_compaction.take() {
         tokio::spawn(auto_compaction::run_auto_compaction(member.clone(), policy));
     }
@@ -308,7 +361,31 @@ fn spawn_background_tasks(running: &RunningMember, config: &mut Config) {
     }
 }
 
-/// Returns if the member has failed; a signal ends the process.
+/// Shortens the wait for the first election once a majority of the voters is connected, as in etcd.
+/// Does nothing if there is only one voter, if a leader is known earlier, or if no majority is
+/// connected within `limit`.
+async fn advance_first_election(threads: Arc<ServerThreads>, limit: Duration) {
+    const INTERVAL: Duration = Duration::from_millis(50);
+    let own = threads.metadata().node_id;
+    let give_up = Instant::now() + limit;
+    while threads.status().leader() == 0 && Instant::now() < give_up {
+        let members = threads.members();
+        let voters = members.iter().filter(|member| !member.is_learner);
+        let clients = threads.peer_clients();
+        let is_active =
+            |id| id == own || clients.is_some_and(|others| others.active_since(id).is_some());
+        let (active, all) = voters.fold((0, 0), |(active, all), voter| {
+            (active + usize::from(is_active(voter.id)), all + 1)
+        });
+        if all > 1 && active > all / 2 {
+            threads.advance_election();
+            return;
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Runs the member. Returns only if it has failed; a signal ends the process.
 async fn supervise(mut running: RunningMember, mut config: Config) -> BoxError {
     if let Err(error) = serve_metrics(&mut running, &config) {
         return error.into();
@@ -316,7 +393,7 @@ async fn supervise(mut running: RunningMember, mut config: Config) -> BoxError {
     spawn_background_tasks(&running, &mut config);
     let threads = Arc::clone(&running.threads);
     let stopped = wait_for_stop(running, &config).await;
-    // Also of a member that has failed: that may be why.
+    // The timeline of a failed member is also written, because it may show the cause.
     timeline::write(&threads, config.member.era, config.timeline.as_deref());
     match stopped {
         Ok(kind) => end_by_signal(kind),
@@ -324,8 +401,9 @@ async fn supervise(mut running: RunningMember, mut config: Config) -> BoxError {
     }
 }
 
-/// The sender of the signal finds the process ended by it. The system drops what process 1, as a
-/// container's is, sends to itself: its status says the same, as a shell does.
+/// Ends the process by the signal itself, so that the exit status shows this cause to the parent
+/// process. The system ignores signals that process 1, for example in a container, sends to itself.
+/// That process exits with the status that a shell uses for this signal.
 fn end_by_signal(kind: SignalKind) -> ! {
     if std::process::id() != 1 {
         let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
@@ -333,7 +411,7 @@ fn end_by_signal(kind: SignalKind) -> ! {
     exit(128 + kind.as_raw_value())
 }
 
-/// Returns when the member was told to stop, and has, or cannot go on.
+/// Returns the signal after the member has stopped, or an error if the member cannot continue.
 async fn wait_for_stop(
     mut running: RunningMember,
     config: &Config,
@@ -350,27 +428,27 @@ async fn wait_for_stop(
         kind = signals.recv() => kind,
         failed = failure.wait_for(Option::is_some) => return Err(match failed.as_deref() {
             Ok(Some(error)) => error.to_string().into(),
-            _ => "the member has gone".into(),
+            _ => "the member has stopped".into(),
         }),
     };
     log_signal(kind);
     tokio::select! {
         ended = shut_down(running) => ended?,
-        _ = signals.recv() => tracing::warn!("a second signal: not waiting"),
+        _ = signals.recv() => tracing::warn!("received a second signal; exiting without waiting"),
     }
     Ok(kind)
 }
 
-/// Serves clients once the member is published, as etcd does, and logs that. Before that it may
-/// have nothing of what its cluster has, if it has just joined, and would answer as if all were
-/// gone.
+/// Serves clients once the member is published, as in etcd, and logs that it is ready. A member
+/// that has just joined and is not published yet may have none of the cluster's data. Such a member
+/// would respond as if there were no keys.
 async fn serve_clients(
     running: &mut RunningMember,
     config: &Config,
 ) -> std::io::Result<Infallible> {
     let mut published = running.peers.published();
     if published.wait_for(|published| *published).await.is_err() {
-        // The member ends, and its failure is reported.
+        // The member is ending, and another task reports its failure.
         return std::future::pending().await;
     }
     let server = running.server.insert(RpcServer::start_on_listeners(
@@ -380,6 +458,7 @@ async fn serve_clients(
         config.limits,
         config.rpc.clone(),
     )?);
+    config.rpc.serving.log_start();
     for ListenAddress { address, is_plain, is_secure } in server.listen_addresses() {
         tracing::info!("ready to serve client requests");
         let traffic = "grpc+http";
@@ -398,7 +477,8 @@ async fn serve_clients(
         "advertise-client-urls" = config.advertise_clients.join(","),
         "now serving peer/client/metrics"
     );
-    // A log of JSON stays one: a program may read it, on a terminal too.
+    // The greeting is not JSON. So it is not printed if the log is in JSON, because a program may
+    // read standard error even if that is a terminal.
     if config.log.format == LogFormat::Console && std::io::stderr().is_terminal() {
         let text = greeting(server.listen_addresses(), &config.member.data_dir);
         let _ = std::io::stderr().write_all(text.as_bytes());
@@ -407,7 +487,7 @@ async fn serve_clients(
     std::future::pending().await
 }
 
-/// What a person at a terminal wants to know.
+/// Returns the text that is shown to a person at a terminal.
 fn greeting(addresses: &[ListenAddress], data_dir: &Path) -> String {
     let url = |listens: &ListenAddress| match &listens.address {
         BindAddress::Unix(path) => format!("unix://{}", path.display()),
@@ -425,7 +505,9 @@ fn greeting(addresses: &[ListenAddress], data_dir: &Path) -> String {
     )
 }
 
-/// Network threads end before the peers and the member, so that requests are answered.
+/// Transfers leadership and stops the member. Network threads stop before the peers and the member,
+/// so that open requests get their responses. The network threads wait for up to
+/// `RpcConfig::drain_timeout`, and then cut off the requests that are still open.
 async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     let RunningMember { threads, server, peers, election_timeout, .. } = running;
     if timeout(election_timeout, transfer_leadership(&threads)).await.is_err() {
@@ -442,7 +524,9 @@ async fn shut_down(running: RunningMember) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// So that no member waits for an election time-out.
+/// Transfers leadership to the voter that has been connected longest, so that no member waits for
+/// an election timeout. Does nothing if this member is not the leader, or if no other voter is
+/// connected. Has no time limit.
 async fn transfer_leadership(node: &ServerThreads) {
     let own = node.metadata().node_id;
     let members = node.members();
@@ -450,30 +534,31 @@ async fn transfer_leadership(node: &ServerThreads) {
     let heirs = members.iter().filter(|member| member.id != own && !member.is_learner);
     let longest = heirs.filter_map(|heir| connected(heir.id).map(|since| (since, heir.id))).min();
     let Some((_, heir)) = longest.filter(|_| node.status().leader() == own) else { return };
-    tracing::info!(to = format!("{heir:x}"), "handing leadership over");
+    tracing::info!(to = format!("{heir:x}"), "transferring leadership");
     let mut leadership = node.leadership();
     node.transfer_leader(heir);
-    // A node that has gone sends no more notifications, and there is nothing to wait for.
+    // If the node is closed, it sends no more notifications, and there is nothing to wait for.
     let _ = leadership.wait_for(|now| ![0, own].contains(&now.leader)).await;
-    // What the others forward to this one until they know the new leader is passed on.
+    // Other members forward requests to this member until they know the new leader. The member
+    // stays a little longer to pass those requests on.
     sleep(node.election_timeout() / 10).await;
 }
 
-/// A thread that panics ends the process: tasks would be caught by their runtime, and what they
-/// held would stay held.
+/// Ends the process if any thread panics. Otherwise the runtime would catch the panic of a task,
+/// and the task's locks and other resources would never be released.
 fn exit_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
-        let words = panic.payload_as_str().unwrap_or("without a word");
-        let thread = thread.name().unwrap_or("without a name");
+        let words = panic.payload_as_str().unwrap_or("no message");
+        let thread = thread.name().unwrap_or("unnamed");
         tracing::error!(thread, at, "a thread has panicked: {words}");
         let _ = print_error(&format!("thread {thread} has panicked at {at}: {words}"), 1);
         exit(1)
     }));
 }
 
-/// Does nothing if systemd has not set `NOTIFY_SOCKET`.
+/// Notifies systemd that the server is ready. Does nothing if `NOTIFY_SOCKET` is not set.
 fn notify_systemd() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));

@@ -1,16 +1,18 @@
-//! The file of `--timeline`: which thread waited for which in this process, for `clearlane-sim
-//! show`.
+//! The file of `--timeline`: which thread of this process waited for which other thread.
+//! `clearlane-sim show` displays it.
 //!
 //! ```text
 //!   start ─ recording ─ SIGUSR1 ─ file ─ not recording ─ SIGUSR1 ─ recording ─ SIGTERM ─ file
 //! ```
 //!
-//! [`TraceRecorder`](clearlane_server::trace::TraceRecorder) takes notes in memory, and keeps the
-//! newest; here they are gathered, and written when the recording ends. A file that is there is
-//! replaced as a whole, by a rename, so a reader does not find half of one.
+//! [`TraceRecorder`](clearlane_server::observe::trace::TraceRecorder) records events in memory and
+//! keeps the newest. This module gathers the events every 20 ms, and writes them to the file when
+//! the recording ends. An existing file is replaced by a rename, so a reader never finds an
+//! incomplete file.
 //!
-//! A signal, because a user that may send one may also stop the process. An address to ask would
-//! have to be defended, for it makes the server write a file.
+//! The recording is controlled by a signal, because a user who may send signals may also stop the
+//! process. An HTTP endpoint would need protection, because a request to it would make the server
+//! write a file.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -24,13 +26,14 @@ use clearlane_server::threads::ServerThreads;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
-/// Number of notes that are kept: requests, steps of workers, waits for locks and holds. About 30
-/// MB.
+/// Maximum number of recorded events: requests, steps of workers, waits for locks, and periods in
+/// which locks are held. The events take about 30 MB.
 pub const TRACE_EVENTS_MAX: usize = 200_000;
 
 const GATHER_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Called before anything else is done.
+/// Fails if `file` cannot be written, and creates it if it does not exist. The caller makes this
+/// check before the member starts.
 pub fn check_writable(file: &Path) -> io::Result<()> {
     let opened = OpenOptions::new().append(true).create(true).open(file);
     opened.map(drop).map_err(|error| {
@@ -38,7 +41,7 @@ pub fn check_writable(file: &Path) -> io::Result<()> {
     })
 }
 
-/// Returns only if SIGUSR1 cannot be handled.
+/// Starts and ends recordings on SIGUSR1. Returns only if the signal cannot be handled.
 pub async fn record_on_signal(
     node: &Arc<ServerThreads>,
     era: Era,
@@ -49,7 +52,7 @@ pub async fn record_on_signal(
         Err(error) => return error,
     };
     let Some(file) = file else {
-        // By default the signal would end the process.
+        // The signal is handled, because by default it would end the process.
         loop {
             toggle.recv().await;
             tracing::warn!("received SIGUSR1; without --timeline there is nothing to record");
@@ -62,7 +65,7 @@ pub async fn record_on_signal(
             _ = toggle.recv() => match node.trace().is_on() {
                 true => {
                     let (node, file) = (Arc::clone(node), file.to_owned());
-                    // One that panics has ended the process.
+                    // The result is ignored: a panic would already have ended the process.
                     let _ = tokio::task::spawn_blocking(move || write(&node, era, Some(&file))).await;
                 }
                 false => {
@@ -74,7 +77,8 @@ pub async fn record_on_signal(
     }
 }
 
-/// Ends the recording, if there is one.
+/// Ends the recording, and writes it to `file`. Writes nothing if no recording is running, or if
+/// `file` is `None`.
 pub fn write(node: &ServerThreads, era: Era, file: Option<&Path>) {
     let Some((file, recorded)) = file.zip(node.trace().stop()) else { return };
     let beside = file.with_added_extension("new");
@@ -88,7 +92,7 @@ pub fn write(node: &ServerThreads, era: Era, file: Option<&Path>) {
         Ok(()) => {
             tracing::info!(file = %file.display(), spans, forgotten, lost, "wrote the timeline");
         }
-        // The member goes on without the file.
+        // The error is only logged, because a member does not need its timeline.
         Err(error) => {
             tracing::error!(file = %file.display(), %error, "could not write the timeline");
         }

@@ -1,5 +1,6 @@
-//! Memory of the size of a page's buffer, which the program's allocator takes from a pool: into the
-//! pool and out of it, on several threads.
+//! Tests of the program's allocator. The allocator takes blocks that have exactly the size of a
+//! page buffer from a pool, and returns them to the pool when they are freed. The tests allocate,
+//! resize and free such blocks, also on several threads.
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +10,8 @@ use clearlane::allocator::Allocator;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// What is allocated as a page is, an `Arc<[u8]>` of 4,096 bytes.
+/// Number of bytes that are allocated for a page: an `Arc<[u8]>` of 4,096 bytes, with its two
+/// reference counts.
 const BUFFER_BYTES: usize = 4096 + 2 * size_of::<usize>();
 
 #[test]

@@ -1,5 +1,5 @@
-//! Values that are on the disk and not in memory: they are read by other threads than the network
-//! threads, and right.
+//! Tests reads of values that are on disk but not in memory. The reads must return the right
+//! values, and must not run on network threads.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -20,8 +20,8 @@ use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tonic::transport::{Channel, Endpoint};
@@ -39,7 +39,7 @@ fn value(number: u32) -> Vec<u8> {
     number.to_be_bytes().repeat(VALUE / 4)
 }
 
-/// The largest file that is not the log's.
+/// Returns the path of the store's file, the largest file outside the log.
 fn store_of(dir: &Path) -> PathBuf {
     let mut found = Vec::new();
     let mut left = vec![dir.to_owned()];
@@ -56,7 +56,7 @@ fn store_of(dir: &Path) -> PathBuf {
     found.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
 }
 
-/// Drops the cached pages of a file from memory, if the system lets it.
+/// Drops the cached pages of a file from memory. Returns false if the file system keeps them.
 fn forgets(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -65,7 +65,8 @@ fn forgets(path: &Path) -> bool {
     let into = &mut [IoSliceMut::new(&mut byte)];
     let answer = preadv2(&file, into, 0, ReadWriteFlags::NOWAIT);
     if answer != Err(Errno::AGAIN) {
-        // Past the harness, which shows what a test prints only if it fails.
+        // Writes directly to standard error, because the harness shows captured output only if the
+        // test fails.
         let words = format!("SKIPPED: no page of this file system was cold: {answer:?}\n");
         std::io::stderr().write_all(words.as_bytes()).unwrap();
     }
@@ -76,7 +77,7 @@ fn one(number: u32) -> RangeRequest {
     RangeRequest { key: key(number).into(), serializable: true, ..RangeRequest::default() }
 }
 
-/// As a plain range, as a sorted one, in a transaction.
+/// The number of ways to read: a plain range, a sorted range, and a range in a transaction.
 const WAYS: usize = 3;
 
 async fn read(client: &mut KvClient<Channel>, number: u32) -> Vec<u8> {
@@ -123,7 +124,7 @@ async fn what_is_cold_is_read_by_others() {
     if forgets(&store_of(dir.path())) {
         let cold = || node.metrics().uncached_reads.load(Ordering::Relaxed);
         let mut found = [0; WAYS];
-        // In an order that no system reads ahead in.
+        // The operating system does not read ahead for reads in this order.
         for number in (0..KEYS).map(|step| step * 67 % KEYS) {
             let before = cold();
             assert_eq!(read(&mut client, number).await, value(number), "key {number}");
@@ -131,7 +132,8 @@ async fn what_is_cold_is_read_by_others() {
         }
         assert!(found.iter().all(|found| *found > 0), "of each way so many were cold: {found:?}");
     }
-    // Its connection ends on this thread, and the server waits for that.
+    // The client's connection runs on this thread, and the server waits until the connection has
+    // ended. So the server is stopped on another thread.
     drop(client);
     tokio::task::spawn_blocking(|| server.stop()).await.unwrap().unwrap();
     node.stop();

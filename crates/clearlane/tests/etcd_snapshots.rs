@@ -1,8 +1,9 @@
-//! Snapshots between etcd and Clearlane, with etcd's own programs: what `etcdctl snapshot save`
-//! gets from one is restored by the other, which then serves the keys, leases and users. And what
-//! etcdutl says of a file or makes of a directory, our tools do.
+//! Tests of snapshots between etcd and Clearlane, with etcd's own programs. Each of the two servers
+//! restores a snapshot that `etcdctl snapshot save` has saved from the other server, and then
+//! serves the keys, leases and users in it. For the same file, Clearlane's tools must print the
+//! same status and hashes as etcdutl, and create a directory with the same contents.
 //!
-//! `.ci/etcd-snapshots` builds the programs and runs this.
+//! `tests/compat/former/run` builds the programs and runs these tests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,12 +32,12 @@ const USER: &str = "--user=root:secret";
 
 fn printed(output: Output, hint: &[&str]) -> String {
     let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (told, complaint) = (words(&output.stdout), words(&output.stderr));
-    assert!(output.status.success(), "{hint:?}: {told}{complaint}");
-    told
+    let (stdout, complaint) = (words(&output.stdout), words(&output.stderr));
+    assert!(output.status.success(), "{hint:?}: {stdout}{complaint}");
+    stdout
 }
 
-/// Runs one of etcd's programs; `name` is the variable that names it.
+/// Runs one of etcd's programs. The environment variable `name` contains its path.
 fn tool(name: &str, arguments: &[&str]) -> String {
     let program = std::env::var_os(name).unwrap_or_else(|| panic!("{name} names the program"));
     printed(Command::new(program).args(arguments).output().unwrap(), arguments)
@@ -47,7 +48,7 @@ fn etcdutl(arguments: &[&str]) -> String {
 }
 
 fn etcdctl(endpoint: &str, arguments: &[&str]) -> String {
-    // A login takes seconds in a program for development on a busy machine.
+    // The timeout is long: in a development build on a busy machine, a login takes seconds.
     let options = ["--command-timeout=60s", "--endpoints", endpoint];
     tool("CLEARLANE_ETCDCTL", &[&options[..], arguments].concat())
 }
@@ -60,7 +61,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Addresses that were free a moment ago.
+/// Returns URLs whose ports were free when this function checked them.
 fn free_urls<const N: usize>() -> [String; N] {
     let ports: [u16; N] = free_ports(N).unwrap().try_into().unwrap();
     ports.map(|port| format!("http://127.0.0.1:{port}"))
@@ -72,7 +73,7 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// Returns when it serves.
+    /// Starts etcd with this data directory. Returns once etcd serves clients.
     fn start(data: &Path, peer_url: &str) -> Etcd {
         let [client_url] = free_urls();
         let etcd = std::env::var_os("CLEARLANE_ETCD").expect("CLEARLANE_ETCD names etcd");
@@ -99,13 +100,13 @@ impl Etcd {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        // One that has ended cannot be told.
+        // The process may have ended already, so the result is ignored.
         let _ = kill(Pid::from_raw(self.process.id() as i32), Signal::SIGTERM);
         let _ = self.process.wait();
     }
 }
 
-/// Killed when it is dropped.
+/// A running member of Clearlane. Its process is killed when this value is dropped.
 struct Clearlane {
     _program: RunningProgram,
     client_url: String,
@@ -129,7 +130,8 @@ impl Clearlane {
     }
 }
 
-/// Keys with a past, a lease with a key, a user with a role; authentication is on at the end.
+/// Puts keys with a history, a lease with a key, and a user with a role. At the end it enables
+/// authentication.
 fn fill(endpoint: &str) {
     let ctl = |arguments: &[&str]| etcdctl(endpoint, arguments);
     for number in 0..30 {
@@ -150,7 +152,7 @@ fn fill(endpoint: &str) {
     ctl(&["auth", "enable"]);
 }
 
-/// What [`fill`] has put, of a server that may have more keys.
+/// Checks the data of [`fill`] on a server that may have more keys.
 fn check(endpoint: &str) {
     let ctl = |arguments: &[&str]| etcdctl(endpoint, &[arguments, &[USER]].concat());
     let keys = ctl(&["get", "--prefix", "key", "--print-value-only"]);
@@ -165,16 +167,16 @@ fn check(endpoint: &str) {
     assert!(ctl(&["user", "get", "guest"]).contains("Roles: reader"));
     let guest = "--user=guest:secret";
     assert_eq!(etcdctl(endpoint, &["get", "key01", guest]), "key01\nvalue21\n");
-    // It goes on from there.
+    // The restored server accepts more writes.
     ctl(&["put", "after", "the restore"]);
     assert_eq!(ctl(&["get", "after"]), "after\nthe restore\n");
 }
 
 fn hash_kv(endpoint: &str, revision: i64) -> (Value, Value) {
     let revision = format!("--rev={revision}");
-    let told = etcdctl(endpoint, &["endpoint", "hashkv", &revision, USER, "-w", "json"]);
-    let told: Value = serde_json::from_str(&told).unwrap();
-    let hash = &told[0]["HashKV"];
+    let output = etcdctl(endpoint, &["endpoint", "hashkv", &revision, USER, "-w", "json"]);
+    let output: Value = serde_json::from_str(&output).unwrap();
+    let hash = &output[0]["HashKV"];
     (hash["hash"].clone(), hash["compact_revision"].clone())
 }
 
@@ -182,7 +184,7 @@ fn save(endpoint: &str, file: &Path) {
     etcdctl(endpoint, &["snapshot", "save", text(file), USER]);
 }
 
-/// The status as both programs print it, of which the revision is returned.
+/// Checks that both programs print the same status of a file. Returns the revision in the status.
 fn compare_status(file: &Path) -> i64 {
     for format in ["simple", "json", "table", "fields"] {
         let arguments = ["snapshot", "status", text(file), "-w", format];
@@ -192,7 +194,7 @@ fn compare_status(file: &Path) -> i64 {
     serde_json::from_str::<Value>(&status).unwrap()["revision"].as_i64().unwrap()
 }
 
-/// Puts keys until the work is done.
+/// Puts keys until `work` returns.
 fn while_it_is_written(endpoint: &str, work: impl FnOnce()) {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -214,7 +216,7 @@ fn while_it_is_written(endpoint: &str, work: impl FnOnce()) {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+#[ignore = "needs etcd: run tests/compat/former/run"]
 fn etcd_goes_on_with_what_clearlane_has_saved() {
     for engine in ["bolt", "sled", "memory"] {
         let dir = tempfile::tempdir().unwrap();
@@ -222,7 +224,8 @@ fn etcd_goes_on_with_what_clearlane_has_saved() {
         let flag = format!("--engine={engine}");
         let member = Clearlane::start(&dir.path().join("ours"), &[&flag]);
         let endpoint = &member.client_url;
-        // Authentication is on at the end of `fill`, and the writer has no user.
+        // `fill` enables authentication at its end, and the writer has no user. So the writer runs
+        // before `fill`.
         while_it_is_written(endpoint, || {
             files[..2].iter().for_each(|file| {
                 etcdctl(endpoint, &["snapshot", "save", text(file)]);
@@ -264,14 +267,15 @@ fn etcd_goes_on_with_what_clearlane_has_saved() {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+#[ignore = "needs etcd: run tests/compat/former/run"]
 fn clearlane_goes_on_with_what_etcd_has_saved() {
     let dir = tempfile::tempdir().unwrap();
     let [peer_url] = free_urls();
     let data = dir.path().join("etcd");
     let etcd = Etcd::start(&data, &peer_url);
     fill(&etcd.client_url);
-    // The meta pages of every second one lie the other way round.
+    // Between the two files there is one commit. So if the newer meta page is page 0 in one file,
+    // it is page 1 in the other.
     let saved = ["saved0", "saved1"].map(|name| dir.path().join(name));
     let mut hash = None;
     for file in &saved {
@@ -293,28 +297,29 @@ fn clearlane_goes_on_with_what_etcd_has_saved() {
         let ours = dir.path().join(format!("{engine}{}", more.len()));
         let ours = ours.with_added_extension(file.file_name().unwrap());
         let flags = ["--data-dir", text(&ours), "--engine", engine];
-        let told = clearlane(&[&["snapshot", "restore", text(file)][..], &flags, more].concat());
+        let output = clearlane(&[&["snapshot", "restore", text(file)][..], &flags, more].concat());
         let is_bumped = more.len() > 1;
         let last = compare_status(file) + if is_bumped { 1_000 } else { 0 };
-        assert_eq!(told, format!("restored {} at revision {last}\n", ours.display()));
+        assert_eq!(output, format!("restored {} at revision {last}\n", ours.display()));
         let member = Clearlane::start(&ours, &[&format!("--engine={engine}")]);
         if last == revision {
             assert_eq!(Some(hash_kv(&member.client_url, last)), hash);
         }
         check(&member.client_url);
-        // And what it saves then is whole.
+        // A snapshot that the restored member saves is intact.
         let again = ours.with_added_extension("again");
         save(&member.client_url, &again);
         compare_status(&again);
     }
 }
 
-/// What both programs print of a file at each revision, or the last lines of their errors.
+/// Runs `hashkv` of both programs on a file, at revisions that exist and at revisions that do not.
+/// Compares the exit codes, and the outputs or the last lines of the errors.
 fn compare_hashes(file: &Path) {
     let run = |mut program: Command, arguments: &[&str]| {
         let Output { status, stdout, stderr } = program.args(arguments).output().unwrap();
-        let told = String::from_utf8(if status.success() { stdout } else { stderr }).unwrap();
-        (status.code(), told)
+        let output = String::from_utf8(if status.success() { stdout } else { stderr }).unwrap();
+        (status.code(), output)
     };
     let etcdutl = std::env::var_os("CLEARLANE_ETCDUTL").unwrap();
     let compact_revision = 12;
@@ -340,7 +345,7 @@ fn compare_hashes(file: &Path) {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+#[ignore = "needs etcd: run tests/compat/former/run"]
 fn hashes_of_files_are_those_of_etcdutl() {
     let dir = tempfile::tempdir().unwrap();
     let [peer_url] = free_urls();
@@ -362,7 +367,7 @@ fn hashes_of_files_are_those_of_etcdutl() {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+#[ignore = "needs etcd: run tests/compat/former/run"]
 fn clearlane_goes_on_with_a_revision_that_etcdutl_has_bumped() {
     let dir = tempfile::tempdir().unwrap();
     let [peer_url] = free_urls();
@@ -374,7 +379,8 @@ fn clearlane_goes_on_with_a_revision_that_etcdutl_has_bumped() {
         save(&etcd.client_url, &saved);
     }
     let mut saved = saved;
-    // The second time there is a record of the first.
+    // In the second round, the file already contains the record that raised the revision in the
+    // first round.
     for round in 1..=2 {
         let bumped = compare_status(&saved) + 1_000;
         let data = dir.path().join(format!("bumped{round}"));
@@ -383,9 +389,9 @@ fn clearlane_goes_on_with_a_revision_that_etcdutl_has_bumped() {
         let file = data.join("member/snap/db");
         for rev in ["--rev=0", &format!("--rev={bumped}")] {
             let arguments = ["hashkv", text(&file), rev];
-            let told = clearlane(&arguments);
-            assert_eq!(told, etcdutl(&arguments));
-            assert!(told.ends_with(&format!(", {bumped}, {bumped}\n")), "{told}");
+            let output = clearlane(&arguments);
+            assert_eq!(output, etcdutl(&arguments));
+            assert!(output.ends_with(&format!(", {bumped}, {bumped}\n")), "{output}");
         }
         let member = Clearlane::start(&data, &[]);
         check(&member.client_url);
@@ -406,7 +412,8 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Hash, revision, keys and version. The sizes differ: Clearlane adds its checksums.
+/// Returns hash, revision, number of keys and version of a member's store. The sizes are left out
+/// because they differ: Clearlane adds checksums.
 fn contents(data: &Path) -> [Value; 4] {
     let file = data.join("member/snap/db");
     let status = etcdutl(&["snapshot", "status", text(&file), "-w", "json"]);
@@ -415,7 +422,7 @@ fn contents(data: &Path) -> [Value; 4] {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+#[ignore = "needs etcd: run tests/compat/former/run"]
 fn a_migration_is_that_of_etcdutl() {
     let dir = tempfile::tempdir().unwrap();
     let [peer_url] = free_urls();
@@ -431,12 +438,12 @@ fn a_migration_is_that_of_etcdutl() {
         {
             let flags = |data| ["migrate", "--data-dir", data, "--target-version", to];
             assert_eq!(etcdutl(&flags(text(by_them))), "");
-            let told = clearlane(&flags(text(by_us)));
-            assert_eq!(told.lines().count(), 1, "{told}");
+            let output = clearlane(&flags(text(by_us)));
+            assert_eq!(output.lines().count(), 1, "{output}");
             assert_eq!(contents(by_us), contents(by_them), "{to}");
             assert_eq!(contents(by_us)[3], version);
         }
-        // Both refuse it, and leave the directory as it was.
+        // Both programs reject version 3.8, and leave the directory unchanged.
         let etcdutl = std::env::var_os("CLEARLANE_ETCDUTL").unwrap();
         for (mut tool, data) in [(Command::new(etcdutl), by_them), (program(&[]), by_us)] {
             let before = contents(data);
@@ -448,7 +455,7 @@ fn a_migration_is_that_of_etcdutl() {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+#[ignore = "needs etcd: run tests/compat/former/run"]
 fn both_serve_a_bumped_revision_of_either() {
     let dir = tempfile::tempdir().unwrap();
     let [peer_url] = free_urls();
@@ -460,7 +467,8 @@ fn both_serve_a_bumped_revision_of_either() {
     drop(etcd);
     let last = compare_status(&file) + 1_000;
     let cluster = format!("default={peer_url}");
-    // etcd's program bumps nothing without the mark.
+    // Without `--mark-compacted`, etcdutl does not raise the revision. So in the second round only
+    // Clearlane restores the file.
     for (marks, restorers) in [("--mark-compacted=true", 0..2), ("--mark-compacted=false", 1..2)] {
         let mut hashes = Vec::new();
         for (restores, serves) in restorers.flat_map(|restores| [(restores, 0), (restores, 1)]) {
@@ -487,7 +495,7 @@ fn both_serve_a_bumped_revision_of_either() {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-snapshots"]
+#[ignore = "needs etcd: run tests/compat/former/run"]
 fn three_members_begin_with_one_file_of_etcd() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("saved");

@@ -1,8 +1,8 @@
-//! etcd's own tools read the store's file of a member: `etcdutl hashkv`, `etcdutl snapshot status`
-//! and `etcd-dump-db`, and `bbolt check`.
+//! Tests that etcd's tools can read the store's file of a member: `etcdutl hashkv`, `etcdutl
+//! snapshot status`, `etcd-dump-db` and `bbolt check`.
 //!
-//! `.ci/bbolt` builds them and runs this. More transactions: `CLEARLANE_TXNS=10000 .ci/bbolt`.
-//! Other ones: `CLEARLANE_SEED=7`.
+//! `tests/compat/bbolt/run` builds the tools and runs these tests. `CLEARLANE_TXNS=10000` sets the
+//! number of transactions, and `CLEARLANE_SEED=7` makes different ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]
@@ -28,8 +28,8 @@ use clearlane_proto::etcdserverpb::{
     AuthUserAddRequest, CompactionRequest, DefragmentRequest, DeleteRangeRequest, HashKvRequest,
     LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RequestOp, TxnRequest,
 };
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tonic::transport::{Channel, Endpoint};
@@ -44,7 +44,7 @@ fn number_or(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Runs one of the tools; `name` is the variable that names it.
+/// Runs one of the tools. The environment variable `name` contains its path.
 fn tool(name: &str, arguments: &[&str], input: &str) -> String {
     let program = std::env::var_os(name).unwrap_or_else(|| panic!("{name} names the program"));
     let mut command = Command::new(program);
@@ -53,9 +53,9 @@ fn tool(name: &str, arguments: &[&str], input: &str) -> String {
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let words = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let (told, complaint) = (words(output.stdout), words(output.stderr));
-    assert!(output.status.success(), "{name} {arguments:?}: {told}{complaint}");
-    told
+    let (stdout, complaint) = (words(output.stdout), words(output.stderr));
+    assert!(output.status.success(), "{name} {arguments:?}: {stdout}{complaint}");
+    stdout
 }
 
 struct Clients {
@@ -145,7 +145,7 @@ impl Clients {
     }
 
     async fn puts_of_one_transaction(&mut self, rng: &mut StdRng) {
-        // A key may be put once in a transaction.
+        // A transaction may put each key only once.
         let first = rng.random_range(0..200);
         let puts = (first..first + rng.random_range(1..20)).map(|number| {
             let put = PutRequest {
@@ -165,7 +165,7 @@ fn key(rng: &mut StdRng) -> Vec<u8> {
     format!("key{:04}", rng.random_range(0..300)).into_bytes()
 }
 
-/// Compares what etcd's tools say of a copy of the file with what the member says.
+/// Compares the output of etcd's tools for a copy of the file with the responses of the member.
 async fn check(clients: &mut Clients, file: &Path, copy: &Path) {
     fs::copy(file, copy).unwrap();
     let copy = copy.to_str().unwrap();
@@ -189,7 +189,7 @@ async fn check(clients: &mut Clients, file: &Path, copy: &Path) {
     assert_eq!(tool("CLEARLANE_BBOLT", &[copy, "0"], "check\n"), "ok\n");
 }
 
-#[ignore = "it needs etcd's tools: see .ci/bbolt"]
+#[ignore = "it needs etcd's tools: see tests/compat/bbolt/run"]
 #[tokio::test]
 async fn etcds_tools_read_every_file_of_a_run() {
     let seed = number_or("CLEARLANE_SEED", 1);

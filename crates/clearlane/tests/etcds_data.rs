@@ -1,5 +1,5 @@
-//! A directory that cannot be gone on with is refused in one line, and stays as it is. Which are
-//! taken over: `moving`.
+//! Tests of directories that Clearlane cannot use: each causes a one-line error, and stays
+//! unchanged. The test `moving` covers the directories that Clearlane can use.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/entries.rs"]
@@ -16,7 +16,7 @@ use clearlane_engine::{Bucket, Options, SingleFileStore};
 use crate::entries::all_of;
 use crate::program::{RunningProgram, alone, failure, member};
 
-/// It would make certificates in the directory.
+/// Returns the command of a member that would create certificates in the directory.
 fn member_with_tls(data: &Path) -> Command {
     let urls = ["--listen-client-urls=https://127.0.0.1:0", "--advertise-client-urls=https://a:1"];
     let mut program = member(data, &urls);
@@ -26,12 +26,12 @@ fn member_with_tls(data: &Path) -> Command {
 
 fn refused(data: &Path) -> String {
     let before = all_of(data);
-    let told = failure(&mut member_with_tls(data));
-    assert_eq!(all_of(data), before, "{told}");
-    told
+    let error = failure(&mut member_with_tls(data));
+    assert_eq!(all_of(data), before, "{error}");
+    error
 }
 
-/// A directory with a log, and a store with these records.
+/// Creates a directory with a log, and with a store that contains these records.
 fn directory(records: &[(Bucket, &str, &[u8])]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut running = RunningProgram::start(&mut member_with_tls(dir.path()));
@@ -52,18 +52,18 @@ fn versions_that_are_not_known_are_refused() {
     let _alone = alone();
     let (cluster, storage) = ("clusterVersion", "storageVersion");
     let cases: [(Bucket, &str, &[u8], &str); 7] = [
-        (Bucket::Cluster, cluster, b"3.8.0", "the cluster version is 3.8, and this program knows"),
-        (Bucket::Cluster, cluster, b"4.0.0", "the cluster version is 4.0, and this program knows"),
-        (Bucket::Meta, storage, b"3.8.0", "the storage version is 3.8, and this program knows"),
+        (Bucket::Cluster, cluster, b"3.8.0", "the cluster version is 3.8, but this program knows"),
+        (Bucket::Cluster, cluster, b"4.0.0", "the cluster version is 4.0, but this program knows"),
+        (Bucket::Meta, storage, b"3.8.0", "the storage version is 3.8, but this program knows"),
         (Bucket::Cluster, cluster, b"3.5.0", "the cluster version is 3.5: start etcd 3.6 with"),
         (Bucket::Cluster, cluster, b"3.0.0", "the cluster version is 3.0: start etcd 3.6 with"),
-        (Bucket::Cluster, cluster, b"new", "clusterVersion is \"new\", which is no version"),
-        (Bucket::Meta, storage, b"", "storageVersion is \"\", which is no version"),
+        (Bucket::Cluster, cluster, b"new", "clusterVersion is \"new\", which is not a version"),
+        (Bucket::Meta, storage, b"", "storageVersion is \"\", which is not a version"),
     ];
     for (bucket, key, value, words) in cases {
         let dir = directory(&[(bucket, key, value)]);
-        let told = refused(dir.path());
-        assert!(told.contains("member/snap/db: ") && told.contains(words), "{told}");
+        let error = refused(dir.path());
+        assert!(error.contains("member/snap/db: ") && error.contains(words), "{error}");
     }
     let dir = directory(&[(Bucket::Cluster, cluster, b"3.6.0"), (Bucket::Meta, storage, b"3.6.0")]);
     let mut running = RunningProgram::start(&mut member_with_tls(dir.path()));
@@ -75,8 +75,11 @@ fn a_store_without_its_log_is_refused() {
     let _alone = alone();
     let dir = directory(&[(Bucket::Meta, "consistent_index", &8_u64.to_be_bytes())]);
     fs::remove_dir_all(dir.path().join("member/wal")).unwrap();
-    let told = refused(dir.path());
-    assert!(told.contains("there is no log beside it; use what `etcdutl snapshot"), "{told}");
+    let error = refused(dir.path());
+    assert!(
+        error.contains("there is no log next to it; restore the file with `etcdutl snapshot"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -86,12 +89,12 @@ fn a_file_that_is_no_store_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("member/snap")).unwrap();
         fs::write(dir.path().join("member/snap/db"), bytes).unwrap();
-        let told = refused(dir.path());
-        assert!(told.contains("member/snap/db: damaged: no meta page is valid"), "{told}");
+        let error = refused(dir.path());
+        assert!(error.contains("member/snap/db: damaged: no meta page is valid"), "{error}");
     }
 }
 
-/// As etcd leaves it when it is killed at its first start.
+/// etcd leaves an empty file if it is killed at its first start. Clearlane must accept this file.
 #[test]
 fn an_empty_file_is_made_a_store() {
     let _alone = alone();

@@ -1,5 +1,6 @@
-//! A leader that is told to stop transfers its leadership first: writers wait for a short time.
-//! What is on its way to it at that moment is lost, as in etcd, and times out; all others go on.
+//! Tests that a leader transfers its leadership before it stops, so that writers wait only a short
+//! time. As in etcd, requests in flight to the old leader are lost and time out. All other requests
+//! succeed.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,8 +27,9 @@ use nix::sys::signal::Signal;
 use crate::program::{RunningProgram, TIMEOUT, member};
 use crate::support::{connect, get, put};
 
-/// Longer than by default: on a busy machine the syncs of a hand-over alone take half a second,
-/// and it may not run at all for another one.
+/// The election timeout of the members. It is longer than the default, because on a busy machine
+/// the syncs of a transfer take half a second, and the process may be paused for another half
+/// second.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(4);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -57,13 +59,14 @@ struct WriterState {
     written: AtomicU64,
 }
 
-/// Returns how many writes were acknowledged, and the longest time between two.
+/// Returns the number of acknowledged writes, and the longest time without an acknowledged write.
 async fn write(address: String, key: String, seen: Arc<WriterState>) -> (u64, Duration) {
     let mut kv = KvClient::new(connect(&address).await);
     let (mut last, mut longest, mut written) = (Instant::now(), Duration::ZERO, 0_u64);
     while !seen.stopped.load(Ordering::Relaxed) {
         let put = put(&key, written.to_string());
-        // One that is refused was not written, and is tried again; the gap counts on.
+        // A failed write was not applied and is tried again. The time since the last success
+        // continues to count.
         let is_written = kv.put(put).await.is_ok();
         longest = longest.max(last.elapsed());
         if is_written {
@@ -100,7 +103,7 @@ fn writers_at_the_others_go_on() {
         let leaving = members.remove(leads);
         addresses.remove(leads);
         let seen = Arc::new(WriterState::default());
-        // Several at each: some of their writes are under way whenever it happens.
+        // Several writers use each member, so that some writes are always in flight.
         let writers: Vec<_> = (0..8)
             .map(|number| {
                 let address = addresses[number % 2].clone();
@@ -117,20 +120,21 @@ fn writers_at_the_others_go_on() {
         let (status, _) = tokio::task::spawn_blocking(move || leaving.end()).await.unwrap();
         assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
         assert!(begun.elapsed() < TIMEOUT);
-        // A gap that is too long has to have the time to become so.
+        // The writers continue during this sleep, so a gap of more than an election timeout is
+        // measured.
         tokio::time::sleep(ELECTION_TIMEOUT).await;
         seen.stopped.store(true, Ordering::Relaxed);
         let mut kv = KvClient::new(connect(&addresses[0]).await);
         let mut hardly = 0;
         for (number, writer) in writers.into_iter().enumerate() {
             let (written, longest) = writer.await.unwrap();
-            // Twice an election time-out and five seconds is how long a lost one waits.
+            // A lost request times out after five seconds and two election timeouts.
             let lost_at_most = 2 * ELECTION_TIMEOUT + Duration::from_secs(5);
             assert!(written > 0 && longest < lost_at_most, "{number}: {longest:?}");
             hardly += usize::from(longest < ELECTION_TIMEOUT);
             let found =
                 kv.range(get(format!("k{number}"))).await.unwrap().into_inner().kvs.remove(0);
-            // Nothing was lost, and nothing came twice.
+            // No write was lost, and none was applied twice.
             assert_eq!(found.value, (written - 1).to_string());
             assert_eq!(found.version, written as i64, "{number}");
         }

@@ -1,5 +1,6 @@
-//! The engine's pages lie in the allocator's pool, and one cache of them is all that it grows to. A
-//! process of its own: other tests would take buffers, too.
+//! Tests that the engine's pages are in the allocator's pool, and that the pool grows only to the
+//! size of one page cache. The test has its own process, because other tests would also take
+//! buffers from the pool.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn the_pages_of_the_engine_come_from_the_pool_whichever_thread_reads() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { cache_bytes: CACHE_BYTES, ..Options::default() };
     let engine = clearlane_engine::open(EngineKind::Bolt, dir.path(), options).unwrap();
-    // A commit has all its pages in memory at once.
+    // Each commit is small, because a commit has all its pages in memory at once.
     for first in (0..40_000_u32).step_by(1_000) {
         let mut txn = engine.begin_write().unwrap();
         for number in first..first + 1_000 {

@@ -1,4 +1,5 @@
-//! Tools on data: a store is saved, restored, defragmented, hashed, migrated; a log is printed.
+//! Tests of the tools: a store is saved, restored, defragmented, hashed and migrated; a log is
+//! printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,29 +9,24 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Arc;
 
 use clearlane::data::MemberConfig;
 use clearlane_backend::Era;
-use clearlane_engine::stream::Exporter;
-use clearlane_engine::{
-    Bucket, Engine, EngineKind, Image, KeyRange, MemoryEngine, Options, SingleFileStore, Snapshot,
-};
+use clearlane_engine::{Bucket, Engine, Image, MemoryEngine, Options, SingleFileStore, Snapshot};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{
     DowngradeVersionTestRequest, HashKvRequest, InternalRaftRequest, RangeRequest,
 };
+use clearlane_replica::apply::Limits;
 use clearlane_server::Server;
-use clearlane_server::apply::Limits;
-use clearlane_server::raft_snapshot::{DiskStoreDir, StoreDir as _};
-use clearlane_server::snapshot_file::SnapshotWriter;
+use clearlane_server::snapshot::snapshot_file::SnapshotWriter;
 use clearlane_wal::files::OsFileSystem;
 use clearlane_wal::{Entry, EntryKind, Wal};
 use prost::Message as _;
-use sha2::{Digest as _, Sha256};
 
 use crate::program::{RunningProgram, alone, member, program};
 use crate::support::{block_on, connect, put};
@@ -39,15 +35,15 @@ fn clearlane(arguments: &[&str]) -> Output {
     program(arguments).output().unwrap()
 }
 
-/// Returns what is printed.
+/// Runs `clearlane`, which must succeed. Returns its output.
 fn done(arguments: &[&str]) -> String {
     let output = clearlane(arguments);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.is_empty(), "{arguments:?}: {told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.is_empty(), "{arguments:?}: {printed}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the error.
+/// Runs `clearlane`, which must end with the exit code `status`. Returns its error output.
 fn refused(arguments: &[&str], status: i32) -> String {
     let output = clearlane(arguments);
     assert_eq!(output.status.code(), Some(status), "{arguments:?}");
@@ -55,7 +51,8 @@ fn refused(arguments: &[&str], status: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// It puts `a` to `e` at the revisions 2 to 6.
+/// Creates a store and saves it to `file`. The store has puts of `a` to `e` at the revisions 2 to
+/// 6.
 fn make(data_dir: &Path, file: &Path) {
     let config = MemberConfig::new("old", data_dir, "http://localhost:2380", Era::Clearlane);
     let node = Arc::new(config.open_alone().unwrap());
@@ -71,8 +68,7 @@ fn make(data_dir: &Path, file: &Path) {
     });
     let snapshot = Arc::clone(node.store().snapshot().unwrap().snapshot());
     node.stop();
-    save(Arc::clone(&snapshot), file);
-    save_former(snapshot, &former(file));
+    save(snapshot, file);
 }
 
 fn save(snapshot: Arc<dyn Snapshot>, file: &Path) {
@@ -84,25 +80,7 @@ fn save(snapshot: Arc<dyn Snapshot>, file: &Path) {
     }
 }
 
-fn former(file: &Path) -> PathBuf {
-    file.with_added_extension("former")
-}
-
-/// As Clearlane saved it once: the stream of the records, its length, and the sum.
-fn save_former(snapshot: Arc<dyn Snapshot>, file: &Path) {
-    let (mut exporter, mut bytes) = (Exporter::new(snapshot), Vec::new());
-    while let Some(chunk) = exporter.next_chunk().unwrap() {
-        bytes.extend_from_slice(&chunk);
-    }
-    let length = bytes.len() as u64;
-    bytes.resize((bytes.len() + 8).next_multiple_of(512) - 8, 0);
-    bytes.extend_from_slice(&length.to_be_bytes());
-    let sum = Sha256::digest(&bytes);
-    bytes.extend_from_slice(&sum);
-    fs::write(file, bytes).unwrap();
-}
-
-/// The member is killed when the work is done.
+/// Runs a member during `work`, and kills it afterwards.
 fn while_it_runs<T>(data_dir: &str, flag: &str, work: impl FnOnce(&str) -> T) -> T {
     let mut process =
         RunningProgram::start(&mut member(Path::new(data_dir), &[flag, "--name=new"]));
@@ -132,12 +110,12 @@ fn all() -> RangeRequest {
     RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() }
 }
 
-/// Of what [`make`] has saved.
+/// Checks the output of `snapshot status` for a file that [`make`] has saved.
 fn check_status(file: &str, version: &str) {
-    let told = done(&["snapshot", "status", file]);
-    let fields: Vec<&str> = told.trim_end_matches('\n').split(", ").collect();
-    assert_eq!(fields.len(), 5, "{told}");
-    assert_eq!((fields[1], fields[2], fields[4]), ("6", "5", version), "{told}");
+    let output = done(&["snapshot", "status", file]);
+    let fields: Vec<&str> = output.trim_end_matches('\n').split(", ").collect();
+    assert_eq!(fields.len(), 5, "{output}");
+    assert_eq!((fields[1], fields[2], fields[4]), ("6", "5", version), "{output}");
     let hash = u32::from_str_radix(fields[0], 16).unwrap();
     let json = done(&["snapshot", "status", file, "--write-out=json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -166,7 +144,7 @@ fn a_store_is_saved_and_restored() {
     let wal = done(&["wal", "dump", new]);
     assert!(wal.contains("WAL entries: 1\n") && wal.contains("conf AddNode"), "{wal}");
     assert_eq!(asked(new, "--era=clearlane", vec![all()]), [Ok((5, 6))]);
-    // The old members are none now.
+    // The new cluster has a different id, and does not have the old members.
     let (old_wal, new_wal) =
         (done(&["wal", "dump", old.to_str().unwrap()]), done(&["wal", "dump", new]));
     let cluster =
@@ -189,25 +167,25 @@ fn a_restored_store_begins_further_on() {
         let mark = format!("--mark-compacted={marks}");
         let flag = format!("--era={era}");
         let bump = ["--bump-revision=1000", &mark, "--data-dir", new];
-        let told = done(&[&restore[..], &bump].concat());
-        assert_eq!(told, format!("restored {new} at revision 1006\n"));
-        let told = match marks {
+        let output = done(&[&restore[..], &bump].concat());
+        assert_eq!(output, format!("restored {new} at revision 1006\n"));
+        let expected = match marks {
             true => Err("etcdserver: mvcc: required revision has been compacted".to_owned()),
             false => Ok((5, 1006)),
         };
-        assert_eq!(asked(new, &flag, vec![all(), old.clone()]), [Ok((5, 1006)), told.clone()]);
-        // And the same after a restart.
-        assert_eq!(asked(new, &flag, vec![all(), old.clone()]), [Ok((5, 1006)), told]);
+        assert_eq!(asked(new, &flag, vec![all(), old.clone()]), [Ok((5, 1006)), expected.clone()]);
+        // The result is the same after a restart.
+        assert_eq!(asked(new, &flag, vec![all(), old.clone()]), [Ok((5, 1006)), expected]);
     }
-    let told = refused(&[&restore[..], &["--mark-compacted"]].concat(), 1);
-    assert!(told.contains("give --bump-revision"), "{told}");
+    let error = refused(&[&restore[..], &["--mark-compacted"]].concat(), 1);
+    assert!(error.contains("--mark-compacted needs --bump-revision"), "{error}");
     let new = dir.path().join("new");
     for bump in [1_u64 << 62, (1 << 62) + 1, u64::MAX] {
         let flags = [format!("--bump-revision={bump}"), format!("--data-dir={}", new.display())];
-        let told = refused(&[&restore[..], &[&flags[0], &flags[1]]].concat(), 1);
+        let error = refused(&[&restore[..], &[&flags[0], &flags[1]]].concat(), 1);
         assert!(
-            told.contains("--bump-revision ") && told.contains("4611686018427387904"),
-            "{told}"
+            error.contains("--bump-revision ") && error.contains("4611686018427387904"),
+            "{error}"
         );
         assert!(!new.exists());
     }
@@ -225,12 +203,12 @@ fn a_damaged_file_is_refused() {
     fs::write(&file, &bytes).unwrap();
     let (file, new) = (file.to_str().unwrap(), dir.path().join("new"));
     let new = new.to_str().unwrap();
-    assert!(refused(&["snapshot", "status", file], 1).contains("sum does not match"));
+    assert!(refused(&["snapshot", "status", file], 1).contains("checksum mismatch"));
     let restore = ["snapshot", "restore", file, "--data-dir", new];
-    assert!(refused(&restore, 1).contains("sum does not match"));
+    assert!(refused(&restore, 1).contains("checksum mismatch"));
     assert!(!Path::new(new).exists());
-    let told = refused(&["snapshot", "status", "nowhere"], 1);
-    assert!(told.starts_with("clearlane: nowhere: "), "{told}");
+    let error = refused(&["snapshot", "status", "nowhere"], 1);
+    assert!(error.starts_with("clearlane: nowhere: "), "{error}");
 }
 
 #[test]
@@ -239,12 +217,11 @@ fn a_file_is_restored_with_any_engine() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     make(&dir.path().join("old"), &file);
-    let (former, copied) = (former(&file), dir.path().join("copied"));
+    let copied = dir.path().join("copied");
     let bytes = fs::read(&file).unwrap();
     fs::write(&copied, &bytes[..bytes.len() - 32]).unwrap();
-    check_status(former.to_str().unwrap(), "");
     check_status(copied.to_str().unwrap(), "");
-    for (file, checks_sum) in [(&file, true), (&former, true), (&copied, false)] {
+    for (file, checks_sum) in [(&file, true), (&copied, false)] {
         for engine in ["bolt", "sled"] {
             let new = file.with_added_extension(engine);
             let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
@@ -252,8 +229,8 @@ fn a_file_is_restored_with_any_engine() {
                 (format!("--skip-hash-check={}", !checks_sum), format!("--engine={engine}"));
             let restore = ["snapshot", "restore", file, "--name=new", "--data-dir", new, &engine];
             if !checks_sum {
-                let told = refused(&restore, 1);
-                assert!(told.contains("no sum behind a multiple of 512"), "{told}");
+                let error = refused(&restore, 1);
+                assert!(error.contains("no checksum after a multiple of 512"), "{error}");
             }
             done(&[&restore[..], &[&skip]].concat());
             assert_eq!(asked(new, &engine, vec![all()]), [Ok((5, 6))]);
@@ -272,23 +249,23 @@ fn nothing_is_left_of_a_file_that_is_refused() {
         for engine in ["bolt", "sled"] {
             let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
             let flags = ["--data-dir", new, "--skip-hash-check", "--engine", engine];
-            let told = refused(&[&["snapshot", "restore", file][..], &flags].concat(), 1);
-            assert!(told.starts_with(&format!("clearlane: {file}: ")), "{told}");
-            assert!(told.contains(words) && told.lines().count() == 1, "{words}: {told}");
+            let error = refused(&[&["snapshot", "restore", file][..], &flags].concat(), 1);
+            assert!(error.starts_with(&format!("clearlane: {file}: ")), "{error}");
+            assert!(error.contains(words) && error.lines().count() == 1, "{words}: {error}");
             assert!(!Path::new(new).exists());
         }
     };
     let whole = fs::read(&file).unwrap();
-    // In the first value of a leaf, which is in use.
+    // Damages the first value of a leaf page that is in use.
     let mut damaged = whole.clone();
     let at = whole.windows(20).position(|bytes| bytes == [b'v'; 20]).unwrap();
     damaged[at] ^= 1;
     refuse(&damaged, &format!("damaged: page {}: the checksum is wrong", at / 4096));
     refuse(&whole[..4096 * 3], "damaged: ");
     refuse(&whole[..4096 * 3 + 7], "damaged: ");
-    refuse(&[&whole[..], &[0; 7]].concat(), "no sum behind a multiple of 512");
+    refuse(&[&whole[..], &[0; 7]].concat(), "no checksum after a multiple of 512");
     refuse(&[0; 4096], "the snapshot is damaged: ");
-    refuse(b"", "the snapshot is damaged: it is empty");
+    refuse(b"", "the snapshot is damaged: ");
     let engine = MemoryEngine::new();
     let mut txn = engine.begin_write().unwrap();
     txn.put(Bucket::Meta, b"storageVersion", b"3.8.0").unwrap();
@@ -297,7 +274,7 @@ fn nothing_is_left_of_a_file_that_is_refused() {
     let later = fs::read(&file).unwrap();
     refuse(
         &later,
-        "the storage version is 3.8, and this program knows up to 3.7; nothing was changed",
+        "the storage version is 3.8, but this program knows up to 3.7; nothing was changed",
     );
 }
 
@@ -315,7 +292,7 @@ fn a_store_is_defragmented() {
     assert!(refused(&["defrag"], 1).contains("--data-dir=DIR"));
 }
 
-/// The whole way: out of a member that runs, and into a new one.
+/// Tests the whole sequence: save from a running member, and restore as a new one.
 #[test]
 fn a_running_member_is_saved() {
     let _alone = alone();
@@ -325,8 +302,8 @@ fn a_running_member_is_saved() {
     let (file, new) = (dir.path().join("file"), dir.path().join("new"));
     let (file, new) = (file.to_str().unwrap(), new.to_str().unwrap());
     while_it_runs(old.to_str().unwrap(), "--era=clearlane", |address| {
-        let told = done(&["snapshot", "save", address, file]);
-        assert!(told.starts_with(&format!("Snapshot saved at {file} (")), "{told}");
+        let output = done(&["snapshot", "save", address, file]);
+        assert!(output.starts_with(&format!("Snapshot saved at {file} (")), "{output}");
     });
     assert!(!Path::new(&format!("{file}.part")).exists());
     check_status(file, "3.7.0");
@@ -363,9 +340,9 @@ fn the_hash_of_a_file_is_the_members() {
     let before = fs::read(store).unwrap();
     done(&["hashkv", store]);
     assert!(fs::read(store).unwrap() == before, "it is only read");
-    let told = refused(&["hashkv", file, "--rev=7"], 1);
+    let error = refused(&["hashkv", file, "--rev=7"], 1);
     let words = "--rev: revision 7 is a future revision; allowed are 1 to 6\n";
-    assert_eq!(told, format!("clearlane: {file}: {words}"));
+    assert_eq!(error, format!("clearlane: {file}: {words}"));
 }
 
 #[test]
@@ -375,24 +352,24 @@ fn the_hash_of_what_is_no_store_is_refused() {
     let file = dir.path().join("file");
     let path = file.to_str().unwrap();
     let refuse = |words: &str| {
-        let told = refused(&["hashkv", path], 1);
-        assert!(told.starts_with(&format!("clearlane: {path}: ")), "{told}");
-        assert!(told.contains(words) && told.lines().count() == 1, "{words}: {told}");
+        let error = refused(&["hashkv", path], 1);
+        assert!(error.starts_with(&format!("clearlane: {path}: ")), "{error}");
+        assert!(error.contains(words) && error.lines().count() == 1, "{words}: {error}");
     };
     refuse("No such file or directory");
     fs::write(&file, "records").unwrap();
-    refuse("no store of engine bolt");
-    make(&dir.path().join("old"), &file);
-    fs::copy(former(&file), &file).unwrap();
-    refuse("no store of engine bolt");
-    // A revision that was compacted, in a store at 6.
+    refuse("neither a store of engine bolt nor a snapshot");
+    // A store that is compacted at revision 6, which is also its newest revision.
     let engine = MemoryEngine::new();
     let mut txn = engine.begin_write().unwrap();
     txn.put(Bucket::Meta, b"scheduledCompactRev", &[0, 0, 0, 0, 0, 0, 0, 6, b'_']).unwrap();
     txn.commit().unwrap();
     save(engine.snapshot().unwrap(), &file);
-    let told = refused(&["hashkv", path, "--rev=5"], 1);
-    assert!(told.ends_with("--rev: revision 5 has been compacted; allowed are 6 to 6\n"), "{told}");
+    let error = refused(&["hashkv", path, "--rev=5"], 1);
+    assert!(
+        error.ends_with("--rev: revision 5 has been compacted; allowed are 6 to 6\n"),
+        "{error}"
+    );
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..4096 * 2]).unwrap();
     refuse("");
@@ -419,14 +396,15 @@ fn a_file_that_is_open_elsewhere_is_waited_for() {
         let locked = fs::File::open(&path).unwrap();
         locked.lock().unwrap();
         for timeout in [&[][..], &["--timeout=0"], &["--timeout", "50ms"]] {
-            let told = refused(&[tool, timeout].concat(), 1);
-            assert_eq!(told, format!("clearlane: {store}: already open elsewhere\n"));
+            let error = refused(&[tool, timeout].concat(), 1);
+            let words = "in use by another process or another part of this one";
+            assert_eq!(error, format!("clearlane: {store}: {words}\n"));
         }
-        let told = refused(&[tool, &["--timeout=-1s"]].concat(), 1);
+        let error = refused(&[tool, &["--timeout=-1s"]].concat(), 1);
         let words = "invalid value \"-1s\" for flag -timeout: it must not be below 0\n";
-        assert_eq!(told, format!("clearlane: {words}"));
-        let told = refused(&[tool, &["--timeout=soon"]].concat(), 2);
-        assert!(told.contains("it must be a duration such as 100ms or 1h30m"), "{told}");
+        assert_eq!(error, format!("clearlane: {words}"));
+        let error = refused(&[tool, &["--timeout=soon"]].concat(), 2);
+        assert!(error.contains("it must be a duration such as 100ms or 1h30m"), "{error}");
         let waiting = [tool, &["--timeout=60s"]].concat();
         let waiting = program(&waiting).stdout(Stdio::null()).spawn().unwrap();
         drop(locked);
@@ -447,8 +425,8 @@ fn set(data_dir: &Path, key: &str, value: Option<&[u8]>) {
 
 fn version_of(data_dir: &Path) -> String {
     let file = data_dir.join("member/snap/db");
-    let told = done(&["snapshot", "status", file.to_str().unwrap()]);
-    told.trim_end_matches('\n').rsplit(", ").next().unwrap().to_owned()
+    let output = done(&["snapshot", "status", file.to_str().unwrap()]);
+    output.trim_end_matches('\n').rsplit(", ").next().unwrap().to_owned()
 }
 
 #[test]
@@ -459,7 +437,7 @@ fn the_storage_version_is_set() {
     make(&old, &dir.path().join("file"));
     let path = old.to_str().unwrap();
     let migrate = |to: &str| done(&["migrate", "--data-dir", path, "--target-version", to]);
-    for (to, told, version) in [
+    for (to, expected, version) in [
         ("3.5", "3.5 already", ""),
         ("3.7", "3.5, now 3.7", "3.7.0"),
         ("3.7", "3.7 already", "3.7.0"),
@@ -467,7 +445,7 @@ fn the_storage_version_is_set() {
         ("3.5", "3.6, now 3.5", ""),
         ("3.6", "3.5, now 3.6", "3.6.0"),
     ] {
-        assert_eq!(migrate(to), format!("{path}: storage version {told}\n"));
+        assert_eq!(migrate(to), format!("{path}: storage version {expected}\n"));
         assert_eq!(version_of(&old), version);
     }
     assert_eq!(asked(path, "--era=clearlane", vec![all()]), [Ok((5, 6))]);
@@ -483,8 +461,8 @@ fn a_storage_version_that_cannot_be_set_is_refused() {
     let file = old.join("member/snap/db");
     let refuse = |flags: &[&str], status: i32, words: &str| {
         let before = fs::read(&file).unwrap();
-        let told = refused(&[&["migrate"], flags].concat(), status);
-        assert!(told.contains(words) && told.lines().count() == 1, "{words}: {told}");
+        let error = refused(&[&["migrate"], flags].concat(), status);
+        assert!(error.contains(words) && error.lines().count() == 1, "{words}: {error}");
         assert!(fs::read(&file).unwrap() == before, "{words}: it was changed");
     };
     let data_dir = format!("--data-dir={path}");
@@ -493,7 +471,7 @@ fn a_storage_version_that_cannot_be_set_is_refused() {
     refuse(&[&data_dir], 1, "migrate takes --target-version=3.5|3.6|3.7");
     for version in ["3", "3.4", "3.8", "4.0", "3.6.0", "v3.6"] {
         for force in ["--force=false", "--force"] {
-            let words = "for flag -target-version: it must be one of 3.5, 3.6, 3.7";
+            let words = "it must be one of 3.5, 3.6, 3.7";
             refuse(&[&data_dir, &to(version), force], 2, words);
         }
     }
@@ -503,16 +481,17 @@ fn a_storage_version_that_cannot_be_set_is_refused() {
     let versions = [("3.8.0", "3.8"), ("4.0.0", "4.0"), ("3.4.0", "3.4")];
     for (text, version) in versions {
         set(&old, "storageVersion", Some(text.as_bytes()));
-        let words = format!("the storage version is {version}, and known are 3.5 to 3.7; nothing");
+        let words =
+            format!("the storage version is {version}, but only 3.5 to 3.7 are known; nothing");
         refuse(&[&data_dir, &to("3.7")], 1, &words);
-        let told = done(&["migrate", &data_dir, &to("3.7"), "--force"]);
-        assert_eq!(told, format!("{path}: storage version {version}, now 3.7\n"));
+        let output = done(&["migrate", &data_dir, &to("3.7"), "--force"]);
+        assert_eq!(output, format!("{path}: storage version {version}, now 3.7\n"));
     }
     set(&old, "storageVersion", Some(b"new"));
     refuse(
         &[&data_dir, &to("3.7"), "--force"],
         1,
-        "storageVersion is \"new\", which is no version",
+        "storageVersion is \"new\", which is not a version",
     );
     set(&old, "storageVersion", None);
     set(&old, "term", None);
@@ -539,61 +518,32 @@ fn a_log_that_a_version_cannot_read_holds_it_back() {
     wal.close().unwrap();
     let data_dir = format!("--data-dir={}", old.display());
     let migrate = ["migrate", &data_dir];
-    // It is no newer program that goes on with it.
+    // Setting version 3.7 succeeds, because it is not a downgrade.
     done(&[&migrate[..], &["--target-version=3.7"]].concat());
     for version in ["3.6", "3.5"] {
         let to = format!("--target-version={version}");
-        let told = refused(&[&migrate[..], &[&to]].concat(), 1);
-        let words = format!("entries that need 3.7, and {version} cannot read them; nothing");
-        assert!(told.contains(&words) && told.lines().count() == 1, "{told}");
+        let error = refused(&[&migrate[..], &[&to]].concat(), 1);
+        let words = format!("entries that need 3.7; {version} cannot read them; nothing");
+        assert!(error.contains(&words) && error.lines().count() == 1, "{error}");
         assert_eq!(version_of(&old), "3.7.0");
     }
     done(&[&migrate[..], &["--target-version=3.6", "--force"]].concat());
     assert_eq!(version_of(&old), "3.6.0");
 }
 
-fn copy_all(from: &dyn Engine, to: &dyn Engine) {
-    let (from, mut txn) = (from.snapshot().unwrap(), to.begin_write().unwrap());
-    for bucket in Bucket::ALL {
-        let put = &mut |key: &[u8], value: &[u8]| {
-            txn.put(bucket, key, value).unwrap();
-            std::ops::ControlFlow::Continue(())
-        };
-        from.scan(bucket, KeyRange::ALL, put).unwrap();
-    }
-    txn.commit().unwrap();
-}
-
 #[test]
-fn a_store_of_the_former_layout_is_migrated_and_one_of_sled_is_not() {
+fn a_store_of_sled_is_not_migrated() {
     let _alone = alone();
-    for kind in [EngineKind::Bolt, EngineKind::Sled] {
-        let dir = tempfile::tempdir().unwrap();
-        let old = dir.path().join("old");
-        make(&old, &dir.path().join("file"));
-        let (snap, moved) = (old.join("member/snap"), dir.path().join("moved"));
-        fs::rename(&snap, &moved).unwrap();
-        fs::create_dir(&snap).unwrap();
-        let files = Arc::new(OsFileSystem);
-        let made = DiskStoreDir::new(files, &snap, kind, Options::default()).unwrap();
-        let store = SingleFileStore::open(&moved.join("db"), Options::default()).unwrap();
-        copy_all(&**store.engine(), &*made.open().unwrap());
-        drop((made, store));
-        let data_dir = format!("--data-dir={}", old.display());
-        let migrate = ["migrate", &data_dir, "--target-version=3.7"];
-        if kind == EngineKind::Sled {
-            let told = refused(&migrate, 1);
-            assert!(told.contains("sled") && told.lines().count() == 1, "{told}");
-            continue;
-        }
-        let told = done(&migrate);
-        assert_eq!(told, format!("{}: storage version 3.5, now 3.7\n", old.display()));
-        assert_eq!(version_of(&old), "3.7.0");
-        assert!(!snap.join("current").exists());
-    }
+    let dir = tempfile::tempdir().unwrap();
+    let (old, file) = (dir.path().join("old"), dir.path().join("file"));
+    make(&dir.path().join("bolt"), &file);
+    let (old, file) = (old.to_str().unwrap(), file.to_str().unwrap());
+    done(&["snapshot", "restore", file, "--name=new", "--data-dir", old, "--engine=sled"]);
+    let error = refused(&["migrate", "--data-dir", old, "--target-version=3.7"], 1);
+    assert_eq!(error, format!("clearlane: {old} has no store of engine bolt\n"));
 }
 
-/// They have an effect, or the help says why they have none.
+/// Each flag either has an effect, or the help gives the reason why it has none.
 #[test]
 fn the_flags_of_etcdutl_are_taken() {
     let _alone = alone();
@@ -620,30 +570,33 @@ fn the_flags_of_etcdutl_are_taken() {
     ];
     for (tool, formats) in tools {
         for format in formats {
-            // A restore makes a new directory.
+            // A restore fails if the directory is not empty.
             let _ = fs::remove_dir_all(new);
             done(&[tool, &["-w", format, "--timeout=1s"]].concat());
         }
-        let told = refused(&[tool, &["--write-out=xml"]].concat(), 2);
-        let words = format!("for flag -write-out: it must be one of {}\n", formats.join(", "));
-        assert!(told.ends_with(&words), "{told}");
+        let error = refused(&[tool, &["--write-out=xml"]].concat(), 2);
+        let words = format!("\"xml\"; it must be one of {}\n", formats.join(", "));
+        assert!(error.ends_with(&words), "{error}");
     }
     let wrong = [&restore.concat()[..], &["--initial-memory-map-size=all"]].concat();
     assert!(refused(&wrong, 2).ends_with("it must be a whole number, 0 or more\n"));
     let help = done(&["snapshot", "restore", "--help"]);
-    assert!(help.contains("NOT HONOURED: pages are read, and not mapped."), "{help}");
+    assert!(help.contains("NOT HONOURED: pages are read, not mapped."), "{help}");
 }
 
 #[test]
 fn what_is_no_tool_is_told() {
     let _alone = alone();
-    let told = refused(&["snapshot", "sav"], 1);
-    assert!(told.contains("\"sav\" is not a valid flag or command; did you mean save?"), "{told}");
-    assert!(told.contains("Usage: clearlane snapshot <COMMAND>"), "{told}");
+    let error = refused(&["snapshot", "sav"], 1);
+    assert!(
+        error.contains("\"sav\" is not a valid flag or command; did you mean save?"),
+        "{error}"
+    );
+    assert!(error.contains("Usage: clearlane snapshot <COMMAND>"), "{error}");
     assert!(refused(&["snapshot"], 2).contains("save, status, restore"));
     assert!(refused(&["snapshot", "restore"], 2).contains("<FILE>"));
-    let told = refused(&["snapshot", "save", "127.0.0.1:1", "file"], 1);
-    assert!(told.starts_with("clearlane: 127.0.0.1:1: "), "{told}");
+    let error = refused(&["snapshot", "save", "127.0.0.1:1", "file"], 1);
+    assert!(error.starts_with("clearlane: 127.0.0.1:1: "), "{error}");
     assert!(!Path::new("file.part").exists());
 }
 
@@ -658,9 +611,9 @@ fn a_store_is_restored_into_a_directory_that_exists() {
         program.args(["--data-dir", dir]).current_dir(&new).output().unwrap()
     };
     fs::create_dir(&new).unwrap();
-    // Its name was once the name of a temporary directory.
+    // In an earlier version, `restore` created a temporary directory with this name.
     fs::create_dir(dir.path().join("new.restoring")).unwrap();
-    // An attempt that was interrupted.
+    // These directories remain from an interrupted `restore`.
     fs::create_dir_all(new.join("member.restoring/snap")).unwrap();
     let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&new).unwrap());
     let link = dir.path().join("link");
@@ -673,8 +626,8 @@ fn a_store_is_restored_into_a_directory_that_exists() {
         assert_eq!(names, ["member"]);
         assert!(new.join("member/snap/db").exists() && new.join("member/wal").exists());
         let output = restore(data_dir);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(told, format!("clearlane: {data_dir} is not empty\n"));
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(printed, format!("clearlane: {data_dir} is not empty\n"));
         fs::remove_dir_all(new.join("member")).unwrap();
     }
     assert_eq!(std::os::unix::fs::MetadataExt::ino(&fs::metadata(&new).unwrap()), inode);
@@ -710,14 +663,14 @@ fn a_log_is_created_in_other_places() {
     fs::write(occupied.join("durable"), "").unwrap();
     let data_dir = format!("--data-dir={}", path("member").display());
     let mut member = program(&[&data_dir, &format!("--wal-dir={}", occupied.display())]);
-    let told = crate::program::failure(&mut member);
+    let error = crate::program::failure(&mut member);
     assert!(
-        told.ends_with(&format!(
+        error.ends_with(&format!(
             "{}: there is no write-ahead log, but files that another log or program left: durable; \
              move them away, or choose another directory",
             occupied.display()
         )),
-        "{told}"
+        "{error}"
     );
     assert!(!path("occupied.tmp").exists());
 }

@@ -1,18 +1,22 @@
-//! Where the time of each class went, and what caused it.
+//! Finds what each class of lanes spent its time on, and what caused its waits. A lane is one
+//! request or one background worker: see [`timeline`](crate::timeline).
 //!
-//! A span names the blocker at the beginning of a wait, which may have waited itself. So a wait for
-//! a lock is blamed on the holder at each moment, of several on the one that has it for most of the
-//! wait, and if that one waits, on what it waits for. A wait for a worker is blamed on what the
-//! worker does.
+//! The span of a wait names only the blocker at the start of the wait. That blocker may have waited
+//! itself. So this module finds the cause of each piece of a wait:
+//!
+//! * Each piece of a wait for a lock is blamed on the lane that holds the lock during the piece. If
+//!   there are several holders, the holder that overlaps the wait longest is blamed. If the holder
+//!   waits, its own wait is followed, and so on for up to eight waits.
+//! * Each piece of a wait for a worker is blamed on the worker's activity during the piece.
+//! * A piece for which the timeline has no span is blamed on the blocker that the wait names. If
+//!   the wait names none, the cause has no class.
 //!
 //! ```text
-//!   expensive #7   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗ has readTx
-//!   applier            ░░░░░░░░░░░░░██               readTx, behind expensive #7; runs
-//!   put #2             ░░░░░░░░░░░░░░░               applier
-//!   blame of put       readTx, held by expensive 13; running 2
+//!   expensive #7   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗ holds readTx
+//!   applier            ░░░░░░░░░░░░░██               waits for readTx, held by expensive #7; runs
+//!   put #2             ░░░░░░░░░░░░░░░               waits for the applier
+//!   blame of put       readTx, held by expensive: 13; running: 2
 //! ```
-//!
-//! What the timeline does not have is charged to the blocker that the span names.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -20,38 +24,39 @@ use std::collections::{BTreeMap, HashMap};
 use crate::span_index::{Interval, SpanIndex, SpanRow};
 use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
 
-/// Longer chains of waits are not followed.
+/// Maximum depth to which a chain of waits is followed.
 const CHAIN_DEPTH_MAX: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
-    /// It ran, or another thread did its work.
+    /// The lane ran, or the worker that the lane waited for ran.
     Run,
     /// All cores were busy.
     Core,
     Disk,
     Network,
     Wait {
-        /// A lock, or the worker whose result it waited for.
+        /// The lock that the lane waited for, or the worker whose result it needed.
         resource: String,
-        /// Of the holder; `None` if it is not known.
+        /// The class of the lane that is blamed: the holder of the lock, or the blocker that the
+        /// wait names. `None` if neither is known.
         blamed_class: Option<String>,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassBlame {
-    /// As `put`.
+    /// The class of the lanes, such as `put`.
     pub class: String,
     pub kind: LaneKind,
     pub lane_count: usize,
-    /// Of all lanes.
+    /// Total time of all lanes of the class.
     pub total_ns: u64,
-    /// The largest first.
+    /// The causes and their times in nanoseconds, the largest first.
     pub causes: Vec<(Cause, u64)>,
 }
 
-/// In the order of the classes' first spans.
+/// Returns the blame of each class that has any time, in the order of the classes' first spans.
 pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
     let index = SpanIndex::new(timeline);
     let mut blames: Vec<ClassBlame> = Vec::new();
@@ -77,13 +82,14 @@ pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
         blame.causes = sums.into_iter().filter(|(_, ns)| *ns > 0).collect();
         blame.causes.sort_by_key(|(_, ns)| Reverse(*ns));
     }
-    // A holder without spans of its own has no time.
+    // A class has no time if its lanes only hold locks, because a hold has no cause.
     blames.retain(|blame| blame.total_ns > 0);
     blames
 }
 
 impl SpanIndex<'_> {
-    /// Attributes a piece of a span to causes.
+    /// Attributes a piece of a span to its causes. Passes each cause to `say` with its time in
+    /// nanoseconds. A hold has no cause. `depth` is the number of further waits to follow.
     fn attribute_span(
         &self,
         span: &Span,
@@ -122,7 +128,8 @@ impl SpanIndex<'_> {
         }
     }
 
-    /// Attributes a piece of a hold to what the holder waits for, or to the holder.
+    /// Attributes a piece of a hold to its causes. While the holder waits, these are the causes of
+    /// its wait. Otherwise the cause is `held`, which blames the holder.
     fn attribute_hold(
         &self,
         hold: &Span,
@@ -174,8 +181,9 @@ mod tests {
         blames.collect()
     }
 
-    /// The convoy: a cheap read behind a put, the put by way of the applier behind an expensive
-    /// read.
+    /// The convoy: the applier waits for `readTx`, which an expensive read holds. The put waits for
+    /// the applier, and the cheap reads wait for `readTx` behind the applier. All of them are
+    /// blamed on the expensive read for as long as it holds the lock.
     #[test]
     fn the_holder_of_the_lock_is_blamed() {
         let spans = vec![
@@ -190,9 +198,9 @@ mod tests {
             span("cheap #1", LaneKind::Read, Activity::Run, 102, 103),
             span("cheap #2", LaneKind::Read, wait("readTx", "applier"), 60, 102),
         ];
-        let told = blame_lines(&Timeline { spans });
+        let lines = blame_lines(&Timeline { spans });
         assert_eq!(
-            told,
+            lines,
             [
                 "expensive x1 100: Run 100",
                 "put x1 102: readTx by expensive 90, Disk 5, applier by applier 5, Run 2",
@@ -211,8 +219,8 @@ mod tests {
             span("commit", LaneKind::Work, wait("readTx", "list #1"), 12, 50),
             span("put #1", LaneKind::Write, wait("batchTx", "commit"), 11, 60),
         ];
-        let told = blame_lines(&Timeline { spans });
-        assert_eq!(told[2], "put x1 49: readTx by list 38, batchTx by commit 11");
+        let lines = blame_lines(&Timeline { spans });
+        assert_eq!(lines[2], "put x1 49: readTx by list 38, batchTx by commit 11");
     }
 
     #[test]
@@ -222,8 +230,8 @@ mod tests {
             span("list #1", LaneKind::Read, hold("readTx"), 5, 50),
             span("put #1", LaneKind::Write, wait("readTx", "cheap #1"), 10, 50),
         ];
-        let told = blame_lines(&Timeline { spans });
-        assert_eq!(told, ["put x1 40: readTx by list 40"]);
+        let lines = blame_lines(&Timeline { spans });
+        assert_eq!(lines, ["put x1 40: readTx by list 40"]);
     }
 
     #[test]
@@ -234,7 +242,7 @@ mod tests {
             span("b", LaneKind::Work, wait("a", "a"), 0, 10),
             span("put #1", LaneKind::Write, unknown, 0, 4),
         ];
-        let told = blame_lines(&Timeline { spans });
-        assert_eq!(told, ["a x1 10: b by b 10", "b x1 10: a by a 10", "put x1 4: gone by ? 4"]);
+        let lines = blame_lines(&Timeline { spans });
+        assert_eq!(lines, ["a x1 10: b by b 10", "b x1 10: a by a 10", "put x1 4: gone by ? 4"]);
     }
 }

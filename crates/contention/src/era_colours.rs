@@ -1,12 +1,12 @@
 //! The colour of each era in every picture: plots, timelines, pages.
 //!
-//! Any two of the same ground differ clearly, also for a reader who lacks one kind of cone, and
-//! each stands out from its ground by a contrast of 3 to 1.
+//! On the same background, any two colours differ clearly, also for a reader whose eyes lack one
+//! kind of cone. Each colour has a contrast of at least 3 to 1 with its background.
 
-/// For a white ground, and for a dark one.
+/// One colour for a white background, and one for a dark background.
 pub type ColourPair = (&'static str, &'static str);
 
-/// Eras, and the servers that they are compared with.
+/// The colours of the eras, and of the servers that they are compared with.
 const COLOURS: [(&str, ColourPair); 8] = [
     ("3.0", ("#5e1900", "#d94f1e")),
     ("3.1", ("#a84300", "#e8ab78")),
@@ -18,7 +18,7 @@ const COLOURS: [(&str, ColourPair); 8] = [
     ("redis", ("#525252", "#9f9f9f")),
 ];
 
-/// `None` for a name that is no era and neither `etcd` nor `redis`.
+/// Returns the colours of an era, of `etcd` or of `redis`; `None` for any other name.
 pub fn era_colour(name: &str) -> Option<ColourPair> {
     COLOURS.iter().find(|(known, _)| *known == name).map(|(_, colours)| *colours)
 }
@@ -27,8 +27,9 @@ pub fn era_colour(name: &str) -> Option<ColourPair> {
 mod tests {
     use super::*;
 
-    /// Linear red, green and blue as a reader without one kind of cone sees them (Machado,
-    /// Oliveira and Fernandes 2009, at full severity).
+    /// Matrices that turn linear red, green and blue into the colours that a reader sees: first a
+    /// reader with all kinds of cones, then readers who lack one kind (Machado, Oliveira and
+    /// Fernandes 2009, at full severity).
     const VISIONS: [[[f64; 3]; 3]; 4] = [
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
         [
@@ -49,7 +50,8 @@ mod tests {
     ];
     const GROUNDS: [&str; 2] = ["#ffffff", "#14161a"];
     const CONTRAST_MIN: f64 = 3.0;
-    /// In CIE L*a*b*; 2.3 is just noticeable side by side.
+    /// Minimum distance of two colours in CIE L*a*b*. If two colours are side by side, a distance
+    /// of 2.3 is just noticeable.
     const DISTANCE_MIN: f64 = 18.0;
 
     fn linear(colour: &str) -> [f64; 3] {

@@ -1,14 +1,15 @@
 //! A stream of lock events that can be switched on, for timelines.
 //!
-//! A timeline needs every wait and every hold with its beginning and end.
-//! [`crate::Registry::record`] switches that on for all locks of a registry. Recording must not
-//! change what is recorded:
+//! A timeline needs the start and end of every wait and every hold. [`crate::Registry::record`]
+//! switches these events on for all locks of a registry. Recording must not change the behaviour
+//! that it records:
 //!
-//! * Off, an event costs one relaxed load.
-//! * On, an event costs one atomic addition, which claims a slot of a buffer of fixed length, and
-//!   filling the slot, which no other thread touches. No thread waits, for a lock or for a reader.
-//! * When the buffer is full, further events are counted and dropped. The beginning is kept rather
-//!   than the end, because a recording is started for the scenario that follows.
+//! * While recording is off, an event costs one relaxed load.
+//! * While recording is on, a thread claims a slot of a buffer with one atomic addition, and writes
+//!   the event into the slot. No other thread writes to that slot. The buffer has a fixed length.
+//!   No thread waits for a lock or for a reader of the buffer.
+//! * When the buffer is full, further events are counted and dropped. The buffer keeps the start of
+//!   a recording, because a recording is started for the scenario that follows.
 
 use std::sync::{
     Arc, OnceLock,
@@ -19,13 +20,13 @@ use arc_swap::ArcSwapOption;
 
 use crate::{BlockerState, TaskLabel};
 
-/// Times are on the clock of [`crate::now_ns`].
+/// One wait or one hold. Times are on the clock of [`crate::now_ns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockEvent {
     pub kind: LockEventKind,
     pub lock: &'static str,
     pub task: TaskLabel,
-    /// As given to [`TaskLabel::enter_numbered`].
+    /// The number of the request, as passed to [`TaskLabel::enter_numbered`]; 0 if it has none.
     pub number: u32,
     pub start_ns: u64,
     pub end_ns: u64,
@@ -33,17 +34,17 @@ pub struct LockEvent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockEventKind {
-    /// Written by the waiter itself, once it holds the lock.
+    /// A wait. The waiter writes this event after the wait has ended.
     Wait {
-        /// The blocker when the wait began. `None`: the lock was free, and the thread was only late
-        /// to take it.
+        /// The blocker when the wait started. `None` if no thread had the turn: the thread waited
+        /// for the inner lock, or the turn was kept for a writer that was not awake yet.
         blocker: Option<(TaskLabel, BlockerState)>,
     },
-    /// Written when the lock is released.
+    /// A hold. The thread writes this event after it has released the lock.
     Hold,
 }
 
-/// A recording; it ends when this is dropped or stopped.
+/// A recording. It ends when this recorder is dropped or stopped.
 #[derive(Debug)]
 pub struct EventRecorder {
     sink: Arc<EventSink>,
@@ -51,17 +52,19 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// The events so far, in the order in which they ended.
+    /// Returns the events so far, in the order in which the threads wrote them. This is nearly the
+    /// order in which the waits and holds ended.
     pub fn events(&self) -> Vec<LockEvent> {
         self.buffer.slots.iter().filter_map(OnceLock::get).copied().collect()
     }
 
-    /// If so, it is time to start another recording.
+    /// Returns true if at least half of the slots are used. The caller should then start another
+    /// recording, before events are dropped.
     pub fn is_half_full(&self) -> bool {
         self.buffer.claimed.load(Relaxed) >= self.buffer.slots.len() / 2
     }
 
-    /// How many events found the buffer full.
+    /// Returns the number of events that found the buffer full.
     pub fn dropped(&self) -> u64 {
         let claimed = self.buffer.claimed.load(Relaxed);
         claimed.saturating_sub(self.buffer.slots.len()) as u64
@@ -80,27 +83,29 @@ impl Drop for EventRecorder {
     }
 }
 
-/// The place in a registry for the buffer of a recording.
+/// The place in a registry that holds the buffer of the current recording.
 #[derive(Debug, Default)]
 pub(crate) struct EventSink {
-    /// Whether there is a buffer, at the price of a relaxed load.
+    /// If true, there is a buffer. An event reads only this flag, with a relaxed load, while
+    /// recording is off.
     is_on: AtomicBool,
     buffer: ArcSwapOption<EventBuffer>,
-    /// Held while a buffer is put in or taken out, so that both fields change together. Events do
-    /// not take it.
+    /// Protects changes of `is_on` and `buffer`, so that the two change together. Threads that
+    /// write events do not take this lock.
     change_lock: parking_lot::Mutex<()>,
 }
 
-/// A fixed number of slots. Each is claimed by one thread and filled once.
+/// A fixed number of slots. Each slot is claimed by one thread and filled once.
 #[derive(Debug)]
 struct EventBuffer {
     slots: Box<[OnceLock<LockEvent>]>,
-    /// The number of slots asked for; those beyond the end are the dropped events.
+    /// The number of slots that events have requested. If it exceeds the length, the excess is the
+    /// number of dropped events.
     claimed: AtomicUsize,
 }
 
 impl EventSink {
-    /// Starts a recording; an earlier one gets no further events.
+    /// Starts a recording. An earlier recording receives no further events.
     pub(crate) fn record(self: &Arc<Self>, capacity: usize) -> EventRecorder {
         let slots = (0..capacity).map(|_| OnceLock::new()).collect();
         let buffer = Arc::new(EventBuffer { slots, claimed: AtomicUsize::new(0) });
@@ -124,7 +129,7 @@ impl EventSink {
         }
     }
 
-    /// Does nothing if another buffer has replaced this one.
+    /// Removes `buffer`, unless another recording has already replaced it.
     fn detach(&self, buffer: &Arc<EventBuffer>) {
         let _changing = self.change_lock.lock();
         let current = self.buffer.load();

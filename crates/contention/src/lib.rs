@@ -1,18 +1,26 @@
 //! Named locks that record which task waited for which, and for how long.
 //!
-//! [`Mutex`] and [`RwLock`] have a name and belong to a [`Registry`]; threads act under a
-//! [`TaskLabel`] ("put", "commit"). [`Registry::report`] has waits and their causes,
-//! [`Registry::waiting`] and [`Registry::holding`] the present, [`waited_ns`] and
-//! [`take_longest_wait`] one operation, and [`Registry::record`] a timeline. Begin with [`rules`];
-//! `docs/locks.md` tells the rest.
+//! A [`Mutex`] or [`RwLock`] has a name and belongs to a [`Registry`]. A thread acts under a
+//! [`TaskLabel`] such as "put" or "commit".
 //!
-//! * Counting does not change the order of entry: a thread writes figures and events when it
-//!   leaves.
-//! * Each nanosecond of a wait is blamed on one blocker at most. Not blamed: the time to wake a
-//!   thread that may go, and the time at the inner lock of a [`blocking_lock`].
-//! * A panic releases the locks that it unwinds through; there is no poisoning.
+//! | to learn | call |
+//! |---|---|
+//! | all waits and holds so far, with their causes | [`Registry::report`] |
+//! | who waits, and who holds a lock, right now | [`Registry::waiting`], [`Registry::holding`] |
+//! | how long one operation waited | [`waited_ns`], [`take_longest_wait`] |
+//! | each wait and hold with its times | [`Registry::record`], [`timeline`] |
 //!
-//! Not checked: lock order, and a thread that waits for itself. There are no async locks.
+//! Read [`rules`] first. `docs/locks.md` has the rest: how to use the crate, and what it costs.
+//!
+//! * Measuring does not change the order of entry. A thread writes figures and events after its
+//!   entry or its release is decided, and outside the inner lock that protects the decision.
+//! * Each nanosecond of a wait is blamed on at most one blocker. Up to three parts of a wait are
+//!   blamed on no blocker: the time to wake a thread that may already enter, the time that a writer
+//!   queues behind such a thread, and the time at the inner lock of a [`blocking_lock`].
+//! * A panic releases the locks whose guards it drops. There is no poisoning.
+//!
+//! This crate does not check the lock order, and does not detect a thread that waits for itself.
+//! There are no async locks.
 
 mod task_label;
 pub mod rules;
@@ -29,8 +37,9 @@ pub mod blame;
 pub mod wait_chain;
 pub mod era_colours;
 mod clock;
+mod yield_points;
 
-pub use blocking_lock::{LockWait, take_longest_wait, waited_ns};
+pub use blocking_lock::{LockWait, LockWaitMark, LockWaits, take_longest_wait, waited_ns};
 pub use clock::now_ns;
 pub use events::{EventRecorder, LockEvent, LockEventKind};
 pub use histogram::{Histogram, HistogramSnapshot};
@@ -40,3 +49,4 @@ pub use registry::{Registry, WaitingTask};
 pub use rules::{BlockerState, LockMode};
 pub use rw_lock::{LockGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use task_label::{LabelScope, TaskLabel};
+pub use yield_points::{YieldPoints, set_yield_hook};

@@ -1,12 +1,13 @@
-//! The figures of all locks of one name, and the report made of them.
+//! The figures of all locks that share a name, and the report made from them.
 //!
-//! Figures belong to a *name* in a registry, not to one lock: the short-lived locks of a thousand
-//! read transactions are one line of the report, and dropping a lock loses nothing.
+//! Figures belong to a *name* in a registry, not to a single lock. So the short-lived locks of a
+//! thousand read transactions make one line of the report, and no figures are lost when a lock is
+//! dropped.
 //!
-//! Holds are counted per label, each with a histogram of its own that is made at the label's first
-//! hold. That costs the same two atomic additions that one histogram for all labels would; the
-//! total is the sum over the labels. Waits and blame are written only by threads that waited, so
-//! they may cost more.
+//! Holds are counted per label. Each label has its own histogram, which is created at the label's
+//! first hold. Recording a hold costs two atomic additions, the same as with one histogram for all
+//! labels. A report adds up the histograms of all labels. Waits and blame are written only if a
+//! thread had to wait, so they may cost more.
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::OnceLock};
 
@@ -18,9 +19,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct LockReport {
     pub name: &'static str,
-    /// All zero for a mutex.
+    /// Acquisitions for reading. All figures are zero for a mutex.
     pub read: ModeReport,
-    /// A mutex is always taken to write.
+    /// Acquisitions for writing. A mutex is always acquired for writing.
     pub write: ModeReport,
     /// The pairs of waiter and blocker, the largest total first.
     pub blame: Vec<LockBlame>,
@@ -28,27 +29,29 @@ pub struct LockReport {
 
 #[derive(Clone, Debug, Default)]
 pub struct ModeReport {
-    /// Includes those not yet released.
+    /// Number of holds that have ended since the last reset, plus the number of current holds.
     pub acquisitions: u64,
-    /// From the call to the running thread, so the time to wake up is included. Acquisitions that
-    /// did not wait count as 0.
+    /// Waits, from the call until the thread runs again, so the time to wake up is included. An
+    /// acquisition that did not wait is included as a wait of 0.
     pub waits: HistogramSnapshot,
-    /// Only those released.
+    /// Lengths of the holds that have ended.
     pub holds: HistogramSnapshot,
-    /// The longest hold first.
+    /// The labels that have held the lock, the longest hold first.
     pub holders: Vec<LockHolder>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockHolder {
     pub task: TaskLabel,
-    /// Includes holds not yet released.
+    /// Number of holds, including holds that have not ended.
     pub count: u64,
-    /// Of a hold that still lasts, the time until the report.
+    /// Length of the longest hold. For a hold that has not ended, this is its length until the
+    /// report.
     pub longest_ns: u64,
 }
 
-/// The waits of one label behind another.
+/// The sum of all intervals in which this waiter waited for this blocker, with these modes and this
+/// state of the blocker. The waiter and the blocker may have the same label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockBlame {
     pub waiter: TaskLabel,
@@ -56,13 +59,13 @@ pub struct LockBlame {
     pub blocker: TaskLabel,
     pub blocker_mode: LockMode,
     pub blocker_state: BlockerState,
-    /// The number of intervals, of which a wait may have several.
+    /// Number of intervals. One wait may have several.
     pub count: u64,
     pub total_ns: u64,
     pub longest_ns: u64,
 }
 
-/// Waiter and its mode, blocker and its mode and state.
+/// The waiter, its mode, the blocker, the blocker's mode, the blocker's state.
 type BlameKey = (TaskLabel, LockMode, TaskLabel, LockMode, BlockerState);
 
 #[derive(Debug)]
@@ -70,7 +73,8 @@ pub(crate) struct LockMetrics {
     pub(crate) name: &'static str,
     read: ModeMetrics,
     write: ModeMetrics,
-    /// Only threads that waited take it. A leaf lock: nothing is locked under it.
+    /// The blame by waiter and blocker. Only a release that wakes other threads, a report and a
+    /// reset take this mutex. No other lock is taken while a thread holds it.
     blame: parking_lot::Mutex<BTreeMap<BlameKey, LockBlame>>,
 }
 
@@ -115,7 +119,7 @@ impl LockMetrics {
         }
     }
 
-    /// `holders` are those at `now_ns`.
+    /// Makes a report. `holders` are the holders at `now_ns`.
     pub(crate) fn report(&self, holders: &[Acquisition], now_ns: u64) -> LockReport {
         let mut blame: Vec<LockBlame> = self.blame.lock().values().copied().collect();
         blame.sort_by_key(|blame| Reverse(blame.total_ns));
@@ -146,7 +150,8 @@ impl LockMetrics {
 #[derive(Debug)]
 struct ModeMetrics {
     waits: Histogram,
-    /// Indexed by label. Made at a label's first hold, because most labels hold few locks.
+    /// The holds, indexed by label. A histogram is created at its label's first hold, because most
+    /// labels hold few locks.
     holds: [OnceLock<Histogram>; TaskLabel::COUNT_MAX],
 }
 
@@ -167,7 +172,7 @@ impl ModeMetrics {
         for (index, histogram) in self.holds.iter().enumerate() {
             let Some(snapshot) = histogram.get().map(Histogram::snapshot) else { continue };
             holds.merge(&snapshot);
-            // After a reset a label's histogram exists but is empty.
+            // A reset empties the histogram of a label and does not remove it.
             if snapshot.count > 0 {
                 add(TaskLabel::from_index(index), snapshot.count, snapshot.max);
             }

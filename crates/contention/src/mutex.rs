@@ -1,27 +1,31 @@
-//! A mutex with a name: a [`LockState`](crate::rules::LockState) that every thread enters to write.
+//! A mutex with a name: a [`LockState`](crate::rules::LockState) that every thread enters as a
+//! writer.
 //!
-//! That is Go's `sync.Mutex` in its two modes, except that Go also spins for a moment before it
-//! queues, and decides on the mode for the whole queue instead of at each release. A thread that
-//! locks a mutex it holds waits for itself forever, as in Go.
+//! The order of entry is the same as for Go's `sync.Mutex` in its normal and its starvation mode,
+//! with two differences. A Go thread spins briefly before it queues. And Go chooses the mode for
+//! the whole queue, while this mutex chooses at each release.
 //!
-//! There is no poisoning: when a thread panics with the lock held, unwinding releases it, and the
-//! next one finds the data as the panic left them.
+//! A thread that locks a mutex it already holds waits for itself forever, as in Go.
+//!
+//! There is no poisoning. If a thread panics while it holds the lock, unwinding releases the lock,
+//! and the next holder finds the data as the panic left them.
 
 use std::{fmt, sync::Arc};
 
 use crate::{LockGuard, LockMode, Registry, blocking_lock::BlockingLock};
 
-/// See the module documentation.
+/// A mutex. The module documentation describes its order of entry.
 pub struct Mutex<T> {
     lock: Arc<BlockingLock>,
-    /// Free whenever the lock lets a thread in; see [`crate::blocking_lock`].
+    /// The value that the mutex protects. A thread that `lock` has admitted always finds this inner
+    /// mutex free; see [`crate::blocking_lock`].
     data: parking_lot::Mutex<T>,
 }
 
 pub type MutexGuard<'a, T> = LockGuard<'a, parking_lot::MutexGuard<'a, T>>;
 
 impl<T> Mutex<T> {
-    /// The figures go to `registry` under `name`.
+    /// Creates a mutex whose figures go to `registry` under `name`.
     pub fn new(registry: &Registry, name: &'static str, value: T) -> Mutex<T> {
         Mutex { lock: registry.register(name), data: parking_lot::Mutex::new(value) }
     }

@@ -1,7 +1,7 @@
-//! The registry that every lock is created with: figures by name, and the locks that are alive.
+//! The registry of locks. It has the figures of each name, and a list of the locks that exist.
 //!
-//! One member (or one bench) has one registry. There is no global one, so two members in one
-//! process do not see each other's figures.
+//! Every lock is created with a registry. One member or one benchmark has one registry. There is no
+//! global registry, so two members in one process do not see each other's figures.
 
 use std::sync::{Arc, Weak};
 
@@ -14,7 +14,7 @@ use crate::{
     rules::{Acquisition, BlockedAcquisition, Blocker},
 };
 
-/// The figures of all locks created with it. A clone is the same registry.
+/// The figures of all locks created with this registry. A clone refers to the same registry.
 ///
 /// ```
 /// use clearlane_contention::{TaskLabel, Registry, RwLock};
@@ -45,11 +45,12 @@ pub struct WaitingTask {
 
 #[derive(Debug, Default)]
 struct RegisteredLocks {
-    /// One entry per name, in the order in which the names were first used.
+    /// The figures of each name, in order of the first use of the names.
     metrics: Vec<Arc<LockMetrics>>,
-    /// Dropped locks are included until the next sweep.
+    /// All locks created with this registry. A dropped lock stays listed until the next sweep.
     locks: Vec<Weak<BlockingLock>>,
-    /// Dropped locks are swept out when there are this many entries.
+    /// If `locks` has this length or more, the next [`RegisteredLocks::add`] first removes the
+    /// dropped locks.
     sweep_at: usize,
 }
 
@@ -58,8 +59,8 @@ impl Registry {
         Registry::default()
     }
 
-    /// One report per name, in the order in which the names were first used. Dropped locks are
-    /// included.
+    /// Returns one report for each name, in order of the first use of the names. Locks that were
+    /// dropped are included.
     pub fn report(&self) -> Vec<LockReport> {
         let (metrics, locks) = self.all();
         let now_ns = now_ns();
@@ -71,14 +72,14 @@ impl Registry {
         metrics.iter().map(report).collect()
     }
 
-    /// Starts all figures anew. A hold or wait that ends afterwards counts in full, even if it
-    /// began before.
+    /// Sets all figures to zero. A hold or wait that ends after this call is recorded with its full
+    /// length, even if it started before the call.
     pub fn reset(&self) {
         let (metrics, _) = self.all();
         metrics.iter().for_each(|metrics| metrics.reset());
     }
 
-    /// Each holder with the name of its lock.
+    /// Returns each current holder with the name of its lock.
     pub fn holding(&self) -> Vec<(&'static str, Acquisition)> {
         let (_, locks) = self.all();
         let holding = locks
@@ -87,8 +88,9 @@ impl Registry {
         holding.collect()
     }
 
-    /// The threads that wait for a lock right now. A thread whose way is already free and that is
-    /// only not awake yet is not listed: it waits for a processor.
+    /// Returns the threads that wait for a lock right now. A thread that may already enter but is
+    /// not awake yet is not included, because it waits for a processor. Writers in the queue behind
+    /// such a thread are not included either, because they have no blocker at that time.
     pub fn waiting(&self) -> Vec<WaitingTask> {
         let (_, locks) = self.all();
         let waiting = locks.iter().flat_map(|lock| {
@@ -100,7 +102,7 @@ impl Registry {
     }
 
     /// Records the next `capacity` events of all locks of this registry, until the recorder is
-    /// stopped or dropped. An earlier recording gets no further events.
+    /// stopped or dropped. An earlier recording receives no further events.
     #[must_use = "recording ends when the recorder is dropped"]
     pub fn record(&self, capacity: usize) -> EventRecorder {
         self.event_sink.record(capacity)
@@ -114,7 +116,9 @@ impl Registry {
         lock
     }
 
-    /// Copies, because a lock's inner lock must not be taken under the lock of the registry.
+    /// Returns the figures of all names, and the locks that exist. Both lists are copies, so the
+    /// registry is not locked after this call. The caller may therefore take the inner locks of the
+    /// returned locks.
     fn all(&self) -> (Vec<Arc<LockMetrics>>, Vec<Arc<BlockingLock>>) {
         let registered = self.registered.lock();
         let locks = registered.locks.iter().filter_map(Weak::upgrade).collect();
@@ -132,7 +136,8 @@ impl RegisteredLocks {
         metrics
     }
 
-    /// Sweeps at twice the number that was alive at the last sweep: constant cost per lock.
+    /// Adds a lock. Removes the dropped locks once the list is twice as long as after the last
+    /// removal, plus 16. So the average cost per lock is constant.
     fn add(&mut self, lock: &Arc<BlockingLock>) {
         if self.locks.len() >= self.sweep_at {
             self.locks.retain(|lock| lock.strong_count() > 0);

@@ -1,10 +1,14 @@
-//! A readers-writer lock with a name, and the order of entry of Go's, on which the read paths of
-//! etcd are built: [`LockState`](crate::rules::LockState). Rust's own locks guarantee no order
-//! (`std`) or another one (`parking_lot`), and would show another convoy.
+//! A readers-writer lock with a name and a fixed order of entry.
 //!
-//! As in Go, a thread must not read-lock again what it has read-locked: if a writer arrives in
-//! between, the second call waits for the writer, which waits for the first. And as in
-//! [`crate::Mutex`] there is no poisoning: unwinding releases the lock.
+//! The order is the same as for Go's `sync.RWMutex`, the lock on etcd's read paths. The rules are
+//! in [`LockState`](crate::rules::LockState). With other locks, convoys would form differently: the
+//! order of Rust's `std` is not specified, and the order of `parking_lot` is different.
+//!
+//! A thread that holds the lock for reading must not read-lock it again, as in Go. If a writer
+//! arrives between the two calls, the second call waits for the writer, and the writer waits until
+//! the first read lock is released: a deadlock.
+//!
+//! There is no poisoning, as in [`crate::Mutex`]: unwinding releases the lock.
 
 use std::{
     fmt,
@@ -17,20 +21,21 @@ use crate::{
     blocking_lock::{BlockingLock, BlockingLockGuard},
 };
 
-/// See the module documentation.
+/// A readers-writer lock. The module documentation describes its order of entry.
 pub struct RwLock<T> {
     lock: Arc<BlockingLock>,
-    /// Free in the asked mode whenever the lock lets a thread in; see [`crate::blocking_lock`].
+    /// The value that the lock protects. A thread that `lock` has admitted always finds this inner
+    /// lock free for its mode; see [`crate::blocking_lock`].
     data: parking_lot::RwLock<T>,
 }
 
 impl<T> RwLock<T> {
-    /// The figures go to `registry` under `name`.
+    /// Creates a lock whose figures go to `registry` under `name`.
     pub fn new(registry: &Registry, name: &'static str, value: T) -> RwLock<T> {
         RwLock { lock: registry.register(name), data: parking_lot::RwLock::new(value) }
     }
 
-    /// Waits until no writer holds the lock or has the turn.
+    /// Waits until no writer holds the lock or has the turn, and then read-locks it.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let guard = self.lock.acquire(LockMode::Read);
@@ -38,7 +43,8 @@ impl<T> RwLock<T> {
         LockGuard { data, _guard: guard }
     }
 
-    /// Waits until no thread holds the lock, and turns later readers away meanwhile.
+    /// Waits until this writer has the turn and no thread holds the lock, and then write-locks it.
+    /// Readers that arrive after this writer got the turn wait for it.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let guard = self.lock.acquire(LockMode::Write);
@@ -55,10 +61,11 @@ impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// Dropping it releases the lock. `D` is the guard of the data.
+/// Releases the lock when it is dropped. `D` is the guard of the data.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct LockGuard<'a, D> {
-    // Dropped in this order: the data must be free before the lock lets the next ones in.
+    // The fields are dropped in this order. The data must be free before the lock admits another
+    // thread.
     pub(crate) data: D,
     pub(crate) _guard: BlockingLockGuard<'a>,
 }

@@ -1,26 +1,26 @@
-//! The spans of a timeline by lane, and holds by lock.
+//! An index of a timeline: the spans of each lane, and the holds of each lock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use crate::timeline::{Activity, Span, Timeline};
 
-/// From when to when, in nanoseconds.
+/// The start and end of an interval, in nanoseconds.
 pub(crate) type Interval = (u64, u64);
 
 #[derive(Debug)]
 pub(crate) struct SpanIndex<'a> {
-    /// What each lane does, without what it holds.
+    /// The spans of each lane, except its holds.
     pub(crate) lanes: HashMap<&'a str, SpanRow<'a>>,
-    /// The holds of each lock.
+    /// The holds of each lock, by all lanes.
     pub(crate) locks: HashMap<&'a str, SpanRow<'a>>,
 }
 
-/// Spans in order of their beginnings.
+/// Spans in order of their starts.
 #[derive(Debug, Default)]
 pub(crate) struct SpanRow<'a> {
     spans: Vec<&'a Span>,
-    /// The latest end of all spans up to this one.
+    /// For each span, the latest end among this span and all spans before it.
     latest_end_ns: Vec<u64>,
 }
 
@@ -50,15 +50,18 @@ impl<'a> SpanRow<'a> {
         }
     }
 
-    /// The spans that overlap an interval.
+    /// Returns the spans that overlap an interval, in order of their starts.
     pub(crate) fn overlapping(&self, (from_ns, to_ns): Interval) -> impl Iterator<Item = &'a Span> {
         let first = self.latest_end_ns.partition_point(|reached_ns| *reached_ns <= from_ns);
         let spans = self.spans[first..].iter().take_while(move |span| span.from_ns < to_ns);
         spans.copied().filter(move |span| span.to_ns > from_ns)
     }
 
-    /// Cuts an interval where the spans that count begin and end. Where several are, the one that
-    /// overlaps the interval longest is taken; a piece between them has none.
+    /// Cuts an interval into pieces, and returns each piece with its span, in order of time.
+    ///
+    /// Only spans for which `counts` is true are considered. The span of a piece covers the whole
+    /// piece. If several spans cover the piece, its span is the span that has the longest overlap
+    /// with the whole interval. If no span covers the piece, its span is `None`.
     pub(crate) fn pieces(
         row: Option<&SpanRow<'a>>,
         (from_ns, to_ns): Interval,
@@ -67,7 +70,9 @@ impl<'a> SpanRow<'a> {
         let counted = row.into_iter().flat_map(|row| row.overlapping((from_ns, to_ns)));
         let counted: Vec<&Span> = counted.filter(|span| counts(span)).collect();
         let mut next = 0;
-        // Of those that overlap it equally, the first.
+        // The spans that have started, each with its index in `counted`. The span with the longest
+        // overlap with the whole interval is first. If two overlaps are equal, the earlier span is
+        // first. A span that has ended is removed when it becomes the first.
         let mut present = BinaryHeap::<(u64, Reverse<usize>)>::new();
         let mut pieces: Vec<(Option<&Span>, Interval)> = Vec::new();
         let mut at_ns = from_ns;

@@ -1,24 +1,26 @@
-//! A small label for the kind of work that a thread does right now: "put", "cheap_read", "commit".
+//! A small label for the kind of work that a thread does right now, such as "put" or "commit".
 //!
-//! A thread id says little, as one thread serves many kinds of request in turn. So code enters a
-//! [`TaskLabel`] for what it is about to do, and every lock taken until the end of the
-//! scope is taken under it, however deep the call.
+//! One thread serves many kinds of request in turn, so a thread ID says little. Code therefore
+//! enters a [`TaskLabel`] for its next work. Every lock that the thread takes until the end of the
+//! scope is recorded under this label, at any depth of calls, unless a nested scope has set another
+//! label.
 //!
-//! * A label is one byte, and there are at most [`TaskLabel::COUNT_MAX`] per process, so figures
-//!   can be kept per pair of labels. Names beyond that share [`TaskLabel::OTHER`].
-//! * A name, once interned, keeps its label for the life of the process.
-//! * The label belongs to the thread, not to the async task: leave the scope before an `await`.
+//! * A label is one byte, and a process has at most [`TaskLabel::COUNT_MAX`] labels, so figures can
+//!   be kept for each pair of labels. Further names share [`TaskLabel::OTHER`].
+//! * Once a name is interned, it keeps its label for the life of the process.
+//! * The label belongs to the thread, not to the async task. Code must leave the scope before an
+//!   `await`.
 
 use std::{cell::Cell, fmt, marker::PhantomData, sync::OnceLock};
 
-/// By number. A slot is filled once, so looking up needs no lock.
+/// The names, indexed by label. A slot is filled once, so reading it needs no lock.
 static NAMES: [OnceLock<&str>; TaskLabel::COUNT_MAX] =
     [const { OnceLock::new() }; TaskLabel::COUNT_MAX];
 
 /// The names of [`TaskLabel::UNNAMED`] and [`TaskLabel::OTHER`].
 const RESERVED: [&str; 2] = ["unnamed", "other"];
 
-/// The number is 0 if there is none.
+/// A label, and the number of the request; 0 if there is no number.
 pub(crate) type LabelAndNumber = (TaskLabel, u32);
 
 thread_local! {
@@ -38,20 +40,21 @@ thread_local! {
 pub struct TaskLabel(u8);
 
 impl TaskLabel {
-    /// The most labels of a process.
+    /// Maximum number of labels in a process, including the two reserved labels.
     pub const COUNT_MAX: usize = 64;
 
-    /// The label of a thread that has not entered any.
+    /// The label of a thread that has not entered any label.
     pub const UNNAMED: TaskLabel = TaskLabel(0);
 
-    /// Shared by all names that found the table full.
+    /// The label of all names for which the table had no free slot.
     pub const OTHER: TaskLabel = TaskLabel(1);
 
-    /// The label of this name, new if the name is. Searches a list: keep the result where it is
-    /// needed often.
+    /// Returns the label of this name, and creates it if the name is new. If no slot is free for a
+    /// new name, returns [`TaskLabel::OTHER`]. This call searches a list, so keep the result if it
+    /// is needed often.
     pub fn named(name: &str) -> TaskLabel {
         for (number, slot) in NAMES.iter().enumerate() {
-            // Leaks at most once per slot, so at most `COUNT_MAX` names.
+            // Leaks at most one name per slot, so at most `COUNT_MAX` names.
             let reserve = || RESERVED.get(number).copied();
             let interned = slot.get_or_init(|| reserve().unwrap_or_else(|| name.to_owned().leak()));
             if *interned == name {
@@ -71,14 +74,15 @@ impl TaskLabel {
         CURRENT.get()
     }
 
-    /// Sets this thread's label until the result is dropped, which restores the label before it.
+    /// Sets this thread's label until the result is dropped. Dropping it restores the previous
+    /// label.
     #[must_use = "the thread has this label only until the result is dropped"]
     pub fn enter(self) -> LabelScope {
         self.enter_numbered(0)
     }
 
-    /// As `enter`, with a number that [events](crate::LockEvent) have, to tell the requests of one
-    /// label apart. Figures do not have it.
+    /// Does the same as `enter`, and also sets a number, which distinguishes the requests of one
+    /// label. [Events](crate::LockEvent) contain the number; figures do not.
     #[must_use = "the thread has this label only until the result is dropped"]
     pub fn enter_numbered(self, number: u32) -> LabelScope {
         LabelScope { previous: CURRENT.replace((self, number)), _this_thread: PhantomData }
@@ -89,7 +93,7 @@ impl TaskLabel {
         NAMES[self.index()].get().or_else(reserved).expect("a label has a name")
     }
 
-    /// Its place in a table with [`TaskLabel::COUNT_MAX`] rows.
+    /// Returns the index of this label in a table with [`TaskLabel::COUNT_MAX`] rows.
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -112,12 +116,12 @@ impl fmt::Debug for TaskLabel {
     }
 }
 
-/// Restores the thread's label when it is dropped. Scopes must nest, as guards in local variables
-/// do.
+/// Restores the thread's previous label when it is dropped. Scopes must nest, as guards in local
+/// variables do.
 #[derive(Debug)]
 pub struct LabelScope {
     previous: LabelAndNumber,
-    /// Keeps the scope on the thread whose label it changed.
+    /// Makes this type not `Send`. So the scope stays on the thread whose label it has changed.
     _this_thread: PhantomData<*const ()>,
 }
 

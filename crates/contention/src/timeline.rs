@@ -1,6 +1,7 @@
 //! A timeline: which lane did what, from when to when, and which lane blocked which.
 //!
-//! One file per recording: a line of JSON that says of what, and one per span, in order of ends:
+//! Each recording is one file. The first line is a JSON object that names the recording. This line
+//! may be missing. Each further line is one span, in order of the ends of the spans:
 //!
 //! ```json
 //! {"recorded":"the model","scenario":"convoy","era":"3.2"}
@@ -8,11 +9,17 @@
 //! {"lane":"list #1","kind":"read","what":"hold","of":"readTx","from":0,"to":37}
 //! ```
 //!
-//! A *lane* is a request that reads or writes, or a background worker (`work`). `put #3` is the
-//! third of its class; without a number only the class is known (see [`lane_class`]). `what` is
-//! `run`, `core` (ready while all cores are busy), `wait` (for `of`: a lock or another lane's
-//! work), `disk`, `network` or `hold` (of a lock). Times are nanoseconds. Model and real server use
-//! the same format.
+//! * `lane`: a request or a background worker. `put #3` is a request of class `put`. A recording of
+//!   the model numbers the requests of each class separately. A recording of a server numbers all
+//!   requests together. A lane without a number, such as `applier`, is its own class (see
+//!   [`lane_class`]).
+//! * `kind`: `read` and `write` for requests, `work` for background workers.
+//! * `what`: `run`, `core` (ready while all cores are busy), `wait`, `disk`, `network`, or `hold`.
+//! * `of`: for a `hold`, the lock; for a `wait`, the lock or the worker that the lane waits for.
+//! * `behind`: for a `wait`, the lane that was the blocker when the wait started, if it is known.
+//! * `from`, `to`: times in nanoseconds.
+//!
+//! The simulator's model and a real server write the same format.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,13 +29,13 @@ use serde_json::{Map, Value, json};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// In the order in which they ended.
+    /// All spans, in order of their ends.
     pub spans: Vec<Span>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// See the module documentation.
+    /// The name of the lane, such as `put #3`.
     pub lane: String,
     pub kind: LaneKind,
     pub activity: Activity,
@@ -42,7 +49,7 @@ pub enum LaneKind {
     Read,
     /// A request that writes.
     Write,
-    /// Work in the background.
+    /// Background work.
     #[default]
     Work,
 }
@@ -50,7 +57,7 @@ pub enum LaneKind {
 impl LaneKind {
     const ALL: [LaneKind; 3] = [LaneKind::Read, LaneKind::Write, LaneKind::Work];
 
-    /// The word in a file.
+    /// Returns the word for this kind in a file.
     pub fn name(self) -> &'static str {
         match self {
             LaneKind::Read => "read",
@@ -68,11 +75,11 @@ pub enum Activity {
     /// Waits for a lock, or for another lane's work.
     Wait {
         resource: String,
-        /// The lane that blocked when the wait began, if it is known.
+        /// The lane that was the blocker when the wait started, if it is known.
         blocker: Option<String>,
     },
     Disk,
-    /// Its message is on its way.
+    /// The lane's message is in flight.
     Network,
     /// Holds a lock.
     Hold {
@@ -93,7 +100,7 @@ impl Activity {
     }
 }
 
-/// `put` of `put #3`.
+/// Returns the class of a lane: `put` for `put #3`. A lane without a number is its own class.
 pub fn lane_class(lane: &str) -> &str {
     match lane.rsplit_once(" #") {
         Some((class, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => class,
@@ -101,14 +108,14 @@ pub fn lane_class(lane: &str) -> &str {
     }
 }
 
-/// Of what a timeline is: the first line of its file, which may be missing.
+/// The first line of a file, which names the recording. It may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimelineHeader {
-    /// `the model`, or `a server`.
+    /// The source of the recording: `the model` or `a server`.
     pub recorded: String,
     pub scenario: Option<String>,
     pub era: Option<String>,
-    /// As `2 cores, seed 1`.
+    /// Further details, such as `2 cores, seed 1`.
     pub details: Option<String>,
 }
 
@@ -120,7 +127,7 @@ pub struct TimelineError {
 }
 
 impl Timeline {
-    /// The spans of an interval, cut off at its ends.
+    /// Returns the parts of the spans that are in an interval.
     pub fn slice(&self, from_ns: u64, to_ns: u64) -> Timeline {
         let cut = |span: &Span| {
             let (from, to) = (span.from_ns.max(from_ns), span.to_ns.min(to_ns));
@@ -129,13 +136,13 @@ impl Timeline {
         Timeline { spans: self.spans.iter().filter_map(cut).collect() }
     }
 
-    /// The first beginning and the last end; `None` if there are no spans.
+    /// Returns the first start and the last end; `None` if there are no spans.
     pub fn bounds(&self) -> Option<(u64, u64)> {
         let from = self.spans.iter().map(|span| span.from_ns).min()?;
         Some((from, self.spans.iter().map(|span| span.to_ns).max()?))
     }
 
-    /// In the order of their first spans.
+    /// Returns the lanes, in order of the starts of their first spans.
     pub fn lanes(&self) -> Vec<(&str, LaneKind)> {
         let mut firsts: Vec<(u64, &str, LaneKind)> = Vec::new();
         let mut places = HashMap::<&str, usize>::new();
@@ -171,7 +178,9 @@ impl FromStr for Timeline {
 }
 
 impl TimelineHeader {
-    /// Of the text of a file; `None` if it begins with a span.
+    /// Reads the header from the text of a file. Returns `None` if the first line is not an object
+    /// with the field `recorded`, or if the text is empty. Fails if the header has an unknown
+    /// field, or a field that is not a string.
     pub fn of(text: &str) -> Result<Option<TimelineHeader>, TimelineError> {
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let Some((at, first)) = lines.next() else { return Ok(None) };
@@ -187,12 +196,12 @@ impl TimelineHeader {
     fn from_fields(fields: &Map<String, Value>) -> Result<TimelineHeader, String> {
         const KNOWN: [&str; 4] = ["recorded", "scenario", "era", "details"];
         if let Some(name) = fields.keys().find(|name| !KNOWN.contains(&name.as_str())) {
-            return Err(format!("there is no field {name}; there are {}", KNOWN.join(", ")));
+            return Err(format!("unknown field `{name}`; known fields: {}", KNOWN.join(", ")));
         }
         let text = |name: &str| match fields.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(format!("`{name}` must be a text")),
+            Some(_) => Err(format!("`{name}` must be a string")),
         };
         Ok(TimelineHeader {
             recorded: text("recorded")?.unwrap_or_default(),
@@ -221,7 +230,7 @@ impl Span {
         self.to_ns - self.from_ns
     }
 
-    /// The part of it that lies in an interval.
+    /// Returns the length of the part of this span that is in an interval.
     pub fn overlap_ns(&self, (from_ns, to_ns): (u64, u64)) -> u64 {
         self.to_ns.min(to_ns).saturating_sub(self.from_ns.max(from_ns))
     }
@@ -247,14 +256,14 @@ impl Span {
 
     fn from_json(line: &str) -> Result<Span, String> {
         let fields: Map<String, Value> =
-            serde_json::from_str(line).map_err(|error| format!("no JSON object: {error}"))?;
+            serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
         const KNOWN: [&str; 7] = ["lane", "kind", "what", "of", "behind", "from", "to"];
         if let Some(name) = fields.keys().find(|name| !KNOWN.contains(&name.as_str())) {
-            return Err(format!("there is no field {name}; there are {}", KNOWN.join(", ")));
+            return Err(format!("unknown field `{name}`; known fields: {}", KNOWN.join(", ")));
         }
         let text = |name: &str| match fields.get(name).and_then(Value::as_str) {
             Some(text) => Ok(text.to_owned()),
-            None => Err(format!("`{name}` must be a text")),
+            None => Err(format!("`{name}` must be a string")),
         };
         let time = |name: &str| match fields.get(name).and_then(Value::as_u64) {
             Some(ns) => Ok(ns),
@@ -264,7 +273,7 @@ impl Span {
         let kind = LaneKind::ALL
             .into_iter()
             .find(|known| known.name() == kind)
-            .ok_or_else(|| format!("there is no kind `{kind}`; there are read, write and work"))?;
+            .ok_or_else(|| format!("unknown `kind`: `{kind}`; known are read, write and work"))?;
         let what = match text("what")?.as_str() {
             "run" => Activity::Run,
             "core" => Activity::Core,
@@ -274,12 +283,12 @@ impl Span {
             "hold" => Activity::Hold { resource: text("of")? },
             other => {
                 let known = "run, core, wait, disk, network and hold";
-                return Err(format!("`{other}` is no activity; there are {known}"));
+                return Err(format!("unknown `what`: `{other}`; known are {known}"));
             }
         };
         let (from_ns, to_ns) = (time("from")?, time("to")?);
         if to_ns < from_ns {
-            return Err(format!("it ends at {to_ns}, before it begins at {from_ns}"));
+            return Err(format!("`to` is {to_ns}, before `from`, which is {from_ns}"));
         }
         Ok(Span { lane: text("lane")?, kind, activity: what, from_ns, to_ns })
     }
@@ -332,8 +341,8 @@ mod tests {
         assert_eq!(TimelineHeader::of(&text), Ok(Some(header)));
         assert_eq!(TimelineHeader::of(&timeline().to_string()), Ok(None));
         for (bad, why) in [
-            (r#"{"recorded":5}"#, "line 1: `recorded` must be a text"),
-            (r#"{"recorded":"a","colour":"a"}"#, "line 1: there is no field colour; there are"),
+            (r#"{"recorded":5}"#, "line 1: `recorded` must be a string"),
+            (r#"{"recorded":"a","colour":"a"}"#, "line 1: unknown field `colour`; known fields: "),
         ] {
             let refused = bad.parse::<Timeline>().unwrap_err().to_string();
             assert!(refused.contains(why), "{bad}: {refused}");
@@ -344,15 +353,21 @@ mod tests {
     fn what_is_no_timeline_is_told_by_its_line() {
         let good = r#"{"lane":"a","kind":"read","what":"run","from":1,"to":2}"#;
         for (bad, why) in [
-            ("{", "line 2: no JSON object"),
+            ("{", "line 2: not a JSON object"),
             (
                 r#"{"lane":"a","kind":"read","what":"run","from":1}"#,
                 "line 2: `to` must be a number",
             ),
-            (r#"{"lane":"a","kind":"read","what":"nap","from":1,"to":2}"#, "`nap` is no activity"),
-            (r#"{"lane":"a","kind":"read","what":"wait","from":1,"to":2}"#, "`of` must be a text"),
-            (r#"{"lane":"a","kind":"read","what":"run","from":3,"to":2}"#, "it ends at 2, before"),
-            (r#"{"lane":"a","colour":"a"}"#, "there is no field colour; there are lane, kind"),
+            (r#"{"lane":"a","kind":"read","what":"nap","from":1,"to":2}"#, "unknown `what`: `nap`"),
+            (
+                r#"{"lane":"a","kind":"read","what":"wait","from":1,"to":2}"#,
+                "`of` must be a string",
+            ),
+            (
+                r#"{"lane":"a","kind":"read","what":"run","from":3,"to":2}"#,
+                "`to` is 2, before `from`",
+            ),
+            (r#"{"lane":"a","colour":"a"}"#, "unknown field `colour`; known fields: lane, kind"),
         ] {
             let refused = format!("{good}\n{bad}\n").parse::<Timeline>().unwrap_err().to_string();
             assert!(refused.contains(why), "{bad}: {refused}");

@@ -1,26 +1,36 @@
-//! The chain of causes of one wait, down to the span that has no cause of its own.
+//! The chain of causes of one wait, down to a span that has no further cause.
 //!
 //! ```text
-//!   cheap #139     ░░░░░░░░░░░░░░   waits for readTx, behind applier
-//!   applier        ░░░░░░░░░░░░░░█  waits for readTx, behind expensive #5
-//!   expensive #5   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗   has readTx
+//!   cheap #139     ░░░░░░░░░░░░░░   waits for readTx; its blocker is applier
+//!   applier        ░░░░░░░░░░░░░░█  waits for readTx; its blocker is expensive #5
+//!   expensive #5   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗   holds readTx
 //! ```
 //!
-//! The cause of a wait is the span that overlaps it longest: a wait of the blocker that the wait
-//! names, a hold of the lock, or what else the blocker does, unless it has the lock. Of equals, the
-//! first of these. A holder that waits for most of that time is followed further. `model.js` of the
-//! simulator has the same rules for its page.
+//! A wait may be caused by three kinds of spans. The cause is the span that overlaps the wait
+//! longest. If overlaps are equal, the kind that is first in this list is the cause:
+//!
+//! 1. a wait of the blocker that the wait names;
+//! 2. a hold of the lock by another lane;
+//! 3. another activity of the blocker, unless the blocker holds the lock.
+//!
+//! If the cause is a hold, the chain continues with the holder's longest wait, provided that this
+//! wait takes more than half of the time in which all spans of the chain overlap. Otherwise the
+//! chain ends with the hold. A chain also ends after nine spans, or if the next span is already in
+//! the chain.
+//!
+//! `model.js` of the simulator has the same rules for its page.
 
 use std::cmp::Reverse;
 
 use crate::span_index::{Interval, SpanIndex};
 use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
-/// Longer chains are cut off.
+/// Maximum number of spans in a chain. A longer chain is cut off.
 const LENGTH_MAX: usize = 9;
-/// What is shown before a chain and behind it, as a part of the chain.
+/// Margin before and after the shown part of a chain, as a fraction of the length of this part.
 const MARGIN: f64 = 0.15;
-/// A cause that began long before the wait is shown for so many times the wait.
+/// Maximum time that is shown before and after the wait, in multiples of the wait's length. A cause
+/// may start long before the wait.
 const LEAD_MAX: u64 = 3;
 
 #[derive(Debug)]
@@ -31,7 +41,7 @@ impl<'a> WaitChains<'a> {
         WaitChains(SpanIndex::new(timeline))
     }
 
-    /// The wait, its cause, the cause of that, and so on.
+    /// Returns the wait, its cause, the cause of that cause, and so on, up to nine spans in all.
     pub fn chain(&self, wait: &'a Span) -> Vec<&'a Span> {
         let mut chain = vec![wait];
         let mut interval = (wait.from_ns, wait.to_ns);
@@ -47,7 +57,8 @@ impl<'a> WaitChains<'a> {
         chain
     }
 
-    /// Why a span took as long as it did in an interval.
+    /// Returns the cause of `span` in this interval; `None` if `span` is neither a wait nor a hold,
+    /// or if no cause is known.
     fn cause(&self, span: &Span, interval: Interval) -> Option<&'a Span> {
         match &span.activity {
             Activity::Wait { resource, blocker } => {
@@ -79,7 +90,9 @@ impl<'a> WaitChains<'a> {
         longest_of([of_blocker(is_wait), hold, other].into_iter().flatten(), interval)
     }
 
-    /// What a lane does for the longest part of an interval.
+    /// Returns the span of this lane that overlaps the interval longest, or `None` if no span does.
+    /// Considers a span only if `counts` is true for it. Holds are never considered, because
+    /// `lanes` does not contain them.
     fn longest(
         &self,
         lane: &str,
@@ -91,7 +104,8 @@ impl<'a> WaitChains<'a> {
     }
 }
 
-/// Of equals, the first.
+/// Returns the span that overlaps the interval longest. If overlaps are equal, returns the first of
+/// these spans. Returns `None` if no span overlaps the interval.
 fn longest_of<'a>(spans: impl Iterator<Item = &'a Span>, interval: Interval) -> Option<&'a Span> {
     let overlapping = spans.filter(|span| span.overlap_ns(interval) > 0);
     overlapping.min_by_key(|span| Reverse(span.overlap_ns(interval)))
@@ -101,18 +115,21 @@ fn is_wait(span: &Span) -> bool {
     matches!(span.activity, Activity::Wait { .. })
 }
 
-/// Whether a request waits, and for which lane is known.
+/// Returns true if the span is a wait of a request with a known blocker.
 pub fn is_request_wait(span: &Span) -> bool {
     span.kind != LaneKind::Work && matches!(span.activity, Activity::Wait { blocker: Some(_), .. })
 }
 
-/// Of a request, and of equals the first.
+/// Returns the longest wait of a request with a known blocker. If waits are equally long, returns
+/// the earliest. Returns `None` if there is no such wait.
 pub fn longest_wait(timeline: &Timeline) -> Option<&Span> {
     let waits = timeline.spans.iter().filter(|span| is_request_wait(span));
     waits.min_by_key(|span| (Reverse(span.length_ns()), span.from_ns))
 }
 
-/// The part of a timeline that shows a wait with its chain.
+/// Returns the interval of a timeline that shows a chain, with a margin on both sides. The interval
+/// is from the first start to the last end of the chain's spans. It is cut off at three lengths of
+/// the first span before and after that span. Returns `None` if the chain is empty.
 pub fn window(chain: &[&Span]) -> Option<(u64, u64)> {
     let wait = chain.first()?;
     let lead_ns = LEAD_MAX * wait.length_ns();
@@ -123,7 +140,7 @@ pub fn window(chain: &[&Span]) -> Option<(u64, u64)> {
     Some((from_ns.saturating_sub(margin_ns), to_ns + margin_ns))
 }
 
-/// The [`window`] of the longest wait; `None` if no request waits.
+/// Returns the [`window`] of the longest wait; `None` if no request waits for a known blocker.
 pub fn window_of_longest_wait(timeline: &Timeline) -> Option<(u64, u64)> {
     window(&WaitChains::new(timeline).chain(longest_wait(timeline)?))
 }
@@ -149,7 +166,7 @@ mod tests {
         Activity::Hold { resource: resource.to_owned() }
     }
 
-    /// The chain of the first span, by lanes and what they do.
+    /// Returns the chain of the first span, as lines with each lane and its activity.
     fn chain(spans: Vec<Span>) -> Vec<String> {
         let timeline = Timeline { spans };
         let chain = WaitChains::new(&timeline).chain(&timeline.spans[0]);
@@ -161,10 +178,10 @@ mod tests {
         chain.into_iter().map(words).collect()
     }
 
-    /// The page has the same test, in `tests/compat/page`.
+    /// `tests/compat/page` has the same test for the page.
     #[test]
     fn the_cause_is_the_span_that_overlaps_the_wait_longest_and_not_the_first() {
-        let told = chain(vec![
+        let lines = chain(vec![
             span("put #44", wait("the applier", "applier"), 10, 50),
             span("applier", Activity::Run, 8, 12),
             span("applier", wait("readTx", "expensive #5"), 12, 49),
@@ -172,11 +189,11 @@ mod tests {
             span("expensive #5", Activity::Run, 0, 49),
         ]);
         assert_eq!(
-            told,
+            lines,
             ["put #44 waits for the applier", "applier waits for readTx", "expensive #5 Run"]
         );
-        // The second holder has the lock for longer than the one that the wait names.
-        let told = chain(vec![
+        // The second holder has the lock for longer than the blocker that the wait names.
+        let lines = chain(vec![
             span("put #1", wait("batchTx", "commit"), 10, 50),
             span("commit", hold("batchTx"), 0, 14),
             span("commit", Activity::Disk, 0, 14),
@@ -187,25 +204,25 @@ mod tests {
             span("expensive #5", Activity::Run, 1, 49),
         ]);
         let rest = ["applier has batchTx", "applier waits for readTx", "expensive #5 has readTx"];
-        assert_eq!(told[1..], rest);
+        assert_eq!(lines[1..], rest);
     }
 
     #[test]
     fn a_queued_blocker_is_a_link_before_the_holder() {
-        let told = chain(vec![
+        let lines = chain(vec![
             span("cheap #1", wait("readTx", "applier"), 20, 50),
             span("applier", wait("readTx", "expensive #5"), 10, 50),
-            // It runs on, which is not what the applier waits for.
+            // The expensive read continues to run, but the applier does not wait for that.
             span("expensive #5", hold("readTx"), 0, 49),
             span("expensive #5", Activity::Run, 0, 60),
         ]);
-        assert_eq!(told[1..], ["applier waits for readTx", "expensive #5 has readTx"]);
+        assert_eq!(lines[1..], ["applier waits for readTx", "expensive #5 has readTx"]);
     }
 
     #[test]
     fn a_circle_comes_to_an_end_and_an_unknown_blocker_is_none() {
-        let told = chain(vec![span("a", wait("b", "b"), 0, 10), span("b", wait("a", "a"), 0, 10)]);
-        assert_eq!(told, ["a waits for b", "b waits for a"]);
+        let lines = chain(vec![span("a", wait("b", "b"), 0, 10), span("b", wait("a", "a"), 0, 10)]);
+        assert_eq!(lines, ["a waits for b", "b waits for a"]);
         let unknown = Activity::Wait { resource: "gone".to_owned(), blocker: None };
         assert_eq!(chain(vec![span("put #1", unknown, 0, 4)]).len(), 1);
         assert_eq!(chain(vec![span("put #1", wait("gone", "gone"), 0, 4)]).len(), 1);
@@ -222,7 +239,8 @@ mod tests {
         let timeline = Timeline { spans };
         assert_eq!(window_of_longest_wait(&timeline), Some((485, 615)));
         let Timeline { mut spans } = timeline;
-        // A lane that holds something all the time is not shown from its beginning.
+        // The hold now starts long before the wait. So the window is cut off at three lengths of
+        // the wait before the wait, and the margin is added.
         spans[3] = span("expensive #5", hold("readTx"), 0, 600);
         assert_eq!(window_of_longest_wait(&Timeline { spans }), Some((301, 639)));
         assert_eq!(window_of_longest_wait(&Timeline::default()), None);

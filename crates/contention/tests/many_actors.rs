@@ -1,4 +1,5 @@
-//! More names than actors: in a process of its own, because it uses the table up.
+//! Tests what happens if more task names are used than there are labels. This test has its own
+//! process, because it fills the table of labels.
 
 use clearlane_contention::TaskLabel;
 

@@ -1,32 +1,33 @@
-//! The buckets: etcd's ten, by etcd's names.
+//! The ten buckets of etcd, under the names that etcd gives them.
 //!
-//! The set is closed, so that a bucket is an index into a small array wherever it matters, and
-//! no engine ever hashes a name on a read.
+//! The set of buckets is fixed. So code that must be fast uses a bucket as the index into a small
+//! array, and no engine hashes a bucket's name during a read.
 
 /// One ordered map of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Bucket {
-    /// Alarms that are raised, one per member and kind.
+    /// The alarms that are raised, at most one for each member and kind of alarm.
     Alarm,
-    /// Whether authentication is on, and its revision.
+    /// The flag that shows whether authentication is enabled, and the auth revision.
     Auth,
     AuthRoles,
     AuthUsers,
-    /// The cluster's version and a pending downgrade.
+    /// The cluster's version, and a downgrade that has been requested.
     Cluster,
-    /// The records: revision key to `mvccpb.KeyValue`. Written once each, in revision order.
+    /// The records of all changes to clients' keys. The key of a record is an encoded revision, and
+    /// its value is an `mvccpb.KeyValue`. Each record is written once, in revision order.
     Key,
     Lease,
     Members,
-    /// Ids of members that were removed, and must not come back.
+    /// Ids of removed members. These ids must not be used again.
     MembersRemoved,
-    /// The consistent index and other marks of the store itself.
+    /// The consistent index and other bookkeeping of the store itself.
     Meta,
 }
 
 impl Bucket {
-    /// In the order of their names.
+    /// All buckets, in the order of their names.
     pub const ALL: [Bucket; 10] = [
         Bucket::Alarm,
         Bucket::Auth,
@@ -40,7 +41,7 @@ impl Bucket {
         Bucket::Meta,
     ];
 
-    /// etcd's name, on disk.
+    /// Returns etcd's name of the bucket, which is also the name on disk.
     pub const fn name(self) -> &'static str {
         match self {
             Bucket::Alarm => "alarm",
@@ -56,7 +57,7 @@ impl Bucket {
         }
     }
 
-    /// The position in [`Bucket::ALL`].
+    /// Returns the bucket's position in [`Bucket::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -1,10 +1,12 @@
-//! Opening damaged files with code that may panic over them.
+//! Catches the panics of a library that opens damaged files, and turns them into errors.
 //!
-//! sled asserts part of what it reads. An open runs here: a panic becomes an error, and the
-//! usual message with its backtrace is not printed.
+//! sled uses assertions to check part of the data that it reads. So sled is opened inside
+//! [`catch_panic`], which turns a panic into an error and does not print the usual message with its
+//! backtrace.
 //!
-//! The panic hook is the process's, so ours is put around the one it finds, once, and keeps quiet
-//! only on a thread that is inside [`catch_panic`].
+//! The panic hook belongs to the whole process. So our hook is installed once and wraps the
+//! existing hook. Our hook calls the existing hook, except on a thread that is inside
+//! [`catch_panic`].
 
 use std::any::Any;
 use std::cell::Cell;
@@ -17,7 +19,7 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `open`; returns the message of a panic as an error.
+/// Runs `open`. If it panics, returns the panic's message as an error.
 pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -29,7 +31,8 @@ pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     IS_CATCHING.set(true);
-    // What the closure borrowed is dropped with the failed open, so no code sees it half changed.
+    // `AssertUnwindSafe` is correct here: after a panic no code uses a half-changed value, because
+    // the values that `open` owns are dropped.
     let outcome = panic::catch_unwind(AssertUnwindSafe(open));
     IS_CATCHING.set(false);
     outcome.map_err(|payload| message_of(&*payload))

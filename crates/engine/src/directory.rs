@@ -1,18 +1,31 @@
-//! The directory of a store: the marker file, the lock, and the generations of the data.
+//! The directory of a store: its marker file, its lock, and the generations of its data.
 //!
-//! The marker `engine` names the engine, the format version and the generation: `data.7` is the
-//! store if the marker says 7. A defragmentation builds the next generation beside it and switches
-//! by replacing the marker in one atomic rename; a new store is announced by `engine.new` and made
-//! by renaming that. See `docs/engine.md`.
+//! The marker is the file `engine`. It names the engine, the version of the format and the current
+//! generation: if it names generation 7, then `data.7` is the store.
 //!
-//! * A directory that is refused is left exactly as it was found. Leftovers are removed by the
-//!   names that we give; an `engine.new` counts only if its text is ours, or a beginning of it.
-//! * The directory is locked (`flock`) from before the first look until the engine and all that
-//!   came out of it are gone. The marker cannot carry the lock: it is replaced.
+//! ```text
+//!   engine         clearlane-engine 1
+//!                  engine bolt
+//!                  generation 7
+//!   data.7         the store: a file for bolt, a directory for sled, absent for memory
+//!   data.8         the next generation, while a defragmentation copies the store
+//!   engine.new     the next marker, before it is renamed to `engine`
+//! ```
+//!
+//! A defragmentation builds the next generation next to the current one. Then it replaces the
+//! marker by one atomic rename. A new store is made in the same way: `engine.new` is written first
+//! and renamed when the data is complete. See `docs/engine.md`.
+//!
+//! * A directory that is rejected stays exactly as it was found. Leftovers are removed only if they
+//!   have a name that we give. Without a marker, a file `engine.new` is considered ours only if its
+//!   text is a new store's marker, or a beginning of it.
+//! * The directory is locked (`flock`) before its contents are read. The lock ends when the engine
+//!   is dropped. The snapshots and transactions of an engine on disk also keep the lock. The marker
+//!   cannot carry the lock, because it is replaced.
 //! * A marker is complete or absent, because it is created by a rename.
-//! * What [`claim`](Directory::claim) returns is on disk. A process can die between a rename and
-//!   the sync of its directory, so a store that finds a marker syncs the directory before anything
-//!   else.
+//! * When [`claim`](Directory::claim) returns, the marker that it found is on disk. The process
+//!   that renamed the marker may have died before it synced the directory. So `claim` syncs the
+//!   directory before anything else is written.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
@@ -28,43 +41,45 @@ const MARKER_NEW: &str = "engine.new";
 const DATA_PREFIX: &str = "data.";
 const FORMAT_NAME: &str = "clearlane-engine";
 const FORMAT_VERSION: u64 = 1;
-/// What a sled store is tried in: see `sled/files.rs`.
+/// The suffix of a trial copy. `sled/files.rs` opens such a copy before it opens the store.
 const TRIAL_SUFFIX: &str = ".trial";
 
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
     kind: EngineKind,
-    /// What the marker says; [`NO_STORE`] before there is one.
+    /// The generation that the marker names, or [`NO_STORE`] if there is no marker yet.
     generation: AtomicU64,
-    /// The number of the next attempt. None is used twice: an engine that was dropped may still
-    /// be closing its files, and must not find those of another attempt under their names.
+    /// The number of the next new generation. No number is used twice while the directory is open:
+    /// a generation that was dropped may still be closing its files, and another generation must
+    /// not have files with the same names.
     next_generation: AtomicU64,
-    /// The open directory. It carries the lock and is what a rename is synced through.
+    /// The open directory. It carries the lock, and renames are synced through it.
     handle: File,
 }
 
 const NO_STORE: u64 = u64::MAX;
 
-/// No store is defragmented this often. A marker that says more is damaged, and what is counted up
-/// from here does not come near [`NO_STORE`].
+/// Maximum generation in a marker. No store is defragmented this often, so a marker with a larger
+/// number is damaged. Numbers that are counted up from this limit never reach [`NO_STORE`].
 const GENERATION_MAX: u64 = u64::MAX / 2;
 
 impl Directory {
-    /// Locks the directory and finds out whether `kind` may use it. Creates it if its parent is
-    /// there; writes nothing else.
+    /// Locks the directory, and fails unless `kind` may use it. Creates the directory if it is
+    /// missing and its parent exists. Writes nothing else.
     pub(crate) fn claim(path: &Path, kind: EngineKind) -> Result<Arc<Directory>> {
         let made = create_if_missing(path)?;
         let handle = lock(path)?;
         let generation = inspect(path, kind)?;
         require_writable(path)?;
         match generation {
-            // The process that renamed the marker may have died before this.
+            // The process that renamed the marker may have died before it synced the rename.
             Some(_) => sync(path, &handle)?,
             None => {
                 let synced = sync_parent(path);
-                // A directory that we found may be one that we made before a kill, so this is
-                // tried. But it may also be a mount point whose parent cannot be synced.
+                // The sync is attempted even if the directory existed, because an earlier process
+                // may have created the directory and then been killed. If it existed, a failed sync
+                // is ignored: the directory may be a mount point whose parent cannot be synced.
                 if made {
                     synced?;
                 }
@@ -85,7 +100,7 @@ impl Directory {
         self.file(&format!("{DATA_PREFIX}{generation}"))
     }
 
-    /// Makes the directory a store without data, if it is none.
+    /// Makes the directory a store without data if it is not a store yet. Then removes leftovers.
     pub(crate) fn ensure_store(&self) -> Result<()> {
         if self.current_generation().is_none() {
             let generation = self.prepare_next()?;
@@ -183,18 +198,17 @@ impl Marker {
         }
         let name = field("engine").ok_or_else(damaged)?;
         let kind = name.parse().map_err(|_| {
-            let way = "a snapshot of it, saved by the version that wrote it, can be restored";
-            foreign(path, format!("of engine {name:?}, which this version does not have; {way}"))
+            foreign(path, format!("of engine {name:?}, which this version does not have"))
         })?;
         let generation = field("generation").and_then(|number| number.parse().ok());
         let generation = generation.filter(|generation| *generation <= GENERATION_MAX);
         Ok(Marker { kind, generation: generation.ok_or_else(damaged)? })
     }
 
-    /// Whether `bytes` are what the making of a store writes down first, or what is left of that
-    /// when it is interrupted.
+    /// Returns whether `bytes` are the announcement of a new store: the text of `engine.new`, or
+    /// the part of it that is left after an interruption.
     fn is_announcement(bytes: &[u8]) -> bool {
-        // After a power cut a file may have its length and not yet its end.
+        // After a power cut a file may have its full length while its end is still zeros.
         let ended = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let is_of = |kind| {
             let whole = Marker { kind, generation: 0 }.to_text();
@@ -204,30 +218,22 @@ impl Marker {
     }
 }
 
-/// Whether we give this name to a generation's data, or to a copy of it.
+/// Returns whether `name` is a name that we give to a generation's data or to a trial copy of it.
 fn is_data_name(name: &str) -> bool {
     let number = name.strip_prefix(DATA_PREFIX);
     let number = number.map(|rest| rest.strip_suffix(TRIAL_SUFFIX).unwrap_or(rest));
-    // Not "data.+7" or "data.007", which are numbers as well.
+    // "data.+7" and "data.007" also parse as numbers, but we never write such names.
     number.is_some_and(|text| text.parse().is_ok_and(|number: u64| number.to_string() == text))
 }
 
-/// The data of a store of `kind`, which may be open. Nothing is locked or changed.
-pub(crate) fn find_data(path: &Path, kind: EngineKind) -> Result<PathBuf> {
-    match inspect(path, kind)? {
-        Some(generation) => Ok(path.join(format!("{DATA_PREFIX}{generation}"))),
-        None => Err(foreign(path, "not a store".to_owned())),
-    }
-}
-
-/// The name for a copy of a generation's data.
+/// Returns the path for a trial copy of a generation's data.
 pub(crate) fn trial_path(data: &Path) -> PathBuf {
     let mut path = data.as_os_str().to_owned();
     path.push(TRIAL_SUFFIX);
     path.into()
 }
 
-/// Makes the directory; says whether there was none.
+/// Creates the directory. Returns `false` if it existed already.
 fn create_if_missing(path: &Path) -> Result<bool> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(false),
@@ -249,7 +255,9 @@ fn lock(path: &Path) -> Result<File> {
     }
 }
 
-/// The store's generation, `None` where a store may be made, or why neither is so.
+/// Returns the store's generation, or `None` if a store may be created here. Fails if the directory
+/// has other files and no marker. Also fails if the marker is damaged, names another engine, or has
+/// a newer format version.
 fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
     let names = names(path)?;
     if names.iter().any(|name| name == MARKER) {
@@ -262,7 +270,7 @@ fn inspect(path: &Path, kind: EngineKind) -> Result<Option<u64>> {
         }
         return Ok(Some(marker.generation));
     }
-    // Only what an interrupted making can have left may lie here.
+    // Without a marker, only files that an interrupted creation has left are allowed.
     let announced = names.iter().any(|name| name == MARKER_NEW) && has_announcement(path)?;
     let is_ours = |name: &str| announced && (name == MARKER_NEW || name == "data.0");
     match names.iter().find(|name| !is_ours(name)) {
@@ -277,13 +285,14 @@ fn has_announcement(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     let mut bytes = Vec::new();
-    // A file that is not ours may be of any size; ours is a few lines.
+    // A file that is not ours may have any size, so only 1 KiB is read. Our announcement is
+    // shorter.
     let read = File::open(&path).and_then(|file| file.take(1 << 10).read_to_end(&mut bytes));
     read.map_err(Error::at(&path))?;
     Ok(Marker::is_announcement(&bytes))
 }
 
-/// Refuses a directory in which nothing can be made, before the engine stumbles over it.
+/// Fails if the directory is read-only, before the engine tries to create a file there.
 fn require_writable(path: &Path) -> Result<()> {
     let found = fs::metadata(path).map_err(Error::at(path))?;
     if found.permissions().readonly() {
@@ -300,7 +309,8 @@ pub(crate) fn names(path: &Path) -> Result<Vec<String>> {
     list().map_err(Error::at(path))
 }
 
-/// Removes one generation, which is a file for one engine and a directory for another.
+/// Removes a file or a directory, such as one generation of the data. Succeeds if nothing exists at
+/// `path`.
 pub(crate) fn remove_data(path: &Path) -> Result<()> {
     let removed = match fs::metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
@@ -313,14 +323,14 @@ pub(crate) fn remove_data(path: &Path) -> Result<()> {
     }
 }
 
-/// Brings the names in a directory to the disk.
+/// Syncs the names in a directory to the disk.
 fn sync(path: &Path, handle: &File) -> Result<()> {
     #[cfg(test)]
     tests::SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));
     handle.sync_all().map_err(Error::at(path))
 }
 
-/// Brings the name of a directory to the disk.
+/// Syncs the name of a directory to the disk, by syncing its parent.
 pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -355,7 +365,8 @@ mod tests {
 
     #[test]
     fn a_marker_that_was_found_is_on_disk_before_anything_else_happens() {
-        // As after a kill between the rename and the sync.
+        // This is the state after a kill between the rename of the marker and the sync of the
+        // directory.
         let dir = tempfile::tempdir().unwrap();
         let text = Marker { kind: EngineKind::Memory, generation: 7 }.to_text();
         fs::write(dir.path().join(MARKER), text).unwrap();
@@ -374,7 +385,8 @@ mod tests {
         let dir = parent.path().join("store");
         let claim = || drop(Directory::claim(&dir, EngineKind::Bolt).unwrap());
         assert_eq!(synced(claim), [parent.path()]);
-        // Found, and perhaps made by one that was killed before it synced.
+        // The directory exists now. Its name is synced again, because a process may have created
+        // the directory and been killed before the sync.
         assert_eq!(synced(claim), [parent.path()]);
         assert_eq!(synced(|| sync_parent(Path::new("store")).unwrap()), [Path::new(".")]);
         assert!(synced(|| sync_parent(Path::new("/")).unwrap()).is_empty());

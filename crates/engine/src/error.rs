@@ -1,4 +1,4 @@
-//! What can go wrong on disk, grouped by the party that must act, and the names of the engines.
+//! The errors of the engines, grouped by who must act, and the names of the engines.
 
 use std::fmt;
 use std::io;
@@ -7,18 +7,18 @@ use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// Copy-on-write B+trees in one file, in etcd's own format: the default.
+    /// Copy-on-write B+trees in one file, in etcd's own format. This is the default.
     Bolt,
-    /// A log-structured tree. See its module for what it does not guarantee.
+    /// A log-structured tree. `docs/decisions/engine-sled.md` lists the guarantees that it lacks.
     Sled,
-    /// Nothing on disk: for tests, and for showing what the disk costs.
+    /// Stores nothing on disk. It is for tests, and for measuring how much the disk costs.
     Memory,
 }
 
 impl EngineKind {
     pub const ALL: [EngineKind; 3] = [EngineKind::Bolt, EngineKind::Sled, EngineKind::Memory];
 
-    /// The name on the command line and in the directory's marker.
+    /// Returns the name that is used on the command line and in the directory's marker.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Bolt => "bolt",
@@ -27,8 +27,8 @@ impl EngineKind {
         }
     }
 
-    /// Whether a commit survives a crash. Where it does not, the layer above must keep what it
-    /// would need to build the store again (the server: its whole write-ahead log).
+    /// Returns whether a commit survives a crash. If it does not, the layer above must keep enough
+    /// to rebuild the store: the server keeps its whole write-ahead log.
     pub const fn is_durable(self) -> bool {
         !matches!(self, EngineKind::Memory)
     }
@@ -54,11 +54,12 @@ pub enum Error {
     // The operator must act.
     #[error("unknown engine \"{name}\": allowed are bolt, sled, memory")]
     UnknownEngine { name: String },
-    /// The directory holds something that this engine did not write: what, and what was expected.
+    /// The path belongs to something else: another program, another engine, or a newer version.
+    /// `found` describes the difference.
     #[error("{path}: {found}; refusing to touch it")]
     Foreign { path: PathBuf, found: String },
-    /// The store is in use by another process, or by another part of this one.
-    #[error("{path}: already open elsewhere")]
+    /// Another process, or another part of this process, has the store open.
+    #[error("{path}: in use by another process or another part of this one")]
     Locked { path: PathBuf },
     #[error("{path}: {source}")]
     Path { path: PathBuf, source: io::Error },
@@ -66,27 +67,28 @@ pub enum Error {
     Corrupt { path: PathBuf, detail: String },
 
     // The caller must act.
-    #[error("{path}: there is no page {page}: the file has {pages}")]
+    #[error("{path}: there is no page {page}: the file has {pages} pages")]
     NoPage { path: PathBuf, page: u64, pages: u64 },
     #[error("{path}: there is no bucket \"{name}\", but {found}")]
     NoBucket { path: PathBuf, name: String, found: String },
     #[error("a write transaction is already open")]
     WriterBusy,
-    #[error("a defragmentation is already under way")]
+    #[error("another defragmentation is in progress")]
     DefragmentBusy,
     #[error("a key of {bytes} bytes: 1 to 32768 are allowed")]
     KeySize { bytes: usize },
     #[error("a value of {bytes} bytes is too large")]
     ValueSize { bytes: usize },
 
-    /// Only inside [`try_read_cached`](crate::try_read_cached): a page is not in memory.
+    /// A page is not in memory. Occurs only inside [`try_read_cached`](crate::try_read_cached).
     #[error("a page is not in memory")]
     NotCached,
 
     // The process must stop.
     #[error("storage engine: {0}")]
     Storage(String),
-    /// An earlier commit failed, so what is on disk is not known.
+    /// An earlier commit or the end of a defragmentation failed, or a write transaction panicked.
+    /// So the state of the data on disk is unknown.
     #[error("an earlier commit failed; the store accepts no more writes")]
     Failed,
 }
@@ -103,7 +105,7 @@ impl Error {
     }
 }
 
-/// The words of another program's error, without its line breaks.
+/// Joins the lines of an error message of another library into one line.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

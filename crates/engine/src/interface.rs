@@ -1,4 +1,5 @@
-//! The interface every engine implements: read, write one transaction, take a snapshot.
+//! The interface that every engine implements: snapshots, reads, one write transaction at a time,
+//! and defragmentations.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -6,16 +7,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+#[cfg(not(target_family = "wasm"))]
 use crate::bolt::Image;
 use crate::bucket::Bucket;
 use crate::error::{EngineKind, Result};
 
-/// The keys from `from` (included) up to `to` (excluded); to the end of the bucket if `to` is
-/// absent. A range whose end is not above its start is empty, not an error.
+/// The keys from `from` (included) up to `to` (excluded). A range whose end is not above its start
+/// is empty; it is not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRange<'k> {
     pub from: &'k [u8],
-    /// `None` reaches to the end of the bucket.
+    /// If `None`, the range extends to the end of the bucket.
     pub to: Option<&'k [u8]>,
 }
 
@@ -39,40 +41,45 @@ impl<'k> KeyRange<'k> {
     }
 }
 
-/// What a scan calls for every record, in key order. `Break` ends the scan. The slices live only
-/// for the call: a caller that wants to keep a value copies it, once.
+/// The function that a scan calls for every record, in key order. If it returns `Break`, the scan
+/// ends. The two slices (key and value) are valid only during the call, so a visitor that wants to
+/// keep one must copy it.
 pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
-/// Reading, from a snapshot or through an open write transaction.
+/// Read access to the buckets, from a snapshot or through the open write transaction.
 pub trait Read {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Calls `visit` for the records of `range` in key order, until it breaks.
+    /// Calls `visit` for the records of `range` in key order, until `visit` returns `Break`.
     fn scan(&self, bucket: Bucket, range: KeyRange<'_>, visit: &mut Visitor<'_>) -> Result<()>;
 
-    /// The greatest key of a bucket, found without walking it.
+    /// Returns the largest key of a bucket, or `None` if the bucket has no records. Does not scan
+    /// the bucket.
     fn last_key(&self, bucket: Bucket) -> Result<Option<Bytes>>;
 }
 
-/// One committed state of the store. It does not change, and does not make the writer wait.
+/// One committed state of the store. It never changes, and it does not make the writer wait.
 pub trait Snapshot: Read + Send + Sync + Debug {
-    /// The state as a bolt file, if the engine has it in one. [`Image::new`] makes one of any.
+    /// Returns the state as a bolt file if the engine is `bolt`, otherwise `None`. [`Image::new`]
+    /// makes an image from any snapshot.
+    #[cfg(not(target_family = "wasm"))]
     fn image(self: Arc<Self>) -> Result<Option<Image>> {
         Ok(None)
     }
 }
 
-/// The one open write transaction. Reading through it shows its own changes. Dropping it without
-/// a commit leaves the store as it was.
+/// The only open write transaction. Reads through it see its own changes. If it is dropped without
+/// a commit, the store stays as it was.
 pub trait WriteTxn: Read + Send + Debug {
-    /// A key has 1 to 32,768 bytes, a value less than 2 GiB: these are bbolt's bounds, and `bolt`
-    /// refuses others. The other engines take more.
+    /// Stores a record. A key has 1 to 32,768 bytes, and a value has at most 2 GiB minus 2 bytes.
+    /// These are bbolt's limits: `bolt` rejects everything else, the other engines accept more.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Removes `key`; a key that is not there is no error.
+    /// Removes `key`. It is not an error if the bucket does not have the key.
     fn delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
 
-    /// Stores many records of one bucket. Engines that pay for finding a bucket pay once.
+    /// Stores many records of one bucket, in the order of the iterator. An engine may override this
+    /// method to look up the bucket only once.
     fn put_all(
         &mut self,
         bucket: Bucket,
@@ -84,16 +91,18 @@ pub trait WriteTxn: Read + Send + Debug {
         Ok(())
     }
 
-    /// Makes the changes visible to new snapshots, all at once, and durable.
+    /// Makes all changes visible to new snapshots, and durable if the engine [is
+    /// durable](EngineKind::is_durable). After an error the engine accepts no more writes.
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
-/// A finding of an opening.
+/// A finding from the opening of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpeningNote {
-    /// Damage, and how it was repaired.
+    /// The store was damaged. The text describes the damage and how it was repaired.
     Repaired(String),
-    /// An expected difference, such as a file that bbolt wrote last.
+    /// The store is not damaged, but differs from a store that only this engine has written. For
+    /// example, etcd made the last commit, so there are no checksums.
     Expected(String),
 }
 
@@ -107,40 +116,54 @@ impl OpeningNote {
 pub trait Engine: Send + Sync + Debug {
     fn kind(&self) -> EngineKind;
 
-    /// Opens the write transaction; [`Error::WriterBusy`](crate::Error::WriterBusy) if one is
-    /// open.
+    /// Opens the write transaction. Fails with [`Error::WriterBusy`](crate::Error::WriterBusy) if a
+    /// write transaction is already open, or with [`Error::Failed`](crate::Error::Failed) if an
+    /// earlier failure has stopped all writes.
     fn begin_write(&self) -> Result<Box<dyn WriteTxn>>;
 
-    /// The state of the last commit.
+    /// Returns a snapshot of the state as of the last commit.
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>>;
 
-    /// Bytes that the store takes on disk, 0 for an engine without files.
+    /// Returns the number of bytes that the store occupies on disk, or 0 for an engine without
+    /// files.
     fn size_on_disk(&self) -> Result<u64>;
 
-    /// Bytes of all live keys and values as of the last commit: falls when records are deleted,
-    /// whereas [`size_on_disk`](Engine::size_on_disk) falls only by a defragmentation.
+    /// Returns the bytes of all live keys and values as of the last commit. The number falls when
+    /// records are deleted, whereas the [`size_on_disk`](Engine::size_on_disk) of `bolt` falls only
+    /// after a defragmentation.
     fn size_in_use(&self) -> u64;
 
-    /// Notes of the last opening, for the log of the server.
+    /// Returns about how many bytes on disk a defragmentation would free.
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(self.size_on_disk()?.saturating_sub(self.size_in_use()))
+    }
+
+    /// Returns the findings of the last opening, for the server's log.
     fn opening_notes(&self) -> Vec<OpeningNote> {
         Vec::new()
     }
 
-    /// Starts to rewrite the store without the space of deleted records. Reads and commits go on
-    /// meanwhile. [`Error::DefragmentBusy`](crate::Error::DefragmentBusy) if one is under way.
+    /// Starts to rewrite the store without the space of deleted records. Reads continue during the
+    /// rewrite, and commits continue except during [`finish`](Defragment::finish). Fails with
+    /// [`Error::DefragmentBusy`](crate::Error::DefragmentBusy) if another defragmentation is in
+    /// progress, or with [`Error::Failed`](crate::Error::Failed) if an earlier failure has stopped
+    /// all writes.
     fn begin_defragment(&self) -> Result<Box<dyn Defragment>>;
 }
 
-/// A defragmentation under way, done in steps by the caller. Dropping it gives it up and leaves
-/// the store as it was.
+/// A defragmentation in progress. The caller drives it step by step. If it is dropped before
+/// [`finish`](Defragment::finish), the store stays as it was.
 pub trait Defragment: Send + Debug {
-    /// Carries over about `records` more records, and says whether only what is committed from
-    /// now on is left. Runs beside commits. After an error the rest is refused: drop it and begin
-    /// another.
+    /// Copies about `records` more records. Commits may run at the same time. Returns `true` if the
+    /// whole store is copied, except for keys that commits have changed during this call. A durable
+    /// engine copies nothing and returns `false` while a transaction is open that started before
+    /// the defragmentation. After an error every further step fails: drop the defragmentation and
+    /// start another.
     fn step(&mut self, records: usize) -> Result<bool>;
 
-    /// Carries over the rest, syncs, and puts the new store in place of the old one. Snapshots
-    /// taken before keep reading the old one.
-    /// [`Error::WriterBusy`](crate::Error::WriterBusy) if a write transaction is open.
+    /// Copies the rest, syncs it, and replaces the old store with the new one. Older snapshots keep
+    /// reading the old store. Fails with [`Error::WriterBusy`](crate::Error::WriterBusy) if a write
+    /// transaction is open, and leaves the old store in place. If the replacement itself fails, the
+    /// engine accepts no more writes.
     fn finish(self: Box<Self>) -> Result<()>;
 }

@@ -1,18 +1,19 @@
-//! The `memory` engine: what is left of a storage engine without the disk.
+//! The `memory` engine: a storage engine without a disk.
 //!
-//! Each bucket is a persistent ordered map. A snapshot is ten root pointers; the writer works on
-//! its own ten until it commits, which replaces the published state by its own.
+//! Each bucket is a persistent ordered map: a change copies only the nodes on its path, and the old
+//! version stays valid. A snapshot consists of ten root pointers. The writer works on its own ten
+//! pointers, and its commit replaces the published state with them.
 //!
 //! ```text
 //!   published ──▶ root A ─┬─▶ node 1 ◀─┐
-//!                         └─▶ node 2   │         put in node 2's half:
+//!                         └─▶ node 2   │         a put into node 2:
 //!   writer    ──▶ root B ─┬────────────┘         node 1 is shared, node 2' is new
 //!                         └─▶ node 2'
 //! ```
 //!
-//! All that the crate promises holds, except durability: the directory holds the marker and nothing
-//! else, and a reopened store is empty. A defragmentation has nothing to do, but keeps the order of
-//! calls, as in the other engines.
+//! The engine keeps all guarantees of the crate except durability. Its directory contains only the
+//! marker, and a reopened store is empty. A defragmentation has nothing to copy. But as in the
+//! other engines, only one can be open, and it cannot finish while a write transaction is open.
 
 use std::fmt;
 use std::ops::Bound;
@@ -23,6 +24,7 @@ use imbl::OrdMap;
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
+#[cfg(not(target_family = "wasm"))]
 use crate::directory::Directory;
 use crate::error::{EngineKind, Result};
 use crate::interface::{Defragment, Engine, KeyRange, Read, Snapshot, Visitor, WriteTxn};
@@ -31,18 +33,20 @@ use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
 #[derive(Debug, Default)]
 pub struct MemoryEngine {
     writer_lock: Arc<WriterLock>,
-    /// The state of the last commit. Held only while a pointer is copied.
+    /// The state of the last commit. The lock is held only while pointers are copied or replaced.
     published: Arc<Mutex<Arc<MemoryState>>>,
-    /// Keeps the directory, if there is one, to ourselves.
+    /// Holds the lock on the directory, if there is a directory.
+    #[cfg(not(target_family = "wasm"))]
     _directory: Option<Arc<Directory>>,
 }
 
 impl MemoryEngine {
-    /// It belongs to no directory.
+    /// Creates an engine that belongs to no directory.
     pub fn new() -> MemoryEngine {
         MemoryEngine::default()
     }
 
+    #[cfg(not(target_family = "wasm"))]
     pub(crate) fn open(directory: Arc<Directory>) -> Result<MemoryEngine> {
         directory.ensure_store()?;
         Ok(MemoryEngine { _directory: Some(directory), ..MemoryEngine::default() })
@@ -142,7 +146,8 @@ impl WriteTxn for MemoryWriteTxn {
     fn commit(self: Box<Self>) -> Result<()> {
         let MemoryWriteTxn { state, published, guard } = *self;
         let old = std::mem::replace(&mut *published.lock(), Arc::new(state));
-        // Outside the lock: if this was the last pointer, a whole tree is freed here.
+        // The old state is dropped after the lock is released, because dropping its last pointer
+        // frees a whole tree.
         drop(old);
         guard.release(Ok(()))
     }
@@ -177,7 +182,7 @@ impl Engine for MemoryEngine {
     }
 }
 
-/// There is nothing to rewrite: freed nodes are the allocator's business.
+/// Nothing has to be rewritten, because the allocator reuses the memory of freed nodes.
 impl Defragment for DefragmentGuard {
     fn step(&mut self, records: usize) -> Result<bool> {
         self.take_changed_keys(records);

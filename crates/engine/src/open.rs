@@ -1,7 +1,8 @@
-//! Opening a store: which engine, in which directory, with how much memory.
+//! Opens a store in a directory.
 //!
-//! The directory is claimed first (locked, and checked to be ours or empty), the data is opened
-//! second, and only when both went well is anything changed on disk.
+//! The steps have a fixed order. First the directory is claimed: it is locked, and must be empty or
+//! belong to this engine. Then the data is checked and opened. Existing data is changed only after
+//! all checks have succeeded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use crate::memory::MemoryEngine;
 use crate::options::Options;
 use crate::sled::SledStore;
 
-/// Opens the store of engine `kind` in `dir`, and makes one if `dir` is empty or not there (its
-/// parent must be). Whatever else it finds is refused and left as it was.
+/// Opens the store of engine `kind` in `dir`. Creates a store if `dir` is empty or does not exist;
+/// the parent of `dir` must exist. If `dir` contains something other than a store of this engine,
+/// the call fails and leaves the directory unchanged.
 pub fn open(kind: EngineKind, dir: &Path, options: Options) -> Result<Arc<dyn Engine>> {
     let directory = Directory::claim(dir, kind)?;
     Ok(match kind {

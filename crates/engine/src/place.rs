@@ -1,7 +1,8 @@
-//! Where a store's data lies, and how other data takes its place.
+//! Where the data of a store is, and how new data replaces it.
 //!
-//! [`Directory`](crate::directory::Directory) has a file that names the current one of several
-//! generations; in a [`SingleFile`](crate::single_file) the name itself changes hands.
+//! In a [`Directory`](crate::directory::Directory) each generation of the data has its own name,
+//! and a marker file names the current generation. In a [`SingleFile`](crate::single_file) new data
+//! takes over the name of the current data, because the new file is renamed to that name.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use parking_lot::RwLock;
 
 use crate::error::Result;
 
-/// One generation of the data, and where it lies.
+/// One generation of the data and its path.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) number: u64,
@@ -19,24 +20,28 @@ pub(crate) struct Generation {
 }
 
 pub(crate) trait Place: Send + Sync + Debug {
-    /// `None` if there is no store yet.
+    /// Returns the current generation, or `None` if there is no store yet.
     fn current(&self) -> Option<Generation>;
 
-    /// A generation to be made. Whatever an interrupted attempt left in its place is removed.
+    /// Returns the generation that is written next. Removes any data that an interrupted attempt
+    /// left at its path.
     fn prepare_next(&self) -> Result<Generation>;
 
-    /// Makes it the current one, whose data is synced by now; `false`, and nothing is done, if the
-    /// place is another store's by now. After an error either may be current.
+    /// Makes `next` the current generation. The caller must have synced the data of `next`. Returns
+    /// `false` and changes nothing if the place now belongs to another store. After an error,
+    /// either generation may be current.
     fn make_current(&self, next: &Generation) -> Result<bool>;
 
-    /// Whether data that was replaced still has a name, by which it must be removed.
+    /// Returns `true` if replaced data keeps its name, so that it must be removed when it is
+    /// closed. Returns `false` if the new data takes over the name.
     fn keeps_replaced(&self) -> bool;
 
-    /// Removes what interrupted attempts left behind. Called when the store was opened well.
+    /// Removes the files that interrupted attempts have left. Called after the store was opened
+    /// successfully.
     fn remove_leftovers(&self) -> Result<()>;
 }
 
-/// A path that may change while the data is in use.
+/// A path that may change while the data is in use. All clones see the change.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedPath(Arc<RwLock<PathBuf>>);
 

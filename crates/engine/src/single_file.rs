@@ -1,15 +1,18 @@
-//! A store of the engine `bolt` that is one file, as etcd has it: `member/snap/db`.
+//! A store of the engine `bolt` in one file, as in etcd: `member/snap/db`.
 //!
-//! Whatever takes the file's place is made beside it, as `db.tmp.7`, and renamed over it when it is
-//! on disk. What is open under the old name goes on being read: the system keeps such a file until
-//! it is closed.
+//! A file that replaces the store is written next to it under a name such as `db.tmp.7`. When the
+//! new file is on disk, it is renamed over the old file. Snapshots of the old file can still be
+//! read, because the system keeps a file without a name until the file is closed.
 //!
-//! * The file carries its own lock, bbolt's. The directory must be locked by the caller: while a
-//!   store is made, there is no such file. `state` is held over each rename, and no lock is taken
-//!   under it but that of a [`SharedPath`].
-//! * [`rename`](SingleFileStore::rename) gives the file another name while it is in use. After
-//!   [`retire`](SingleFileStore::retire) a defragmentation cannot put its result in place of what
-//!   has the name by then.
+//! * The file carries its own lock, which is bbolt's. The caller must also lock the directory,
+//!   because the file does not exist yet while a store is created.
+//! * The lock `SingleFile::state` is held during each rename. While it is held, the only other lock
+//!   that is taken is the lock of a [`SharedPath`].
+//! * [`rename`](SingleFileStore::rename) gives the file another name while it is in use.
+//! * `durable/` implements defragmentations. This module only replaces the file at the end of a
+//!   defragmentation.
+//! * After [`retire`](SingleFileStore::retire) a defragmentation can no longer rename its result
+//!   over the file, because the name may then belong to another store.
 
 use std::fs;
 use std::io;
@@ -28,11 +31,11 @@ use crate::options::Options;
 use crate::place::{Generation, Place, SharedPath};
 
 const NEXT: &str = ".tmp.";
-/// Of the next attempt. None is used twice by a process, whichever store makes it: one that was
-/// replaced may still be at it.
+/// The number in the next temporary file name. Numbers are unique in the process, because a
+/// replaced store may still be writing its temporary file.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// An open store, and the right to move its file.
+/// An open store, and the right to rename its file.
 #[derive(Clone, Debug)]
 pub struct SingleFileStore {
     engine: Arc<dyn Engine>,
@@ -40,9 +43,9 @@ pub struct SingleFileStore {
 }
 
 impl SingleFileStore {
-    /// Opens the store at `path`, and makes one if there is no file, or an empty one.
+    /// Opens the store at `path`. Creates a store if the file is missing or empty.
     pub fn open(path: &Path, options: Options) -> Result<SingleFileStore> {
-        let place = Arc::new(SingleFile::new(path));
+        let place = Arc::new(SingleFile::new(path, options.syncs));
         let opened = DurableEngine::<BoltStore>::open(Arc::clone(&place) as _, options)?;
         Ok(SingleFileStore { engine: Arc::new(opened), place })
     }
@@ -51,8 +54,8 @@ impl SingleFileStore {
         &self.engine
     }
 
-    /// Renames the file by `rename`, which gets its present path. No defragmentation of it ends
-    /// meanwhile.
+    /// Renames the file by calling `rename` with the file's current path. `rename` must move the
+    /// file to `to`. No defragmentation of this store can finish during the call.
     pub fn rename(&self, to: &Path, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
         let state = self.place.state.lock();
         rename(&self.place.path.get()).map_err(Error::at(to))?;
@@ -63,8 +66,8 @@ impl SingleFileStore {
         Ok(())
     }
 
-    /// Another file is about to get the name. When this returns, no defragmentation of this store
-    /// will take it back.
+    /// Announces that another file is about to get the current name of this store's file. After
+    /// this call, no defragmentation of this store can rename its result to that name.
     pub fn retire(&self) {
         self.place.state.lock().is_retired = true;
     }
@@ -73,22 +76,30 @@ impl SingleFileStore {
 #[derive(Debug)]
 struct SingleFile {
     path: SharedPath,
+    /// See [`Options::syncs`].
+    syncs: bool,
     state: Mutex<PlaceState>,
 }
 
 #[derive(Debug, Default)]
 struct PlaceState {
     is_retired: bool,
-    /// The path of the data that has the file's name, if this process has made it.
+    /// The path of the current data, if this object has made the data current.
+    /// [`rename`](SingleFileStore::rename) must change this path as well. `None` if the data was
+    /// opened, because then it shares [`SingleFile::path`].
     made_here: Option<SharedPath>,
 }
 
 impl SingleFile {
-    fn new(path: &Path) -> SingleFile {
-        SingleFile { path: path.into(), state: Mutex::default() }
+    fn new(path: &Path, syncs: bool) -> SingleFile {
+        SingleFile { path: path.into(), syncs, state: Mutex::default() }
     }
 
-    /// What every name of an attempt begins with.
+    fn sync_parent(&self, path: &Path) -> Result<()> {
+        if self.syncs { sync_parent(path) } else { Ok(()) }
+    }
+
+    /// Returns the common prefix of the names of all temporary files.
     fn next_prefix(&self) -> PathBuf {
         let mut prefix = self.path.get().into_os_string();
         prefix.push(NEXT);
@@ -104,7 +115,8 @@ impl SingleFile {
 
 impl Place for SingleFile {
     fn current(&self) -> Option<Generation> {
-        // etcd, killed while it made the file, leaves an empty one.
+        // If etcd is killed while it creates the file, it leaves an empty file. Such a file is no
+        // store.
         let found = fs::metadata(self.path.get());
         let is_missing = match found {
             Ok(found) => found.is_file() && found.len() == 0,
@@ -126,11 +138,11 @@ impl Place for SingleFile {
         if state.is_retired {
             return Ok(false);
         }
-        sync_parent(&path)?;
+        self.sync_parent(&path)?;
         fs::rename(next.path.get(), &path).map_err(Error::at(&path))?;
         next.path.set(&path);
         state.made_here = Some(next.path.clone());
-        sync_parent(&path).map(|()| true)
+        self.sync_parent(&path).map(|()| true)
     }
 
     fn keeps_replaced(&self) -> bool {
@@ -182,7 +194,8 @@ mod tests {
         assert_eq!(found.as_deref(), Some(&b"new"[..]));
     }
 
-    /// As `etcdutl defrag` has it open, which waits for the lock.
+    /// `etcdutl defrag` opens the file and then waits for its lock. If the file is replaced during
+    /// this wait, the old file must no longer be a valid store when `etcdutl defrag` gets the lock.
     #[test]
     fn a_file_that_was_replaced_is_no_store_when_its_lock_ends() {
         let dir = tempfile::tempdir().unwrap();
@@ -215,7 +228,8 @@ mod tests {
         let (path, made) = (dir.path().join("db"), dir.path().join("tmp0"));
         let options = Options { cache_bytes: 1, ..Options::default() };
         let store = SingleFileStore::open(&made, options).unwrap();
-        // A root that is a leaf would be at hand.
+        // Root pages are always in memory. So the tree must have branches, or the get would read no
+        // page from the damaged file.
         let mut txn = store.engine().begin_write().unwrap();
         for number in 0..1_000_u32 {
             txn.put(Bucket::Key, &number.to_be_bytes(), &[7; 60]).unwrap();
@@ -228,7 +242,7 @@ mod tests {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &pages, 2 * 4096).unwrap();
         let found = snapshot.get(Bucket::Key, &700_u32.to_be_bytes()).map(drop);
-        let told = found.unwrap_err().to_string();
-        assert!(told.starts_with(&format!("{}: damaged", path.display())), "{told}");
+        let message = found.unwrap_err().to_string();
+        assert!(message.starts_with(&format!("{}: damaged", path.display())), "{message}");
     }
 }

@@ -1,13 +1,24 @@
-//! A snapshot as a stream of bytes: a consistent copy of a store that stays in use.
+//! Transfers a snapshot as a stream of bytes: a consistent copy of a store that stays in use.
 //!
-//! An [`Exporter`] reads one snapshot and hands out chunks; an [`Importer`] takes chunks and fills
-//! an empty engine, of the same kind or another. The exporter keeps one chunk in memory and the
-//! importer a few megabytes, whatever the size of the store. The format is in `docs/engine.md`.
+//! An [`Exporter`] reads one snapshot and returns chunks. An [`Importer`] takes chunks and fills an
+//! empty engine, which may be of another kind. The exporter keeps one chunk in memory, and the
+//! importer keeps a few megabytes. A larger record is kept as a whole. The size of the store makes
+//! no difference.
 //!
-//! * A copy is complete only when [`Importer::finish`] has returned `Ok`: without the trailer, or
-//!   with bytes behind it, that is an error. Most records are committed before the trailer is seen,
-//!   so the caller imports into a fresh directory and moves it into place afterwards.
-//! * Records come in bucket order and key order; each commit of the importer is bounded.
+//! ```text
+//!   magic │ frame │ frame │ … │ trailer frame
+//!   frame = head: kind u8 · body length u32 · crc32c of these │ body │ crc32c of head and body
+//!   body of records = (bucket u8 · key length u32 · value length u32 · key · value) …
+//!   body of the trailer = number of records u64 · crc32c of all frame checksums before it
+//! ```
+//!
+//! Numbers are big endian. `docs/engine.md` describes the format.
+//!
+//! * A copy is complete only when [`Importer::finish`] has returned `Ok`. A missing trailer is an
+//!   error, and so are bytes that follow the trailer. Most records are committed before the trailer
+//!   is seen, so the caller imports into a new directory and moves it into place afterwards.
+//! * Records arrive in the order of buckets and keys. Each commit of the importer has a bounded
+//!   size.
 //! * The importer writes only into an engine that has no records.
 
 use std::ops::ControlFlow;
@@ -23,19 +34,20 @@ use crate::interface::{Engine, KeyRange, Snapshot, WriteTxn};
 const MAGIC: &[u8; 17] = b"clearlane-stream\x02";
 const FRAME_RECORDS: u8 = 1;
 const FRAME_TRAILER: u8 = 2;
-/// Kind, length and the sum of these, before a frame's body.
+/// Size of a frame's head: the kind, the body's length, and the checksum of both.
 const FRAME_HEAD_BYTES: usize = 9;
-/// Where the head's sum is.
+/// The offset of the head's checksum in the head.
 const HEAD_SUM_OFFSET: usize = 5;
 const FRAME_SUM_BYTES: usize = 4;
-/// Bucket and two lengths, before a record's key.
+/// Size of a record's head, which precedes its key: the bucket, and the lengths of key and value.
 const RECORD_HEAD_BYTES: usize = 9;
 const TRAILER_BODY_BYTES: usize = 12;
-/// A frame's body ends when it has grown to this.
+/// The exporter ends a frame's body when the body has at least this length.
 const FRAME_BODY_BYTES: usize = 256 << 10;
-/// Bytes of records from which on an importer commits.
+/// The importer commits when at least this many bytes of records are not committed yet.
 const COMMIT_BYTES: usize = 1 << 20;
-/// What a frame may claim to hold: one value of the greatest size that etcd takes, and some more.
+/// Maximum body length that a frame's head may state. One very large value fits, with the records
+/// that precede it in the frame.
 const FRAME_BODY_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Debug)]
@@ -59,12 +71,13 @@ impl Exporter {
         Exporter { snapshot, next: ExportPosition::Magic, records: 0, sum_of_sums: 0 }
     }
 
-    /// For a caller that must know what the copy will say of itself.
+    /// Returns the snapshot that is exported, for a caller that must know what the copy will
+    /// contain.
     pub fn snapshot(&self) -> &Arc<dyn Snapshot> {
         &self.snapshot
     }
 
-    /// `None` at the end of the stream.
+    /// Returns the next chunk, or `None` at the end of the stream.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         match std::mem::replace(&mut self.next, ExportPosition::End) {
             ExportPosition::Magic => {
@@ -77,7 +90,8 @@ impl Exporter {
         }
     }
 
-    /// A frame may reach over several buckets.
+    /// Returns the next frame of records, or the trailer if no record is left. A frame may contain
+    /// records of several buckets.
     fn next_records(&mut self, bucket: Bucket, from: Vec<u8>) -> Result<Option<Bytes>> {
         let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + FRAME_BODY_BYTES + (4 << 10));
         frame.put_bytes(0, FRAME_HEAD_BYTES);
@@ -96,7 +110,8 @@ impl Exporter {
         Ok(Some(self.finish_frame(frame, FRAME_RECORDS)))
     }
 
-    /// Returns the first key that had no place any more.
+    /// Appends records of a bucket until the frame is full. Returns the first key that did not fit,
+    /// or `None` at the end of the bucket. Fails if a record is too large for any frame.
     fn append_records(
         &mut self,
         frame: &mut BytesMut,
@@ -149,17 +164,17 @@ impl Exporter {
     }
 }
 
-/// The chunks may be cut anywhere.
+/// Fills an engine from the chunks of a stream. The stream may be cut into chunks at any place.
 #[derive(Debug)]
 pub struct Importer {
-    /// With the records that are not committed yet.
+    /// The open transaction, which contains the records that are not committed yet.
     txn: Option<Box<dyn WriteTxn>>,
     uncommitted_bytes: usize,
     engine: Arc<dyn Engine>,
-    /// What came and is not a whole frame yet.
+    /// The received bytes that do not form a whole frame yet.
     buffered: BytesMut,
     state: ImportState,
-    /// Counted from 0.
+    /// The number of frames imported so far.
     frames: u64,
     records: u64,
     sum_of_sums: u32,
@@ -170,17 +185,19 @@ enum ImportState {
     Magic,
     Frames,
     Complete,
-    /// An error was reported; nothing more is taken.
+    /// An error was returned. Every further chunk is rejected.
     Failed,
 }
 
 impl Importer {
-    /// The engine must have no records.
+    /// Creates an importer. Fails if the engine has any record.
     pub fn new(engine: Arc<dyn Engine>) -> Result<Importer> {
         let snapshot = engine.snapshot()?;
         for bucket in Bucket::ALL {
             if snapshot.last_key(bucket)?.is_some() {
-                return Err(Error::Storage("a stream is imported into an empty store".to_owned()));
+                return Err(Error::Storage(
+                    "the store is not empty, so no stream can be imported".to_owned(),
+                ));
             }
         }
         Ok(Importer {
@@ -205,7 +222,7 @@ impl Importer {
         outcome
     }
 
-    /// Fails unless the whole stream was seen. Returns the number of records.
+    /// Fails unless the whole stream was received. Returns the number of records.
     pub fn finish(self) -> Result<u64> {
         match self.state {
             ImportState::Complete => Ok(self.records),
@@ -216,7 +233,7 @@ impl Importer {
     fn import_buffered(&mut self) -> Result<()> {
         loop {
             match self.state {
-                // Wrong from its first bytes on: say so without waiting for more.
+                // The first bytes are already wrong, so fail without waiting for more.
                 ImportState::Magic if self.buffered.iter().zip(MAGIC).any(|(a, b)| a != b) => {
                     return Err(damaged("not a stream of this program, or of another version"));
                 }
@@ -237,14 +254,16 @@ impl Importer {
         }
     }
 
-    /// The next whole frame without its checksum, which is right.
+    /// Returns the head and the body of the next frame, without the checksum at its end. Returns
+    /// `None` if more bytes are needed. Fails if a checksum, the kind or the length is wrong.
     fn next_frame(&mut self) -> Result<Option<Bytes>> {
         let Some((head, _)) = self.buffered.split_at_checked(FRAME_HEAD_BYTES) else {
             return Ok(None);
         };
         let (numbers, sum) = head.split_at(HEAD_SUM_OFFSET);
         let body = u32::from_be_bytes(numbers[1..].try_into().expect("four bytes")) as usize;
-        // The head by itself, and now: a damaged length must not make us wait for a gigabyte.
+        // The head is checked on its own, before the body arrives. Otherwise a damaged length could
+        // make the importer wait for a gigabyte.
         let is_whole = crc32c::crc32c(numbers).to_be_bytes() == sum;
         let is_known = matches!(head[0], FRAME_RECORDS | FRAME_TRAILER);
         if !is_whole || !is_known || body > FRAME_BODY_BYTES_MAX {
@@ -296,8 +315,8 @@ impl Importer {
         }
         let (records, sum) = body.split_at(8);
         if records != self.records.to_be_bytes() || sum != self.sum_of_sums.to_be_bytes() {
-            // The frames are whole, but not the ones that were sent.
-            let detail = "the stream's records are not the ones that the trailer counts";
+            // Every frame is undamaged, but frames are missing, repeated or out of order.
+            let detail = "the records do not match the trailer";
             return Err(damaged(detail));
         }
         self.commit()?;

@@ -1,18 +1,19 @@
-//! The right to write: one writer at a time, one defragmentation at a time.
+//! The right to write: one writer and one defragmentation at a time.
 //!
-//! A second writer is turned away ([`Error::WriterBusy`]) and does not wait. A defragmentation must
-//! learn of every key that changes while it copies: each write transaction begun meanwhile notes
-//! its keys and hands them over when it has committed. One that was already open has noted nothing:
-//! until it is gone, the copy must not start.
+//! A second writer fails with [`Error::WriterBusy`]; it does not wait. While a defragmentation
+//! copies the store, it must learn of every key that changes. So each transaction that starts
+//! during the copy records the keys it changes and hands them over after its commit. A transaction
+//! that was already open records nothing, so the copy starts only after that transaction has ended.
 //!
 //! ```text
-//!   writer   ──┤ T1 (notes nothing) ├──┤ T2 notes ├──┤ T3 notes ├──
-//!   defragment      begin ·· waits ··├── copy, replay what T2, T3 handed over ──┤ finish
+//!   writer   ──┤ T1 records nothing ├──┤ T2 records ├──┤ T3 records ├──
+//!   defragment      begin ·· waits ··├── copy, replay the keys of T2 and T3 ──┤ finish
 //! ```
 //!
-//! * Keys are handed over after their commit is visible and before the next writer may begin. A
-//!   reader that takes the keys first and a snapshot second misses no change.
-//! * After a failed commit no writer enters. A panic in an open transaction counts as one.
+//! * Keys are handed over after their commit is visible, and before the next writer can start. So
+//!   the defragmentation, which first takes the keys and then a snapshot, misses no change.
+//! * After a failed commit every further writer fails. A panic in an open transaction is treated
+//!   like a failed commit, and so is a failed switch at the end of a defragmentation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,19 +26,23 @@ use crate::error::{Error, Result};
 
 #[derive(Debug, Default)]
 pub(crate) struct WriterLock {
-    /// Held for a few instructions at a time, never across a read or a write of the store.
+    /// Held only for a short time, at most while changed keys are moved. It is never held while the
+    /// store is read or written.
     state: Mutex<WriterLockState>,
 }
 
 #[derive(Debug, Default)]
 struct WriterLockState {
-    /// The open write transaction, and whether it notes what it touches.
+    /// `None` if no write transaction is open. Otherwise, whether the open transaction records the
+    /// keys that it changes.
     writer: Option<bool>,
-    /// Set by a failed commit, or by a panic in its place, for ever.
+    /// Set by a failed commit, by a failed switch to a new store, or by a panic during a
+    /// transaction. It is never reset.
     has_failed: bool,
     is_defragmenting: bool,
-    /// Keys of commits since the defragmentation began that it has not carried over yet. A set,
-    /// because the same few keys of the small buckets change with every commit.
+    /// Keys that commits have changed, and that the defragmentation in progress has not copied yet.
+    /// The field is a set, because every commit changes the same few keys of the small buckets
+    /// again.
     changed_keys: BTreeSet<ChangedKey>,
 }
 
@@ -70,7 +75,7 @@ impl WriterLock {
     }
 }
 
-/// Held until dropped.
+/// The right to write. It ends when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct WriterGuard {
     lock: Arc<WriterLock>,
@@ -79,14 +84,16 @@ pub(crate) struct WriterGuard {
 }
 
 impl WriterGuard {
-    /// Does nothing unless a defragmentation needs to know.
+    /// Records a changed key if a defragmentation needs it; otherwise does nothing.
     pub(crate) fn record_change(&mut self, bucket: Bucket, key: &[u8]) {
         if self.records_changes {
             self.changed_keys.push((bucket, key.into()));
         }
     }
 
-    /// `outcome` is that of the commit.
+    /// Ends the transaction. `outcome` is the result of its commit, and is returned unchanged.
+    /// After `Ok`, a defragmentation in progress gets the recorded keys. After an error, all later
+    /// writers fail.
     pub(crate) fn release(mut self, outcome: Result<()>) -> Result<()> {
         let mut state = self.lock.state.lock();
         match &outcome {
@@ -105,21 +112,23 @@ impl Drop for WriterGuard {
     fn drop(&mut self) {
         let mut state = self.lock.state.lock();
         state.writer = None;
-        // The turn ends without an outcome: a commit may be on disk, wholly or not at all.
+        // If the thread panics, nobody knows whether its commit is on disk. So the panic is treated
+        // like a failed commit.
         if thread::panicking() {
             state.has_failed = true;
         }
     }
 }
 
-/// Held until dropped.
+/// The right to defragment. It ends when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct DefragmentGuard {
     lock: Arc<WriterLock>,
 }
 
 impl DefragmentGuard {
-    /// Whether every commit from now on hands over what it changed.
+    /// Returns whether every commit after this call records its changes. This is false while a
+    /// transaction is open that started before the defragmentation.
     pub(crate) fn is_recording_all_commits(&self) -> bool {
         self.lock.state.lock().writer != Some(false)
     }
@@ -129,7 +138,9 @@ impl DefragmentGuard {
         std::iter::from_fn(|| state.changed_keys.pop_first()).take(limit).collect()
     }
 
-    /// Keeps writers out, for the switch to the new store.
+    /// Takes the right to write, so that no writer starts while the defragmentation switches to the
+    /// new store. Fails with [`Error::WriterBusy`] if a write transaction is open, or with
+    /// [`Error::Failed`] after an earlier failure.
     pub(crate) fn stop_writers(&self) -> Result<WriterGuard> {
         self.lock.acquire()
     }

@@ -1,4 +1,4 @@
-//! When leases end, and the pace at which they are revoked.
+//! When leases expire, and the rate at which they are revoked.
 //!
 //! ```text
 //!   expiring                     ready                   proposed
@@ -7,12 +7,14 @@
 //!                    apart       500 a scan
 //! ```
 //!
-//! * Each lease whose time has begun is in exactly one of: expiring (once), ready, proposed.
-//! * A renewal changes the lease and not its place here; the scan moves it when its old moment
-//!   comes.
-//! * One step looks at [`LEASES_PER_STEP_MAX`] leases at most.
+//! * Each lease whose expiry has started is in exactly one of the three collections.
+//! * A renewal changes the lease but not its entry in `expiring`. When the old expiry is reached,
+//!   the scan moves the entry to the new expiry.
+//! * One step, which is a call of `due`, visits at most [`LEASES_PER_STEP_MAX`] leases in
+//!   `expiring`, and at most [`CHECKPOINTS_PER_ENTRY_MAX`] checkpoints.
 //!
-//! A revocation is proposed once: it is lost only with the leadership. See `docs/lease.md`.
+//! A revocation is proposed once, and again only if the caller reports that it was not proposed. A
+//! proposed revocation is lost only if this member stops being the leader. See `docs/lease.md`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,27 +25,29 @@ use crate::lease_map::{Lease, LeaseMap};
 use crate::lessor::Config;
 
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
-/// The most leases that are revoked in a second: etcd's number. Each is an entry in the log.
+/// Maximum number of leases revoked per second, as in etcd. Each revocation is a log entry.
 pub const REVOKED_PER_SECOND: usize = 1000;
-/// The most revocations that are proposed and not yet applied. A put stands behind twice as many at
-/// most.
-/// etcd's number.
+/// Maximum number of revocations that are proposed and not yet applied, as in etcd. A put waits for
+/// at most twice this number of revocations. Some were proposed before the put, and others may be
+/// proposed while the first ones are applied.
 pub const PROPOSED_MAX: usize = 16;
-/// The most leases that one step looks at; if that was not enough, the next step is due at once.
+/// Maximum number of leases in `expiring` that one step visits. If more leases are due, the next
+/// step follows at once.
 pub const LEASES_PER_STEP_MAX: usize = 2048;
 pub const CHECKPOINTS_PER_ENTRY_MAX: usize = 1000;
 
 const REVOKED_PER_SCAN_MAX: usize = REVOKED_PER_SECOND / 2;
-/// How far apart leases end that were spread: three quarters of the pace. The last quarter is for
-/// those that end without being spread.
+/// The minimum time between the expiries of leases that were spread. Revoking these leases uses
+/// three quarters of [`REVOKED_PER_SECOND`]. The last quarter is for leases that expire without
+/// being spread.
 const SPREAD_INTERVAL: Duration =
     Duration::from_nanos(1_000_000_000 / (REVOKED_PER_SECOND as u64 * 3 / 4));
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Each by an entry of its own.
+    /// The leases to revoke. Each needs a separate log entry.
     pub revoke: Vec<i64>,
-    /// All in one entry.
+    /// The checkpoints to propose, all in one log entry.
     pub checkpoints: Vec<LeaseCheckpoint>,
 }
 
@@ -61,14 +65,16 @@ pub(crate) struct ExpirySchedule {
     checkpoints: BTreeSet<(Duration, i64)>,
     checkpoint_interval: Option<Duration>,
     next_scan: Duration,
-    /// How many more may become ready before the next scan; 0 once nothing more is due.
+    /// Number of further leases that may become ready before the next scan. It is 0 when no more
+    /// leases are due.
     ready_allowance: usize,
 }
 
 impl ExpirySchedule {
-    /// For a member that begins to lead: every lease has its whole time, or what its checkpoint
-    /// says, and an election timeout. Leases of the same length would all end at one moment, though
-    /// they were granted over days; so if there are many, they are spread.
+    /// Creates the schedule of a new leader. Each lease gets its full TTL, or the remaining time of
+    /// its checkpoint, plus one election timeout. Leases with the same TTL would all expire at the
+    /// same time, even if they were granted over days. So if there are more than
+    /// [`REVOKED_PER_SECOND`] leases, their expiries are spread.
     pub(crate) fn start(leases: &mut LeaseMap, now: Duration, config: &Config) -> ExpirySchedule {
         let mut schedule = ExpirySchedule {
             checkpoint_interval: config.checkpoint_interval,
@@ -92,7 +98,7 @@ impl ExpirySchedule {
         schedule
     }
 
-    /// The expiry of the lease is set.
+    /// Adds a lease to the schedule. The expiry of the lease must be set.
     pub(crate) fn add(&mut self, id: i64, lease: &mut Lease, now: Duration) {
         self.queue(id, lease, lease.expiry);
         self.queue_checkpoint(id, lease, now);
@@ -119,7 +125,8 @@ impl ExpirySchedule {
         }
     }
 
-    /// It is due again with a later scan.
+    /// Schedules a lease again if its revocation could not be proposed. The lease is due again
+    /// after [`SCAN_INTERVAL`]. It stays expired: a renewal fails.
     pub(crate) fn not_proposed(&mut self, leases: &mut LeaseMap, id: i64, now: Duration) {
         if self.proposed.remove(&id)
             && let Some(lease) = leases.by_id.get_mut(&id)
@@ -139,7 +146,8 @@ impl ExpirySchedule {
         while self.proposed.len() < PROPOSED_MAX
             && let Some(id) = self.ready.pop_front()
         {
-            // It may have been revoked meanwhile, and another lease of the same id granted.
+            // After the scan, the lease may have been revoked, and another lease with the same ID
+            // granted.
             let has_ended = |lease: &Lease| lease.is_expired(now) && lease.queued_at.is_none();
             if leases.by_id.get(&id).is_some_and(has_ended) && self.proposed.insert(id) {
                 due.revoke.push(id);
@@ -148,7 +156,7 @@ impl ExpirySchedule {
         due
     }
 
-    /// Expired leases become ready; a renewed lease goes to its new place.
+    /// Moves expired leases to `ready`, and renewed leases to their new place in `expiring`.
     fn scan(&mut self, leases: &mut LeaseMap, now: Duration) {
         for _ in 0..LEASES_PER_STEP_MAX {
             let next = self.expiring.first().copied().filter(|(at, _)| *at <= now);
@@ -176,9 +184,11 @@ impl ExpirySchedule {
             self.checkpoints.pop_first();
             let lease = leases.by_id.get_mut(&id).expect("a scheduled lease is in the map");
             let left = lease.expiry.saturating_sub(now);
-            // A part of a second counts as a whole one: a lease may live longer, not shorter.
+            // A fraction of a second is rounded up, because a lease may live longer than granted,
+            // but not shorter.
             let left = left.as_secs() as i64 + i64::from(left.subsec_nanos() > 0);
             if left > 0 && left < lease.ttl {
+                lease.open_checkpoints += 1;
                 due.push(LeaseCheckpoint { id, remaining_ttl: left });
             }
             self.queue_checkpoint(id, lease, now);
@@ -191,7 +201,8 @@ impl ExpirySchedule {
         firsts.into_iter().flatten().map(|(at, _)| *at).min()
     }
 
-    /// When there may be something to propose, if nothing happens before.
+    /// Returns the time when `due` may have something to propose, unless a lease changes earlier.
+    /// Returns 0 if `due` may have something to propose now, and `None` if nothing is scheduled.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let has_room = !self.ready.is_empty() && self.proposed.len() < PROPOSED_MAX;
         if has_room || self.ready_allowance > 0 {
@@ -201,7 +212,8 @@ impl ExpirySchedule {
     }
 }
 
-/// Moves moments at least [`SPREAD_INTERVAL`] apart. They are in order, and stay so.
+/// Moves expiries until they are at least [`SPREAD_INTERVAL`] apart. The slice must be sorted, and
+/// stays sorted.
 fn spread(order: &mut [(Duration, i64)]) {
     let mut earliest = Duration::ZERO;
     for (expiry, _) in order {

@@ -1,18 +1,19 @@
-//! Which leases there are, and which keys are attached to them.
+//! All leases, and the lease of each attached key.
 //!
 //! ```text
-//!   leases                              holders
+//!   by_id                               lease_of_key
 //!   7 ─▶ ttl 60, left 0,  { a, b }      a ─▶ 7     b ─▶ 7
 //!   9 ─▶ ttl 5,  left 0,  { }
 //!
-//!   put b, lease 9:   b leaves 7 and comes to 9        b ─▶ 9
-//!   delete a:         a leaves 7                       a is gone here
+//!   put b, lease 9:   b moves from 7 to 9              b ─▶ 9
+//!   delete a:         a is removed from 7              a is removed
 //! ```
 //!
-//! * A key that is among those of a lease has it in the holders. Those of a lease that has ended
-//!   stay in the holders until [`forget_ended`](LeaseMap::forget_ended) gets to them. They are
-//!   attached to nothing, also if another lease has the id by then.
-//! * The keys of a lease are sorted, because all members must delete them in one order.
+//! * Each key in `Lease::keys` has an entry in `lease_of_key`.
+//! * The keys of an ended lease stay in `lease_of_key` until
+//!   [`forget_ended`](LeaseMap::forget_ended) removes them. They are attached to no lease, even if
+//!   a new lease has the same ID.
+//! * The keys of a lease are sorted, because all members must delete them in the same order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -22,31 +23,39 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_engine::KeyRange;
 
-/// Where there is no leader to set a moment.
+/// The expiry of a lease that has none: on members that are not the leader, and before the expiry
+/// starts.
 pub(crate) const NEVER: Duration = Duration::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Lease {
-    /// Granted, in seconds.
+    /// The granted TTL in seconds.
     pub(crate) ttl: i64,
-    /// Seconds that were left at the last checkpoint; 0 if that does not count.
+    /// The seconds that were left at the last checkpoint. 0 if there is no checkpoint, or if a
+    /// renewal has undone it.
     pub(crate) remaining_ttl: i64,
-    /// When it ends. [`NEVER`] at members that do not lead.
+    /// The time at which the lease expires. [`NEVER`] on members that are not the leader.
     pub(crate) expiry: Duration,
-    /// Under which moment the leader's schedule has it. Renewals do not move it there.
+    /// The time under which `expiring` of the leader's schedule lists this lease, or `None` if it
+    /// does not list the lease. The time is an expiry of the lease, or a later time if a revocation
+    /// could not be proposed. A renewal does not change this field.
     pub(crate) queued_at: Option<Duration>,
-    /// Under which moment its next checkpoint is scheduled.
+    /// The time under which the leader's schedule lists the next checkpoint, or `None` if no
+    /// checkpoint is scheduled.
     pub(crate) checkpoint_at: Option<Duration>,
+    /// Number of checkpoints that this leader has proposed and that are not applied yet. A
+    /// checkpoint that is applied after a renewal would undo the renewal for the next leader.
+    pub(crate) open_checkpoints: u32,
     pub(crate) keys: BTreeSet<Bytes>,
 }
 
-/// A lease as all members have it.
+/// The part of a lease that all members agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseState {
     pub id: i64,
-    /// Granted, in seconds.
+    /// The granted TTL in seconds.
     pub ttl: i64,
-    /// In seconds, at the last checkpoint.
+    /// The seconds that were left at the last checkpoint, or 0.
     pub remaining_ttl: i64,
     pub keys: Vec<Bytes>,
 }
@@ -70,20 +79,28 @@ pub(crate) fn ttl_duration(ttl: i64) -> Duration {
 pub(crate) struct LeaseMap {
     pub(crate) by_id: BTreeMap<i64, Lease>,
     lease_of_key: BTreeMap<Bytes, i64>,
-    /// Keys of leases that have ended, and how many of them are forgotten.
+    /// The keys of each ended lease, and how many of them are already removed from `lease_of_key`.
     ended: VecDeque<(Arc<[Bytes]>, usize)>,
 }
 
 impl LeaseMap {
-    /// Adds a lease, of which there is none yet. It does not end until an expiry is set.
+    /// Adds a lease. The map must not have a lease with this ID. The lease does not expire until an
+    /// expiry is set.
     pub(crate) fn add(&mut self, id: i64, ttl: i64, remaining_ttl: i64) {
-        let (queued_at, checkpoint_at, keys) = (None, None, BTreeSet::new());
-        let lease = Lease { ttl, remaining_ttl, expiry: NEVER, queued_at, checkpoint_at, keys };
+        let lease = Lease {
+            ttl,
+            remaining_ttl,
+            expiry: NEVER,
+            queued_at: None,
+            checkpoint_at: None,
+            open_checkpoints: 0,
+            keys: BTreeSet::new(),
+        };
         self.by_id.insert(id, lease);
     }
 
-    /// From now on no key is attached to it. Those that were are to be
-    /// [forgotten](LeaseMap::forget_later).
+    /// Detaches all keys from the lease and returns them, or returns `None` if there is no such
+    /// lease. The caller must pass them to [`forget_later`](LeaseMap::forget_later).
     pub(crate) fn take_keys(&mut self, id: i64) -> Option<BTreeSet<Bytes>> {
         Some(std::mem::take(&mut self.by_id.get_mut(&id)?.keys))
     }
@@ -94,15 +111,17 @@ impl LeaseMap {
         }
     }
 
-    /// Its keys were taken before.
+    /// Removes a lease and returns it, or returns `None` if there is no such lease. The caller must
+    /// have taken its keys before.
     pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
         let lease = self.by_id.remove(&id)?;
         assert!(lease.keys.is_empty(), "keys are attached to lease {id:x}, which is removed");
         Some(lease)
     }
 
-    /// Takes this many keys of an ended lease from the holders. Returns the lease's keys, to be
-    /// dropped, when those were the last.
+    /// Removes up to `keys_max` keys of an ended lease from `lease_of_key`, except keys that are
+    /// attached to a lease again. If these are the last keys of the ended lease, returns all its
+    /// keys, so that the caller can drop them without the lock.
     pub(crate) fn forget_ended(&mut self, keys_max: usize) -> Option<Arc<[Bytes]>> {
         let (keys, forgotten) = self.ended.front_mut()?;
         let end = keys.len().min(*forgotten + keys_max);
@@ -121,7 +140,8 @@ impl LeaseMap {
         !self.ended.is_empty()
     }
 
-    /// To no lease if there is none of this id.
+    /// Attaches a key to a lease. If there is no lease with this ID, the key is attached to no
+    /// lease.
     pub(crate) fn attach(&mut self, key: &Bytes, lease: i64) {
         let lease = Some(lease).filter(|lease| self.by_id.contains_key(lease));
         let before = match lease {
@@ -133,7 +153,8 @@ impl LeaseMap {
         {
             before.keys.remove(key);
         }
-        // What the holders said may have been of a lease with this id that has ended.
+        // `before` may come from an ended lease with the same ID. Then `keys` does not have the key
+        // yet.
         if let Some(now) = lease.and_then(|id| self.by_id.get_mut(&id))
             && !(before == lease && now.keys.contains(key))
         {
@@ -141,8 +162,8 @@ impl LeaseMap {
         }
     }
 
-    /// The first keys of a range that the holders have are attached to no lease then. Returns how
-    /// many there were.
+    /// Detaches the first keys of the range that are in `lease_of_key`, up to `keys_max` keys.
+    /// Returns the number of these keys.
     pub(crate) fn detach(&mut self, range: KeyRange<'_>, keys_max: usize) -> usize {
         if range.is_empty() {
             return 0;
@@ -154,7 +175,8 @@ impl LeaseMap {
         keys.len()
     }
 
-    /// With those of ended leases that are not forgotten.
+    /// Returns the number of attached keys, plus the keys of ended leases that are still in
+    /// `lease_of_key`.
     pub(crate) fn attached_count(&self) -> usize {
         self.lease_of_key.len()
     }
@@ -201,7 +223,8 @@ mod tests {
         end(&mut leases, 7);
         leases.add(7, 60, 0);
         leases.add(9, 60, 0);
-        // One of them again, one at another lease, one deleted, one left.
+        // One key is attached to the new lease 7, one to lease 9, one is deleted, and one is
+        // unchanged.
         leases.attach(&keys(0..1)[0], 7);
         leases.attach(&keys(1..2)[0], 9);
         leases.attach(&keys(2..3)[0], 0);

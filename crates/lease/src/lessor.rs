@@ -1,18 +1,22 @@
-//! The leases of a member under one lock, and what the store's transactions do to them.
+//! The leases of a member, protected by one lock, and how transactions of the store change them.
 //!
 //! ```text
-//!   the apply loop                    threads that answer          the raft loop
+//!   the apply loop                    threads that respond         the raft loop
 //!   grant, start_expiry, delete,      renew, time_to_live,         promote, demote,
 //!   finish_delete, checkpoint,        keys, list                   due, next_due,
 //!   attach, restore                                                not_proposed
 //! ```
 //!
-//! The lock is not held while the store works or a disk is written. A lease is revoked in this
-//! order, so that a client that learns that it is gone does not find its keys:
+//! The lock is not held while the store works or while a disk is written.
 //!
-//! 1. `delete`: keys, sorted, and record go, in a write transaction of its own that ends then.
-//! 2. `finish_delete`: the lease is gone.
-//! 3. `forget_ended`, later, by the commit thread: which lease each of those keys had.
+//! A lease is revoked in the following order. So a client that no longer finds the lease on a
+//! member does not find its keys on that member either.
+//!
+//! 1. `delete` deletes the keys, in sorted order, and the lease's record. This is a separate write
+//!    transaction, which then ends.
+//! 2. `finish_delete` removes the lease from memory.
+//! 3. `forget_ended` runs later on the commit thread. It removes the map entries that show which
+//!    lease each of those keys had.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -31,16 +35,19 @@ use crate::lease_map::{Lease, LeaseMap, LeaseState, NEVER, ttl_duration};
 use crate::{Error, LeaseRejection, Result, TTL_MAX};
 
 const KEYS_PER_PAGE: usize = 1024;
-/// Changes of a transaction for which the lock is taken once.
+/// Maximum number of changes of a transaction that are processed under one acquisition of the lock.
 const CHANGES_PER_LOCK: usize = 1024;
-/// Of keys of ended leases. They are many, and nothing waits for them.
+/// Maximum number of keys of ended leases that are removed under one acquisition of the lock. The
+/// number is small because there may be many keys, and nothing waits for their removal.
 const FORGOTTEN_PER_LOCK: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long it takes at least until another member leads.
+    /// Raft's election timeout. A member starts an election after it has received nothing from a
+    /// leader for at least this time.
     pub election_timeout: Duration,
-    /// How often the leader proposes what is left of a lease. `None`: it does not.
+    /// The interval at which the leader proposes the remaining time of a lease. If `None`, the
+    /// leader proposes no checkpoints.
     pub checkpoint_interval: Option<Duration>,
 }
 
@@ -49,7 +56,8 @@ impl Config {
         Config { election_timeout, checkpoint_interval: None }
     }
 
-    /// No lease is granted for less, or it would run out while members elect a leader.
+    /// Returns the shortest TTL of a lease, in seconds. A shorter lease could expire during an
+    /// election.
     pub fn ttl_min(&self) -> i64 {
         let nanos = self.election_timeout.as_nanos() * 3 / 2;
         nanos.div_ceil(1_000_000_000).try_into().unwrap_or(i64::MAX)
@@ -58,21 +66,22 @@ impl Config {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// For this number of seconds from now on.
+    /// The lease is renewed and now has this number of seconds left.
     Renewed(i64),
-    /// Also if its time is over and the revocation is not applied yet.
+    /// There is no such lease, or it has expired and its revocation is not applied yet.
     NotFound,
-    /// Members count on less than its whole time. Propose the checkpoint "all of it", and when that
-    /// is applied, ask again.
+    /// A checkpoint below the full TTL is applied or proposed. The caller must propose the
+    /// checkpoint in this value, which restores the full TTL, and call `renew` again after it is
+    /// applied.
     CheckpointFirst(LeaseCheckpoint),
     NotLeading,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTtl {
-    /// In seconds.
+    /// The granted TTL in seconds.
     pub granted: i64,
-    /// In whole seconds; only the leader knows.
+    /// The remaining time in whole seconds. `None` on a member that is not the leader.
     pub remaining: Option<i64>,
 }
 
@@ -81,14 +90,14 @@ pub struct Lessor {
     config: Config,
     state: Mutex<LessorState>,
     attached_keys: AtomicUsize,
-    /// The transaction that is open deletes the keys of a lease, and nothing else.
+    /// If true, the open transaction deletes one lease with its keys, and changes nothing else.
     is_revoking: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct LessorState {
     leases: LeaseMap,
-    /// While this member leads.
+    /// The expiry schedule. `None` while this member is not the leader.
     schedule: Option<ExpirySchedule>,
 }
 
@@ -99,8 +108,9 @@ impl Lessor {
         Lessor { config, state, attached_keys, is_revoking }
     }
 
-    /// All that was there is forgotten, and what a store has takes its place. There is no leader
-    /// yet.
+    /// Replaces all leases with the leases of a store, and attaches `keys`. Fails if the record of
+    /// a lease is damaged. Afterwards this member is not the leader until
+    /// [`promote`](Lessor::promote) is called.
     pub fn restore(&self, store: &(dyn ReadTxn + '_), keys: &[LeasedKey]) -> Result<()> {
         let mut leases = LeaseMap::default();
         let mut outcome = Ok(());
@@ -128,8 +138,9 @@ impl Lessor {
         Ok(())
     }
 
-    /// Grants a lease, and says for how many seconds. Its time [begins](Lessor::start_expiry) when
-    /// the grant can be seen.
+    /// Grants a lease and returns its TTL in seconds, or the reason why the request is rejected.
+    /// The lease does not expire until [`start_expiry`](Lessor::start_expiry) is called, which
+    /// happens when the grant is visible to clients.
     pub fn grant<A>(
         &self,
         id: i64,
@@ -151,8 +162,9 @@ impl Lessor {
         Ok(Ok(ttl))
     }
 
-    /// The time of a granted lease begins, if this member leads: its grant is applied, and what
-    /// took long before that is not taken from it.
+    /// Starts the expiry of a granted lease, if this member is the leader. The caller does this
+    /// after the grant is applied, so a slow apply does not shorten the lease. A second call before
+    /// the lease has expired has no effect.
     pub fn start_expiry(&self, id: i64, now: Duration) {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;
@@ -164,8 +176,9 @@ impl Lessor {
         }
     }
 
-    /// Deletes the keys that hang on a lease, and its record, in a transaction that changes nothing
-    /// else. Once that has ended, [`finish_delete`](Lessor::finish_delete) is to be called.
+    /// Deletes the keys attached to a lease and the lease's record. Rejects the request if there is
+    /// no such lease. The transaction must change nothing else. After it has ended, the caller must
+    /// call [`finish_delete`](Lessor::finish_delete).
     pub fn delete<A>(
         &self,
         id: i64,
@@ -182,7 +195,8 @@ impl Lessor {
         Ok(Ok(()))
     }
 
-    /// To be called when the transaction that deleted the lease has ended.
+    /// Removes the lease from memory. The caller must call this after the transaction that deleted
+    /// the lease has ended.
     pub fn finish_delete(&self, id: i64) {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;
@@ -194,19 +208,20 @@ impl Lessor {
         self.is_revoking.store(false, Ordering::Relaxed);
     }
 
-    /// Forgets some keys of leases that have ended. Returns whether there are more.
+    /// Removes up to `FORGOTTEN_PER_LOCK` keys of ended leases from the map. Returns true if more
+    /// are left.
     pub fn forget_ended(&self) -> bool {
         let mut state = self.state.lock();
         let forgotten = state.leases.forget_ended(FORGOTTEN_PER_LOCK);
         let has_more = state.leases.has_ended_keys();
         self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
         drop(state);
-        // It may be the last owner of them all.
+        // This may be the last reference to all the keys, so it is dropped without the lock.
         drop(forgotten);
         has_more
     }
 
-    /// Checkpoints of leases that are gone are passed over.
+    /// Saves checkpoints. Skips a checkpoint whose lease no longer exists.
     pub fn checkpoint<A>(
         &self,
         checkpoints: &[LeaseCheckpoint],
@@ -215,6 +230,9 @@ impl Lessor {
         for LeaseCheckpoint { id, remaining_ttl } in checkpoints {
             let record = self.state.lock().leases.by_id.get_mut(id).map(|lease| {
                 lease.remaining_ttl = *remaining_ttl;
+                if *remaining_ttl > 0 {
+                    lease.open_checkpoints = lease.open_checkpoints.saturating_sub(1);
+                }
                 leasepb::Lease { id: *id, ttl: lease.ttl, remaining_ttl: *remaining_ttl }
             });
             if let Some(record) = record {
@@ -222,6 +240,16 @@ impl Lessor {
             }
         }
         Ok(())
+    }
+
+    /// Takes back checkpoints that [`due`](Lessor::due) returned and the caller could not propose.
+    pub fn checkpoints_not_proposed(&self, checkpoints: &[LeaseCheckpoint]) {
+        let mut state = self.state.lock();
+        for LeaseCheckpoint { id, .. } in checkpoints {
+            if let Some(lease) = state.leases.by_id.get_mut(id) {
+                lease.open_checkpoints = lease.open_checkpoints.saturating_sub(1);
+            }
+        }
     }
 
     pub fn contains(&self, id: i64) -> bool {
@@ -232,13 +260,16 @@ impl Lessor {
         self.state.lock().leases.by_id.len()
     }
 
-    /// This member leads from now on. All leases have their whole time again, or what their
-    /// checkpoint says, and an election time-out more.
+    /// Makes this member the leader. Each lease gets its full TTL, or the remaining time of its
+    /// checkpoint, plus one election timeout. This time starts at `now`, the time of the election
+    /// on this member's clock.
     pub fn promote(&self, now: Duration) {
         let mut state = self.state.lock();
         state.schedule = Some(ExpirySchedule::start(&mut state.leases, now, &self.config));
     }
 
+    /// Makes this member a follower. The member forgets all expiry times, so no further lease
+    /// becomes due here. A revocation that the member has already proposed may still be applied.
     pub fn demote(&self) {
         let mut state = self.state.lock();
         if state.schedule.take().is_some() {
@@ -246,6 +277,7 @@ impl Lessor {
                 lease.expiry = NEVER;
                 lease.queued_at = None;
                 lease.checkpoint_at = None;
+                lease.open_checkpoints = 0;
             }
         }
     }
@@ -257,7 +289,7 @@ impl Lessor {
         }
         match state.leases.by_id.get_mut(&id) {
             Some(lease) if lease.is_expired(now) => Renewal::NotFound,
-            Some(lease) if lease.remaining_ttl > 0 => {
+            Some(lease) if lease.remaining_ttl > 0 || lease.open_checkpoints > 0 => {
                 Renewal::CheckpointFirst(LeaseCheckpoint { id, remaining_ttl: 0 })
             }
             Some(lease) => {
@@ -271,7 +303,7 @@ impl Lessor {
     pub fn time_to_live(&self, id: i64, now: Duration) -> Option<LeaseTtl> {
         let state = self.state.lock();
         let lease = state.leases.by_id.get(&id)?;
-        // One whose time has not begun has all of it.
+        // A lease whose expiry has not started has its full TTL left.
         let remaining = match lease.expiry {
             NEVER => lease.ttl,
             expiry => expiry.saturating_sub(now).as_secs() as i64,
@@ -280,8 +312,9 @@ impl Lessor {
         Some(LeaseTtl { granted: lease.ttl, remaining })
     }
 
-    /// The keys that hang on a lease. One that comes or goes while they are listed may be among
-    /// them or not; any other is, exactly if it hangs there.
+    /// Returns the keys attached to a lease. The lock is released between pages: a key that is
+    /// attached or detached during the call may or may not be included, and if the lease ends
+    /// during the call, keys may be missing. All other keys of the lease are included.
     pub fn keys(&self, id: i64) -> Vec<Bytes> {
         let mut keys: Vec<Bytes> = Vec::new();
         loop {
@@ -299,7 +332,8 @@ impl Lessor {
         }
     }
 
-    /// The first key of a lease that is not before this one.
+    /// Returns the first key of a lease that is at or after `from`, or `None` if there is no such
+    /// key or lease.
     pub fn key_from(&self, id: i64, from: &[u8]) -> Option<Bytes> {
         let state = self.state.lock();
         let keys = &state.leases.by_id.get(&id)?.keys;
@@ -310,7 +344,8 @@ impl Lessor {
         self.state.lock().leases.by_id.get(&id).map_or(0, |lease| lease.keys.len())
     }
 
-    /// The lease that ends first is in front.
+    /// Returns the IDs of all leases. On the leader, the lease that expires first comes first. On
+    /// other members, the IDs are sorted.
     pub fn list(&self) -> Vec<i64> {
         let state = self.state.lock();
         let leases = state.leases.by_id.iter().map(|(id, lease)| (lease.expiry, *id));
@@ -320,7 +355,7 @@ impl Lessor {
         leases.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// What all members agree on.
+    /// Returns the parts of all leases that all members agree on.
     pub fn lease_states(&self) -> Vec<LeaseState> {
         let state = self.state.lock();
         let contents = |(id, lease): (&i64, &Lease)| LeaseState {
@@ -332,13 +367,16 @@ impl Lessor {
         state.leases.by_id.iter().map(contents).collect()
     }
 
+    /// Returns the revocations and checkpoints that the caller must propose now. There are none if
+    /// this member is not the leader.
     pub fn due(&self, now: Duration) -> Due {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;
         schedule.as_mut().map(|schedule| schedule.due(leases, now)).unwrap_or_default()
     }
 
-    /// When to call [`due`](Lessor::due) again, if nothing happens before.
+    /// Returns the time when [`due`](Lessor::due) must be called again, unless a lease changes
+    /// earlier. Returns `None` if nothing is scheduled, or if this member is not the leader.
     pub fn next_due(&self) -> Option<Duration> {
         self.state.lock().schedule.as_ref()?.next_due()
     }
@@ -360,8 +398,10 @@ impl KeyLeases for Lessor {
     }
 
     fn attach_all(&self, changes: &Changes) {
-        // Only the apply loop attaches keys, and it is the caller. So without leased keys a put
-        // takes no lock here. The keys of a lease that is revoked were detached before.
+        // Only the apply loop attaches keys, and it calls this function. So `attached_keys` cannot
+        // grow during this call. If `attached_keys` is 0 and no put names a lease, there is nothing
+        // to attach or detach, and no lock is taken. A revocation takes no lock either, because
+        // `delete` has already detached its keys.
         let is_none_leased = self.attached_keys.load(Ordering::Relaxed) == 0
             && changes.puts().all(|record| record.lease == 0);
         if is_none_leased || self.is_revoking.load(Ordering::Relaxed) {

@@ -1,18 +1,19 @@
-//! Leases, the keys that are attached to them, and when they end. etcd's `server/lease`.
+//! Leases, the keys attached to them, and their expiry. In etcd: `server/lease`.
 //!
-//! All members agree on which leases there are, their granted seconds, checkpoints and keys,
-//! through the log. The moment at which a lease ends is in the leader's memory only; the leader
-//! proposes to revoke a lease that has run out, and a renewal moves the moment without an entry in
-//! the log.
+//! All members agree, through the log, on the leases: their IDs, granted seconds, checkpoints and
+//! keys. Expiry times exist only in the leader's memory, so a renewal writes no log entry, unless a
+//! checkpoint has to be undone first. When a lease expires, the leader proposes its revocation.
 //!
-//! * A key is attached to one lease at most; the store reports which at the end of each transaction
-//!   ([`KeyLeases`](clearlane_mvcc::KeyLeases)).
-//! * Bucket `lease` and the records of the keys are all that is needed to restore the agreed part,
-//!   and they change only in transactions of the store.
-//! * A lease that has run out is not renewed: its revocation may be on its way.
-//! * The caller passes the time: nothing here reads a clock.
+//! * A key is attached to at most one lease. The store reports the attachments at the end of each
+//!   transaction ([`KeyLeases`](clearlane_mvcc::KeyLeases)).
+//! * Bucket `lease` and the key records hold everything needed to restore the agreed part. They
+//!   change only in transactions of the store.
+//! * An expired lease cannot be renewed: its revocation may already be proposed.
+//! * The caller passes the time. This crate reads no clock.
 //!
-//! `docs/lease.md` has the whole story.
+//! `docs/lease.md` explains the design.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod lease_map;
 pub mod expiry;
@@ -22,10 +23,10 @@ pub use expiry::Due;
 pub use lease_map::LeaseState;
 pub use lessor::{Config, LeaseTtl, Lessor, Renewal};
 
-/// The most seconds that a lease may be granted with: etcd's.
+/// The largest TTL, in seconds, that a client may request for a lease, as in etcd.
 pub const TTL_MAX: i64 = 9_000_000_000;
 
-/// What is refused to a client; the words are etcd's.
+/// Why a client's request is rejected. The messages are etcd's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum LeaseRejection {
     #[error("etcdserver: lease already exists")]
@@ -36,7 +37,7 @@ pub enum LeaseRejection {
     TtlTooLarge,
 }
 
-/// What makes a member stop.
+/// A fatal error: the member stops.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

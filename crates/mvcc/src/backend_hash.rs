@@ -1,13 +1,13 @@
-//! A checksum over every bucket of a backend: whether it still holds what it held, byte by byte.
+//! A checksum of all buckets of a backend. It shows whether a backend still has the same bytes.
 //!
-//! [`HashKV`](crate::hash) compares members by their keys. This sum also covers leases, users,
-//! alarms and members. It is for one member: buckets may differ where keys agree, for example when
-//! one member compacts later.
+//! [`HashKV`](crate::hash) covers only keys, and compares members. This checksum also covers
+//! leases, users, alarms and members. It compares states of one member: the buckets of two members
+//! may differ although their keys agree, for example when one member compacts later.
 //!
-//! A CRC-32C over all buckets in the order of their names, each name before its records, so that a
-//! record that moves to another bucket is noticed. Left out are `consistent_index`, `term` and
-//! `storageVersion`: they say how far this member's log was at the last commit, and which layout
-//! its files have. Each commit may change them.
+//! The checksum is a CRC-32C of all buckets in the order of their names. The name of each bucket is
+//! added before its records, so that a record that moves to another bucket is noticed. The keys
+//! `consistent_index`, `term` and `storageVersion` are omitted. The first two record this member's
+//! position in the log, so each commit may change them. The third records the layout of its files.
 
 use std::ops::ControlFlow;
 
@@ -17,7 +17,8 @@ use crate::error::Result;
 
 const IGNORED_META_KEYS: [&[u8]; 3] = [b"consistent_index", b"term", b"storageVersion"];
 
-/// Of a committed state. What a [pre-commit hook](clearlane_backend::PreCommit) stores is in it.
+/// Returns the checksum of a committed state. It includes everything that a
+/// [pre-commit hook](clearlane_backend::PreCommit) stores, except the omitted keys.
 pub fn backend_hash(committed: &dyn Read) -> Result<u32> {
     let mut sum = 0;
     for bucket in Bucket::ALL {

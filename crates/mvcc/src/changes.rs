@@ -1,14 +1,15 @@
-//! What a transaction has changed, in order; deleted keys take little more than their bytes.
+//! The changes of a transaction, in order. A deleted key takes little more memory than its bytes.
 //!
 //! ```text
 //!   put a, delete b..k, put z      runs     put a │ buffer {b c e h} │ put z
 //!                                  changes  a  b  c  e  h  z
 //! ```
 //!
-//! As a list of [`Change`]s, half a million deletes would be 50 MB that the apply loop writes and,
-//! if nothing is watched, throws away. So some deleted keys stay in the buffers of their
-//! [records](crate::tombstone_records), those of a large range in the tree that had them
-//! ([`DeletedRange`]). A [`Change`] is made when it is asked for: its key is a slice of a buffer.
+//! Half a million deletes as a list of [`Change`]s would be 50 MB. The apply loop would build this
+//! list, and drop it if nothing is watched. So deleted keys stay in the buffers of their
+//! [records](crate::tombstone_records). The keys of a large deleted range stay in the tree as it
+//! was before the deletion ([`DeletedRange`]). A [`Change`] is built only when it is needed, and
+//! its key is a slice of a buffer.
 
 use std::borrow::Cow;
 
@@ -37,15 +38,15 @@ enum DeletedKeys {
     Range(DeletedRange),
 }
 
-/// Some changes in a row.
+/// One change, or a range of deleted keys.
 #[derive(Debug)]
 pub enum ChangeRun<'c> {
     One(Cow<'c, Change>),
-    /// A deletion of many keys, which need not be gone through.
+    /// The deletion of many keys. The caller need not visit each key.
     DeletedRange(&'c DeletedRange),
 }
 
-/// Whether they say the same, however they are kept.
+/// Two values are equal if they have the same changes, however these are stored.
 impl PartialEq for Changes {
     fn eq(&self, other: &Changes) -> bool {
         self.len == other.len && self.iter().eq(other.iter())
@@ -96,8 +97,10 @@ impl Changes {
         })
     }
 
-    /// About how much memory they keep when each is there as a [`Change`], found without a look at
-    /// the keys of a range. Meanwhile that keeps less: the nodes that had its keys, at most.
+    /// Returns the approximate memory, in bytes, that the changes would take as [`Change`]s. The
+    /// keys of a deleted range are not visited, so their lengths are not included. Until the
+    /// [`Change`]s of the range are built, the range keeps less memory: at most the nodes that had
+    /// the keys.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_run = |run: &Run| match run {
             Run::Put(change) => change_size(change),
@@ -111,7 +114,7 @@ impl Changes {
         self.runs.iter().map(of_run).sum()
     }
 
-    /// The records of the puts; all other changes are deletes.
+    /// Returns the records of the puts. All other changes are deletes.
     pub fn puts(&self) -> impl Iterator<Item = &KeyValue> {
         self.runs.iter().filter_map(|run| match run {
             Run::Put(change) => Some(change.record()),

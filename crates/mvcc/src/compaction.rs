@@ -1,17 +1,22 @@
-//! Compaction: dropping what no read at a revision or later needs, in steps that the caller paces.
+//! Compaction at a revision: drops everything that no read at this revision or later needs. It runs
+//! in steps that the caller paces. In a member, the commit thread runs them, and a client that has
+//! set `physical` waits until the member that received its request has committed the finished mark.
 //!
 //! ```text
-//!   apply    compact 7: mark "scheduled 7"; reads below 7 are refused from here on
+//!   apply    compact 7: mark "scheduled 7"; later reads below 7 are rejected
 //!   job      index ─ index ─ index ─ records ─ records ─ records ─ mark "finished 7"
 //! ```
 //!
-//! The locks that the parts take differ by era: see the table in `docs/mvcc.md`.
+//! The locks of these parts differ by era: see the table in `docs/mvcc.md`.
 //!
 //! Invariants:
-//! * No record is removed before the scheduled mark is durable: after a crash the job starts anew.
-//!   The finished mark is committed with the last removal or later.
-//! * A read that was opened before finds its records (but not through the index under a lock).
-//! * One job is at work at a time, until it is done or dropped; the next one does what is left.
+//! * No record is removed before the scheduled mark is durable. So a compaction that was
+//!   interrupted by a crash is found at the next start and is run again. The finished mark is
+//!   committed with the last removal or later.
+//! * A read that was opened before the compaction still finds its records. Only a read through an
+//!   index under a lock may fail.
+//! * One job runs at a time, until it is done or dropped. The next job also does the work that a
+//!   dropped job has left.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, Weak};
@@ -26,20 +31,21 @@ use crate::kv_hasher::{HashKv, KvHasher};
 use crate::revision::Revision;
 use crate::tree_index::IndexCompaction;
 
-/// etcd's number.
+/// Maximum number of stored hashes. The same as etcd's.
 const STORED_HASHES_MAX: usize = 10;
 
-/// Its steps may run on any thread.
+/// A scheduled compaction. Its steps may run on any thread.
 #[derive(Debug)]
 pub struct CompactionJob {
     at: i64,
-    /// The compact revision before this one.
+    /// The compact revision before this compaction.
     previous: i64,
-    /// Whether the records that the hash counts were all there: else it is not remembered.
+    /// If false, another job may have removed some of the records that the hash must include, so
+    /// the hash is not stored.
     is_hash_complete: bool,
-    /// Identity of the store that scheduled it.
+    /// The identity of the store that scheduled this job.
     store: Arc<()>,
-    /// Held while this job is at work.
+    /// `Some` while this job is running.
     running: Option<Arc<()>>,
     removed: u64,
     phase: Phase,
@@ -47,7 +53,7 @@ pub struct CompactionJob {
 
 #[derive(Debug)]
 enum Phase {
-    /// `Some` if the index part is done already.
+    /// The job has not started. It has the index part if that part is already done.
     Scheduled(Option<IndexCompaction>),
     Index(IndexCompaction),
     Records {
@@ -58,12 +64,12 @@ enum Phase {
 }
 
 impl CompactionJob {
-    /// The revision up to which the past is dropped.
+    /// Returns the compact revision: the history below it is dropped.
     pub fn at(&self) -> i64 {
         self.at
     }
 
-    /// The number of records removed so far.
+    /// Returns the number of records removed so far.
     pub fn removed(&self) -> u64 {
         self.removed
     }
@@ -76,16 +82,17 @@ impl CompactionJob {
     }
 }
 
-/// What a store knows of its compactions, under the lock `compactions`, which is held for single
-/// calls.
+/// The state of a store's compactions, protected by the lock `compactions`. The lock is held for
+/// single calls only.
 #[derive(Debug, Default)]
 pub(crate) struct CompactionTracker {
     store: Arc<()>,
-    /// The `running` of the job at work.
+    /// A weak reference to `running` of the job that is running. It refers to nothing if no job is
+    /// running.
     running: Weak<()>,
     newest_started: i64,
     newest_finished: i64,
-    /// Those that compactions have left behind, the newest revisions first.
+    /// The hashes that compactions have computed, at most ten, the newest revision first.
     pub(crate) hashes: Vec<HashKv>,
 }
 
@@ -95,7 +102,7 @@ impl CompactionTracker {
         CompactionTracker { newest_started, newest_finished, ..CompactionTracker::default() }
     }
 
-    /// `walked` is its index part, if that is done already.
+    /// Creates a job. `walked` is its index part, if that is already done.
     pub(crate) fn schedule(
         &self,
         at: i64,
@@ -109,7 +116,8 @@ impl CompactionTracker {
         }
     }
 
-    /// A job that was interrupted, at an unknown step.
+    /// Creates a job for an interrupted compaction. The job runs all steps again, because nobody
+    /// knows after which step the compaction was interrupted.
     pub(crate) fn resume(&self, at: i64, previous: i64) -> CompactionJob {
         CompactionJob {
             at,
@@ -126,7 +134,7 @@ impl CompactionTracker {
         self.hashes.iter().find(|hash| hash.hash_revision == revision).copied()
     }
 
-    /// [`Error::CompactionBusy`] if another job is at work.
+    /// Starts a job. Fails with [`Error::CompactionBusy`] if another job is running.
     fn start(&mut self, job: &mut CompactionJob) -> Result<()> {
         if self.running.strong_count() > 0 {
             return Err(Error::CompactionBusy);
@@ -134,7 +142,8 @@ impl CompactionTracker {
         let running = Arc::new(());
         self.running = Arc::downgrade(&running);
         job.running = Some(running);
-        // A later one that was at work before may have removed what the hash counts.
+        // A compaction at a later revision may have run first and removed records that the hash
+        // must include.
         job.is_hash_complete &= job.at > self.newest_started;
         self.newest_started = self.newest_started.max(job.at);
         Ok(())
@@ -156,13 +165,14 @@ pub(crate) trait CompactionStore {
 
     fn begin_index_compaction(&self, at: i64) -> IndexCompaction;
 
-    /// Returns whether the index part is done.
+    /// Continues the index part. Returns true if it is done.
     fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
 
-    /// Commits the scheduled mark, unless that is done.
+    /// Commits the scheduled mark, unless it is already committed.
     fn commit_scheduled_revision(&self) -> Result<()>;
 
-    /// Returns the number of records removed, and the record key after the chunk.
+    /// Removes the records of one chunk that are not needed. Returns the number of removed records,
+    /// and the record key to continue from, or `None` at the end.
     fn remove_chunk(
         &self,
         from: &[u8],
@@ -173,7 +183,9 @@ pub(crate) trait CompactionStore {
     fn save_finished_revision(&self, at: i64) -> Result<()>;
 }
 
-/// Returns whether the job is done.
+/// Runs one step. Returns true if the job is done. Fails with [`Error::ForeignJob`] if another
+/// store has scheduled the job. The first step fails with [`Error::CompactionBusy`] if another job
+/// is running.
 pub(crate) fn run_step(
     store: &impl CompactionStore,
     job: &mut CompactionJob,
@@ -194,7 +206,7 @@ pub(crate) fn run_step(
         }
         Phase::Index(compaction) => {
             if store.compact_index_step(compaction, budget) {
-                // The scheduled mark is durable before the first removal.
+                // The scheduled mark must be durable before the first removal.
                 store.commit_scheduled_revision()?;
                 job.begin_records();
             }
@@ -218,7 +230,8 @@ pub(crate) fn run_step(
     Ok(matches!(job.phase, Phase::Finished))
 }
 
-/// The removable records of the next chunk, and the record key after it.
+/// Returns the removable records of the next chunk, and the record key to continue from, or `None`
+/// at the end.
 pub(crate) fn removable_records(
     tx: &dyn ReadTx,
     from: &[u8],
@@ -234,7 +247,8 @@ pub(crate) fn removable_records(
     Ok((removals, next))
 }
 
-/// Whether a compaction at `at` may be scheduled, in etcd's order of asking.
+/// Fails if a compaction at `at` must not be scheduled: `at` is already compacted, or is above the
+/// current revision. The order of the checks is etcd's.
 pub(crate) fn check_compaction_revision(at: i64, revision: i64, compacted: i64) -> Result<()> {
     match at {
         at if at <= compacted => Err(Error::Compacted),
@@ -243,11 +257,13 @@ pub(crate) fn check_compaction_revision(at: i64, revision: i64, compacted: i64) 
     }
 }
 
-/// Keys in bucket `meta`: the revision of the last compaction scheduled, and of the last done.
+/// Keys in bucket `meta`: the revision of the last scheduled compaction, and of the last finished
+/// one.
 pub(crate) const SCHEDULED_COMPACT_KEY: &[u8] = b"scheduledCompactRev";
 pub(crate) const FINISHED_COMPACT_KEY: &[u8] = b"finishedCompactRev";
 
-/// -1 if there was none.
+/// Reads the revision that a compaction has stored under `key`. Returns -1 if there was no
+/// compaction. Fails with [`Error::Damaged`] if the stored value is shorter than a number.
 pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<i64> {
     let value = reader.get(Bucket::Meta, key).map_err(clearlane_backend::Error::from)?;
     let Some(value) = value else { return Ok(-1) };
@@ -256,7 +272,7 @@ pub(crate) fn read_compact_revision(reader: &dyn Read, key: &[u8]) -> Result<i64
     number.ok_or_else(|| Error::Damaged(damaged()))
 }
 
-/// A revision key, of which only the main part counts.
+/// Encodes a compact revision as a record key with sub revision 0, as etcd does.
 pub(crate) fn encode_compact_revision(revision: i64) -> Bytes {
     Bytes::copy_from_slice(&Revision::new(revision, 0).put_key())
 }

@@ -1,4 +1,4 @@
-//! What a store is opened with.
+//! The configuration that a store is opened with.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ use crate::interface::KeyLeases;
 pub struct StoreConfig<A> {
     pub engine: Arc<dyn Engine>,
     pub config: Config,
-    /// Saves with each commit the consistent index of the state that becomes durable.
+    /// The hook that saves, with each commit, the consistent index of the state that becomes
+    /// durable.
     pub pre_commit: PreCommit<A>,
-    /// Of the state that the engine holds.
+    /// The consistent index of the engine's present state.
     pub consistent_index: A,
     pub leases: Arc<dyn KeyLeases>,
 }
 
 impl<A> StoreConfig<A> {
-    /// For a store without leases.
+    /// Creates the configuration of a store without leases.
     pub fn new(
         engine: Arc<dyn Engine>,
         config: Config,

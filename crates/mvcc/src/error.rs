@@ -1,37 +1,40 @@
-//! The errors of a store, grouped by the party that must act.
+//! The errors of a store, grouped by who must act.
 
 pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    // The client must act: etcd's words, for clients compare them.
-    /// The revision lies before the compact revision, or is compacted already.
+    // The client must act. The messages are etcd's, because clients compare them.
+    /// The revision is below the compact revision. A compaction at or below the compact revision
+    /// also fails with this error.
     #[error("etcdserver: mvcc: required revision has been compacted")]
     Compacted,
     #[error("etcdserver: mvcc: required revision is a future revision")]
     FutureRevision,
-    /// A put without a key. Nothing has changed.
+    /// The key of a put is empty. Nothing has changed.
     #[error("etcdserver: key is not provided")]
     EmptyKey,
 
     // The caller must act.
-    /// A compaction is still at work; its steps come first.
-    #[error("a compaction is already under way")]
+    /// Another compaction is running. The caller must first finish or drop the job of that
+    /// compaction.
+    #[error("a compaction is already running")]
     CompactionBusy,
     #[error("unknown auto compaction mode {0:?}: allowed are periodic, revision")]
     CompactionMode(String),
     #[error("unknown auto compaction retention {retention:?}: allowed are {allowed}")]
     CompactionRetention {
         retention: String,
-        /// What the policy takes.
+        /// The values that the policy accepts.
         allowed: &'static str,
     },
-    /// The steps of a compaction are for the store that has scheduled it.
+    /// The steps of a compaction must run on the store that scheduled it.
     #[error("the compaction was scheduled by another store")]
     ForeignJob,
 
     // The process must stop.
-    /// The index names a record that the backend does not have, or cannot be read.
+    /// Data in the backend is missing or cannot be decoded, for example a record that the index
+    /// names.
     #[error("the store is damaged: {0}")]
     Damaged(String),
     #[error(transparent)]

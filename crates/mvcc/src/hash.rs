@@ -1,17 +1,20 @@
-//! `HashKV`: whether two members hold the same, by a checksum over the records that matter.
+//! `HashKV`: a checksum of the records that a reader may need. It shows whether two members have
+//! the same data.
 //!
-//! A CRC-32C over the records that a reader at revision R could still need, key and value, in the
-//! order of bucket `key`. Members that have applied the same entries must agree, also if one has
-//! compacted and the other has not yet: records that a compaction may delete are passed over.
+//! The checksum is a CRC-32C of the name of bucket `key`, and of the records that a reader at
+//! revision R may still need, key and value, in the order of the bucket. Members that have applied
+//! the same entries must agree, even if only one of them has finished a compaction. So records that
+//! a compaction may delete are skipped.
 //!
-//! Three oddities are etcd's, and kept so that the sums agree: what to keep is computed at R and
-//! not at the compact revision; if it names nothing at all, nothing is passed over; and a revision
-//! below 0 may be asked for, which is the sum of no records.
+//! Three oddities come from etcd. They are kept, so that the checksums agree with etcd's:
+//! * The records to keep are computed at R, and not at the compact revision.
+//! * If there are no records to keep, none are skipped.
+//! * A revision below 0 is allowed. Its checksum covers no records.
 //!
-//! A [`HashJob`] keeps one read open and walks index and records a chunk at a time. In the default
-//! era that read takes no lock. In the old eras it is the plain read transaction: it holds `readTx`
-//! (3.1: `batchTx`) from the first step to the last, and each write waits for it. See
-//! `docs/mvcc.md`.
+//! A [`HashJob`] keeps one read transaction open and walks index and records a chunk at a time. In
+//! the default era this read takes no lock. In the old eras it is the backend's locked read: it
+//! holds `readTx` (3.1: `batchTx`) from the first step to the last, and every write waits for it.
+//! See `docs/mvcc.md`.
 
 use crate::error::Result;
 use crate::interface::HashJob;
@@ -22,10 +25,10 @@ use crate::tree_index::IndexSnapshot;
 
 #[derive(Debug)]
 pub(crate) struct HashKvJob<M> {
-    /// The current revision when the job began.
+    /// The current revision when the job started.
     revision: i64,
     at: i64,
-    /// Dropped as soon as the result is there.
+    /// The read transaction. It is dropped once the result is known.
     read_txn: Option<M>,
     phase: Phase,
     result: Option<HashKv>,
@@ -38,7 +41,9 @@ enum Phase {
 }
 
 impl<M: IndexedRead> HashKvJob<M> {
-    /// A hash at `asked`, or at the current revision if it is 0.
+    /// Creates a hash job at `asked`, or at the current revision if `asked` is 0. If `asked` is
+    /// negative, the job is done at once: its hash covers no records. Fails if `asked` is compacted
+    /// or above the current revision.
     pub(crate) fn new(read_txn: M, asked: i64) -> Result<HashKvJob<M>> {
         let (revision, compacted) = read_txn.revisions();
         if asked < 0 {
@@ -50,7 +55,7 @@ impl<M: IndexedRead> HashKvJob<M> {
         Ok(HashKvJob { revision, at, read_txn: Some(read_txn), phase, result: None })
     }
 
-    /// A job with a known result; `revision` is the current one.
+    /// Creates a job with a known result. `revision` is the current revision.
     pub(crate) fn done(hash: HashKv, revision: i64) -> HashKvJob<M> {
         let phase = Phase::Keep { from: Vec::new(), keep: Vec::new() };
         let (at, result) = (hash.hash_revision, Some(hash));

@@ -1,14 +1,15 @@
 //! The interface that the stores of all eras share. In etcd: `KV`.
 //!
-//! Which locks a call takes is what the eras differ in: `docs/mvcc.md`. The store of the default
-//! era offers more, see [`SnapshotStore`](crate::SnapshotStore).
+//! The eras differ in the locks that a call takes: see `docs/mvcc.md`. The store of the default era
+//! has more methods: see [`SnapshotStore`](crate::SnapshotStore).
 //!
-//! Invariants, in every era:
-//! * An empty store is at revision 1. A write transaction that changes anything adds 1, or 1 for
-//!   each of its [revisions](WriteTxn::begin_next_revision).
-//! * Every revision that a read's index names has its record in the same read.
-//! * Below the compact revision nothing is answered; at it, everything is. (With the index under a
-//!   lock, a compaction above its revision ends a read that is open: [`Error::Compacted`].)
+//! Invariants in every era:
+//! * An empty store is at revision 1. A write transaction that changes keys adds 1, or 1 for each
+//!   of its [revisions](WriteTxn::begin_next_revision). Changes in other buckets add nothing.
+//! * If a read's index names a revision, the same read has the record of this revision.
+//! * A read below the compact revision fails; a read at the compact revision finds everything. In
+//!   the eras with an index under a lock, a compaction may also end an open read: a read at a
+//!   revision below the new compact revision fails with [`Error::Compacted`].
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -29,80 +30,87 @@ use crate::kv_hasher::HashKv;
 use crate::revision::{RecordKind, Revision};
 use crate::tree_index::VersionVisitor;
 
-/// What the server saves with each commit, see [`Store`].
+/// The value that the server saves with each commit. See [`Store`].
 pub trait ConsistentIndex: Clone + Debug + Send + Sync + 'static {}
 
 impl<A: Clone + Debug + Send + Sync + 'static> ConsistentIndex for A {}
 
-/// A store of any era. `A` is what the crate above gives for each state: etcd's consistent index
-/// and term.
+/// A store of any era. `A` is the value that the crate above passes for each state: etcd's
+/// consistent index and term.
 pub trait Store<A>: Send + Sync + Debug {
     fn era(&self) -> Era;
 
-    /// Shows one state until it is dropped.
+    /// Opens a read transaction on the current state.
     fn begin_read(&self) -> Box<dyn ReadTxn + '_>;
 
-    /// Opens a read that may be kept for long and handed to another thread: it holds no lock. The
-    /// old eras have none.
+    /// Opens a read transaction that holds no lock. It may stay open for a long time and may move
+    /// to another thread. Returns `None` in the old eras.
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         None
     }
 
-    /// Opens a read for the writer's own compares, which it ends before it writes.
+    /// Opens a read transaction for the writer's compares. The writer must end this read before it
+    /// starts its write transaction.
     fn begin_read_for_writer(&self) -> Box<dyn ReadTxn + '_> {
         self.begin_read()
     }
 
-    /// Runs `work` with the lock that etcd holds to look up a user: until 3.4 `batchTx`, for the
-    /// check of a password as well. The other eras hold none.
+    /// Calls `work` under etcd's lock for the lookup of a user. Up to 3.4 this lock is `batchTx`,
+    /// and etcd also holds it while it checks a password. In all other eras `work` runs without a
+    /// lock.
     fn with_auth_lock(&self, work: &mut dyn FnMut()) {
         work();
     }
 
-    /// Opens the write transaction, once the one before has ended.
+    /// Starts a write transaction. Waits until the previous write transaction has ended.
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>>;
 
-    /// Schedules a compaction. From here on nothing below `at` is answered; the job that does the
-    /// work comes back, and its steps may be run at once or later, one job after the other. A job
-    /// that is dropped leaves its work to the next one.
+    /// Schedules a compaction. Fails if `at` is already compacted or above the current revision.
+    /// After this call new reads below `at` fail. The returned job does the work. The caller runs
+    /// the steps of the job at once or later, one job after the other. If a job is dropped, the
+    /// next job also does its work.
     fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)>;
 
-    /// Goes on with a compaction, by about `budget` keys or records. Says whether it is done.
+    /// Continues a compaction, by about `budget` keys or records. Returns true if it is done.
     fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool>;
 
-    /// A hash of the store at a revision (the current one if it is 0), as a job.
+    /// Starts a job that computes the hash of the store at a revision. 0 means the current
+    /// revision.
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>>;
 
-    /// The hashes that the last compactions have left behind, the newest first. They are not on
-    /// disk: a store that was just opened has none.
+    /// Returns the hashes that the last compactions have computed, the newest first. They are not
+    /// on disk: a store that was just opened has none.
     fn compaction_hashes(&self) -> Vec<HashKv>;
 
-    /// Commits what is pending, now: what etcd's applier calls before it takes a snapshot.
+    /// Commits pending records now. etcd's applier calls this before it takes a raft snapshot.
     fn commit(&self) -> Result<()>;
 
-    /// Commits what is pending if the batch interval has passed, and says whether it did. `now`
-    /// counts from any fixed point and does not go back.
+    /// Commits pending records if the batch interval has passed or, in era `clearlane`, the batch
+    /// limit is reached. Returns true if it committed. `now` counts from any fixed point and
+    /// must not go back.
     fn commit_if_due(&self, now: Duration) -> Result<bool>;
 
     fn defragment(&self) -> Result<()>;
 
-    /// Commits, then starts a consistent copy that may be taken out in chunks.
+    /// Commits, then starts a consistent copy of the store, which is read in chunks.
     fn snapshot(&self) -> Result<Exporter>;
 
     fn sizes(&self) -> Result<Sizes>;
 }
 
-/// An open read: one state of the store. It ends when it is dropped; which locks it holds until
-/// then differs by era.
+/// A read transaction: it shows one state of the store until it is dropped. The locks that it holds
+/// until then differ by era.
 pub trait ReadTxn {
     fn revision(&self) -> i64;
 
-    /// The revision up to which the past was dropped; -1 if never.
+    /// Returns the compact revision: the history below it is dropped. -1 if there was no
+    /// compaction.
     fn compact_revision(&self) -> i64;
 
-    /// Calls `visit` for the records of a range of keys, in key order, until it breaks. Each is an
-    /// encoded [`KeyValue`], as it is stored and as it goes on the wire. Says how many keys there
-    /// are in the range, whatever the limit, and whether `visit` has broken or not.
+    /// Calls `visit` for the records of a range of keys, in key order, until `visit` breaks. A
+    /// record is an encoded [`KeyValue`], as it is stored and sent. Returns the number of keys in
+    /// the range, whatever the limit and whether or not `visit` breaks. The number means nothing if
+    /// [`skip_count`](RangeOptions::skip_count) is set.
     fn visit_records(
         &self,
         range: KeyRange<'_>,
@@ -110,13 +118,14 @@ pub trait ReadTxn {
         visit: &mut RecordVisitor<'_>,
     ) -> Result<u64>;
 
-    /// Calls `visit` for the records of these revisions, in this order, until it breaks. Each is
-    /// that of a version which this read has shown: one that is not there is damage.
+    /// Calls `visit` for the records of these revisions, in this order, until `visit` breaks. The
+    /// revisions must come from versions that this read transaction has shown. Fails with
+    /// [`Error::Damaged`] if a record is missing.
     fn visit_named_records(&self, names: &[Revision], visit: &mut RecordVisitor<'_>) -> Result<()>;
 
     /// Calls `visit` for the versions whose records [`visit_records`](ReadTxn::visit_records) would
-    /// find, without reading them. Says how many keys there are in the range; `None` if the index
-    /// would have to be locked for it: then it was not walked.
+    /// find, without reading the records. Returns the number of keys in the range. Returns `None`,
+    /// without a call of `visit`, if the index is under a lock.
     fn visit_versions(
         &self,
         _range: KeyRange<'_>,
@@ -126,17 +135,18 @@ pub trait ReadTxn {
         Ok(None)
     }
 
-    /// The key that follows the first `keys` keys of a range, with or without a value. `None` if
-    /// there is none, or the index has to be locked for it. A walk over the index at a past
-    /// revision looks at each key, and ends there if the range does.
+    /// Returns the key that follows the first `keys` keys of a range. Keys without a value are
+    /// counted as well. Returns `None` if there is no such key, or if the index is under a lock. A
+    /// walk at an old revision visits every key of its range, so a caller can split such a walk at
+    /// the returned key.
     fn key_after(&self, _range: KeyRange<'_>, _keys: usize) -> Option<Vec<u8>> {
         None
     }
 
-    /// Calls `visit` with the key of each put and each deletion after a revision, and the length of
-    /// its record, in their order, until it breaks: with a key as often as it was changed. Returns
-    /// false if a compaction may have removed some of them, or the index is under a lock: then it
-    /// was not called.
+    /// Calls `visit` for each put and delete after the revision `after`, in their order, until
+    /// `visit` breaks. `visit` gets the key and the length of the change's record. A key is visited
+    /// once for each of its changes. Returns false, without a call of `visit`, if a compaction may
+    /// have removed some of the records or the index is under a lock. Otherwise returns true.
     fn visit_changed_keys(
         &self,
         after: i64,
@@ -147,31 +157,33 @@ pub trait ReadTxn {
         decode_records(|visit| self.visit_records(range, options, visit))
     }
 
-    /// Reads a bucket other than the store's own.
+    /// Reads a value from a bucket that the store does not own.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Calls `visit` in key order, until it breaks, for all in a bucket other than the store's own.
+    /// Calls `visit` for all values of a bucket that the store does not own, in key order, until
+    /// `visit` breaks.
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 }
 
-/// The one open write transaction. It sees its own changes.
+/// The open write transaction; there is only one. It sees its own changes.
 ///
-/// Dropping it without ending it is a bug that the backend answers by refusing every later write.
+/// The transaction must be ended. If it is dropped instead, which is a bug, the backend rejects
+/// every later write.
 pub trait WriteTxn<A> {
-    /// The revision that a read in this transaction sees.
+    /// Returns the revision that a read in this transaction sees.
     fn revision(&self) -> i64;
 
-    /// Stores a value. A lease of 0 is none. [`Error::EmptyKey`] changes
-    /// nothing; the transaction goes on.
+    /// Stores a value. A lease of 0 means no lease. After [`Error::EmptyKey`] nothing has changed,
+    /// and the transaction can continue.
     fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Result<()>;
 
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
 
-    /// Deletes single keys, each above the one before, as if each were deleted as a range. Returns
-    /// how many had a value.
+    /// Deletes single keys, with the same effect as deleting each as a range. The keys must be in
+    /// ascending order. Returns how many keys had a value.
     fn delete_keys(&mut self, keys: &[Bytes]) -> Result<u64>;
 
-    /// As that of [`ReadTxn`].
+    /// See [`ReadTxn::visit_records`].
     fn visit_records(
         &self,
         range: KeyRange<'_>,
@@ -183,72 +195,76 @@ pub trait WriteTxn<A> {
         decode_records(|visit| self.visit_records(range, options, visit))
     }
 
-    /// Opens a read of what this transaction has done so far: it stays as it is when the
-    /// transaction goes on or has ended, and may be handed to another thread. No other read sees
-    /// such a state. The old eras have none.
+    /// Opens a read transaction that shows the changes of this transaction so far. The read
+    /// transaction does not change later, and may move to another thread. No other read sees this
+    /// state. Returns `None` in the old eras.
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         None
     }
 
-    /// Puts something into another bucket than the store's own, such as the members or the leases:
-    /// it becomes visible and durable together with the rest. A bucket of the store is a bug.
+    /// Stores a value in a bucket that the store does not own, such as members or leases. It
+    /// becomes visible and durable together with the other changes. Panics for records and
+    /// compaction marks, which only the store writes.
     fn set(&mut self, bucket: Bucket, key: &[u8], value: Bytes) -> Result<()>;
 
-    /// Removes a key of another bucket; an absent one is no error.
+    /// Removes a key from a bucket that the store does not own. An absent key is not an error.
+    /// Panics in the same cases as [`set`](WriteTxn::set).
     fn unset(&mut self, bucket: Bucket, key: &[u8]) -> Result<()>;
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>>;
 
     fn scan(&self, bucket: Bucket, visit: &mut RangeVisitor<'_>) -> Result<()>;
 
-    /// Ends a revision and begins the next, in the same transaction: what both have changed becomes
-    /// visible together, and one state is published for the two. Says whether it has: in the old
-    /// eras a transaction has one revision.
+    /// Ends a revision and starts the next one in the same transaction. The changes of both
+    /// revisions become visible together, and one state is published for both. Returns false, and
+    /// does nothing, in the old eras, where a transaction has only one revision.
     fn begin_next_revision(&mut self) -> bool;
 
-    /// Ends the transaction: everything becomes visible at once. `applied` describes the state.
+    /// Ends the transaction: all its changes become visible at once. `applied` is the consistent
+    /// index of the new state.
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult>;
 }
 
 pub type RecordVisitor<'v> = dyn FnMut(Bytes) -> ControlFlow<()> + 'v;
 
 pub trait HashJob {
-    /// The current revision of the state that it sums.
+    /// Returns the current revision of the state whose hash is computed.
     fn revision(&self) -> i64;
 
-    /// Goes on by about `budget` keys or records. The result, once it is there.
+    /// Continues by about `budget` keys or records. Returns the hash when it is known, or `None`.
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>>;
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RangeOptions {
-    /// The revision to read at; the current one if it is not above 0.
+    /// The revision to read at. If 0 or less, the current revision.
     pub revision: i64,
-    /// The largest number of records; all if it is not above 0.
+    /// Maximum number of records. If 0 or less, there is no limit.
     pub limit: i64,
     pub count_only: bool,
-    /// How many keys there are is not asked: where it has to be walked for, no walk is made. The
-    /// count then means nothing.
+    /// If true, the caller does not need the number of keys. Then the default era makes no walk to
+    /// count them, and the returned count means nothing.
     pub skip_count: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeRecords {
-    /// In key order.
+    /// The records in key order.
     pub records: Vec<KeyValue>,
-    /// How many keys are in the range, whatever the limit.
+    /// The number of keys in the range, whatever the limit. Means nothing if `skip_count` was set.
     pub count: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     Put(KeyValue),
-    /// The key is gone. The record has its key and the revision of the delete.
+    /// The key was deleted. The record has its key and the revision of the delete.
     Delete(KeyValue),
 }
 
 impl Change {
-    /// The change that has written a record; that of a tombstone does not have its revision.
+    /// Returns the change that wrote a record. A tombstone's record does not contain its revision,
+    /// so the revision `main` is added.
     pub(crate) fn of(kind: RecordKind, record: KeyValue, main: i64) -> Change {
         match kind {
             RecordKind::Put => Change::Put(record),
@@ -256,7 +272,7 @@ impl Change {
         }
     }
 
-    /// The key, and the lease that it hangs on from now on; 0 is none.
+    /// Returns the key, and the lease that it is attached to after this change. 0 means no lease.
     pub fn attachment(&self) -> (&Bytes, i64) {
         match self {
             Change::Put(record) => (&record.key, record.lease),
@@ -273,19 +289,20 @@ impl Change {
 #[derive(Debug)]
 pub struct TxnResult {
     pub revision: i64,
-    /// In order; empty if nothing was changed.
+    /// The changes in order; empty if nothing was changed.
     pub changes: Changes,
-    /// The revisions before it in the same transaction, and what they have changed.
+    /// The earlier revisions of the same transaction with their changes, oldest first.
     pub earlier_revisions: Vec<(i64, Changes)>,
-    /// What is to be dropped where it does not matter how long that takes. The old eras have
-    /// nothing of the kind.
+    /// Replaced states. Dropping them may take long, so the caller should drop them on a thread
+    /// that delays no request. The old eras have none.
     pub dropped_states: DroppedStates,
-    /// Enough is pending that the thread that runs the commits should run one now.
+    /// If true, the batch limit is reached, and the commit thread should commit now. Always false
+    /// in the old eras.
     pub commit_due: bool,
 }
 
 impl TxnResult {
-    /// Of a transaction with one revision.
+    /// Creates the result of a transaction with one revision.
     pub(crate) fn new(revision: i64, changes: Changes, ended: WriteTxResult) -> TxnResult {
         TxnResult {
             revision,
@@ -297,15 +314,16 @@ impl TxnResult {
     }
 }
 
-/// The layer that must know to which lease a key is attached: the lessor, a crate above.
+/// The owner of the attachments between keys and leases: the lessor, in a crate above.
 ///
-/// The store notifies it at the end of each write transaction, change by change and in their order,
-/// before a reader can see the new state. Another transaction cannot end meanwhile.
+/// At the end of each write transaction, the store passes all changes to the owner, in order,
+/// before a reader can see the new state. No other transaction can end at the same time.
 pub trait KeyLeases: Send + Sync + Debug {
-    /// From now on the key is attached to this lease, and to no other; to none if it is 0.
+    /// Attaches the key to this lease, and detaches it from any other. If `lease` is 0, only
+    /// detaches it.
     fn attach(&self, key: &Bytes, lease: i64);
 
-    /// The changes of a revision.
+    /// Attaches or detaches the key of each change of one revision.
     fn attach_all(&self, changes: &Changes) {
         for change in changes.iter() {
             let (key, lease) = change.attachment();
@@ -314,7 +332,7 @@ pub trait KeyLeases: Send + Sync + Debug {
     }
 }
 
-/// For a store without leases.
+/// The implementation for a store without leases.
 impl KeyLeases for () {
     fn attach(&self, _key: &Bytes, _lease: i64) {}
 
@@ -339,7 +357,7 @@ fn decode_records(
     failure.map_or(Ok(RangeRecords { records, count }), Err)
 }
 
-/// Key and value share the record's bytes.
+/// Decodes a record. Key and value share the bytes of the record.
 pub(crate) fn decode_record(bytes: Bytes) -> Result<KeyValue> {
     KeyValue::decode(bytes).map_err(|error| Error::Damaged(format!("a record: {error}")))
 }

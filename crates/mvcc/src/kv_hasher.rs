@@ -1,7 +1,7 @@
 //! The checksum of `HashKV`, record by record.
 //!
-//! A CRC-32C over key and value of every record that counts (see [`hash`](crate::hash)), in the
-//! order of bucket `key`. In etcd: `kvHasher`.
+//! The checksum is a CRC-32C of the name of bucket `key`, and of key and value of each record that
+//! it must include (see [`hash`](crate::hash)), in the order of the bucket. In etcd: `kvHasher`.
 
 use std::ops::ControlFlow;
 
@@ -14,9 +14,10 @@ use crate::revision::{RecordKind, Revision, RevisionKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKv {
     pub hash: u32,
-    /// Sums are to be compared only if this is equal.
+    /// The compact revision. If a compaction has computed the hash, the compact revision before it.
+    /// Two checksums may be compared only if both have the same compact revision.
     pub compact_revision: i64,
-    /// The revision up to which records count.
+    /// The revision of the hash. Records above it are not included.
     pub hash_revision: i64,
 }
 
@@ -25,7 +26,9 @@ pub(crate) struct KvHasher {
     sum: u32,
     at: i64,
     compact_revision: i64,
-    /// Sorted.
+    /// Sorted revisions. Among the records at or below the compact revision, only records at these
+    /// revisions are hashed. If this list is empty, all of them are hashed. A tombstone at the
+    /// compact revision is never hashed.
     keep: Vec<Revision>,
 }
 
@@ -34,7 +37,7 @@ impl KvHasher {
         KvHasher { sum: crc32c::crc32c(Bucket::Key.name().as_bytes()), at, compact_revision, keep }
     }
 
-    /// Adds a record if it counts, and returns its revision.
+    /// Adds a record if the checksum must include it. Returns its revision in any case.
     fn add(&mut self, key: &[u8], value: &[u8]) -> Result<Revision> {
         let (revision, mark) = RevisionKey::decode(key)?;
         if self.is_hashed(revision, mark) {
@@ -43,8 +46,9 @@ impl KvHasher {
         Ok(revision)
     }
 
-    /// Adds up to `budget` records from a record key on, and calls `visit` for each. Returns the
-    /// record key to go on from, `None` if that was all. After an error nothing was added.
+    /// Adds up to `budget` records, starting at a record key, and calls `visit` for each. Returns
+    /// the record key to continue from, or `None` at the end. After an error nothing was added,
+    /// although `visit` may have been called.
     pub(crate) fn add_chunk(
         &mut self,
         tx: &dyn ReadTx,
@@ -91,7 +95,8 @@ impl KvHasher {
     }
 }
 
-/// Calls `visit` for the records of a range until it breaks, or fails.
+/// Calls `visit` for the records of a range until `visit` breaks. Fails if the read or `visit`
+/// fails.
 pub(crate) fn try_range(
     tx: &dyn ReadTx,
     bucket: Bucket,

@@ -1,17 +1,21 @@
-//! Multi-version concurrency control: revisions, the index over all keys, the store, and watching.
+//! Multi-version concurrency control in Clearlane: revisions, the index of keys, the store,
+//! watching.
 //!
-//! Each change gets the next *revision* and a record of its own; the index says which record a key
-//! had at which revision. In reading order:
+//! Each change has a *revision* and a separate record. The index shows which record a key had at
+//! each revision. Read the modules in this order:
 //!
 //! * [`revision`], [`key_index`], [`tree_index`]: one change, one key, all keys;
 //! * [`interface`]: the store of any era. [`clearlane`] and [`etcd`] implement it, [`open()`] opens
 //!   it;
-//! * [`restore`]: from the records back to the index; [`unopened`]: a store that is only read;
-//! * [`hash`], [`backend_hash()`]: whether two members, or a backend and its copy, hold the same;
+//! * [`restore`]: rebuilds the index from the records; [`unopened`]: a store that is only read;
+//! * [`hash`], [`backend_hash()`]: checksums that show whether two members, or a backend and its
+//!   copy, have the same data;
 //! * [`watch`]: which watchers are notified of a change; [`auto_compaction`]: when to compact.
 //!
-//! The crate starts no threads. In etcd: package `mvcc`.
-//! See `docs/mvcc.md`, `docs/watch.md`, and `docs/eras.md` for what the eras differ in.
+//! The crate starts no threads. In etcd: package `mvcc`. See `docs/mvcc.md`, `docs/watch.md`, and
+//! `docs/eras.md` for the differences between the eras.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod revision;
 pub mod key_index;

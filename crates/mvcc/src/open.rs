@@ -1,4 +1,4 @@
-//! Opens the store of an era: the one place that chooses an implementation.
+//! Opens the store of an era. Only this module chooses an implementation.
 
 use clearlane_backend::Era;
 

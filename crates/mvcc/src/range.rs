@@ -1,12 +1,13 @@
-//! One state of a store, open for reading: how a range goes from keys to records.
+//! Range requests on an open read transaction: the way from keys to records.
 //!
 //! ```text
 //!   (a..d, revision 7)  ──index──▶  4.0 6.1 7.0  ──backend──▶  the records
 //! ```
 //!
-//! Index and records are of the same state. Over a snapshot of the index the records are fetched on
-//! the way, [a few names at a time](crate::record_fetch). The index under a lock is walked first
-//! and the records are fetched after it, as in etcd: no put should wait for the disk as well.
+//! Index and records belong to the same state. With a snapshot of the index, records are fetched
+//! during the walk, [a few at a time](crate::record_fetch). An index under a lock is walked first,
+//! and the records are fetched after the lock is released, as in etcd. So a put that waits for the
+//! walk does not also wait for the disk.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,11 +25,11 @@ use crate::record_fetch::{RecordFetcher, get_record};
 use crate::revision::Revision;
 use crate::tree_index::{IndexSnapshot, VersionVisitor};
 
-/// An open read; each implementor is a [`ReadTxn`], too.
+/// An open read. Each implementor is also a [`ReadTxn`].
 pub(crate) trait IndexedRead {
     type Index: IndexSnapshot;
 
-    /// The current and the compact revision, as of this state.
+    /// Returns the current revision and the compact revision of this state.
     fn revisions(&self) -> (i64, i64);
     fn index(&self) -> &Self::Index;
     fn tx(&self) -> &dyn ReadTx;
@@ -120,15 +121,16 @@ impl<R: IndexedRead> ReadTxn for R {
     }
 }
 
-/// A record without the rest, which is not copied: a value may be long.
+/// A record whose fields are ignored, except the key. The value may be long and is not copied.
 #[derive(Clone, PartialEq, Message)]
 struct KeyOfRecord {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
 }
 
-/// The revision that a request means, if it can be read. `current` is the state's own, or one more
-/// inside a write transaction that has changed something.
+/// Returns the revision to read at: `asked`, or the current revision if `asked` is 0 or less. Fails
+/// if `asked` is above `current` or below the compact revision. `current` is the state's revision,
+/// or one more in a write transaction that has changed a key.
 pub(crate) fn revision_to_read(current: i64, compacted: i64, asked: i64) -> Result<i64> {
     match asked {
         ..=0 => Ok(current),
@@ -171,13 +173,15 @@ pub(crate) fn visit_records_of<V: IndexSnapshot>(
         *flow.as_ref().unwrap_or(&ControlFlow::Break(()))
     });
     if flow?.is_continue() {
-        // If it breaks, it does so after the last record that was named.
+        // The result does not matter: whether or not `visit` breaks, no requested record is left.
         let _ = fetch.fetch_requested()?;
     }
     Ok(count)
 }
 
-/// Returns the number of keys in the range, unless it is not asked.
+/// Calls `visit` for the versions in the range, up to the limit, or for none if `count_only` is
+/// set. Returns the number of keys in the range, or 0 if `skip_count` is set and `count_only` is
+/// not.
 fn walk_versions(
     index: &impl IndexSnapshot,
     range: KeyRange<'_>,
@@ -206,7 +210,8 @@ fn limit(options: RangeOptions) -> u64 {
     if options.limit > 0 { options.limit as u64 } else { u64::MAX }
 }
 
-/// Called after a walk, which misses versions if a compaction was there first.
+/// Called after a walk. Fails if a compaction above `at` has started, because the walk may have
+/// missed versions.
 pub(crate) fn check_not_compacted(index: &impl IndexSnapshot, at: i64) -> Result<()> {
     if index.is_compacted_above(at) { Err(Error::Compacted) } else { Ok(()) }
 }

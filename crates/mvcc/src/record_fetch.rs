@@ -1,16 +1,18 @@
-//! Fetching records that the index has named: one by one, or those that lie side by side in one go.
+//! Fetches records that the index has named: one by one, or neighbours with one scan.
 //!
-//! Keys that were loaded in their order have their records on the same pages, to which the engine
-//! would descend again for each. So some names are gathered before the first fetch: where revisions
-//! rise with small gaps they are scanned, all others are looked up:
+//! Keys that were loaded in order have their records on the same pages. Fetching one by one would
+//! descend to the same page for each record. So the names (revisions) of some records are collected
+//! before the first fetch. Where revisions rise with small gaps, the records are scanned; all
+//! others are looked up:
 //!
 //! ```text
 //!   named by the index    4.0 5.0 6.0 7.0   31.0   9.0   12.0 13.0 15.0 16.0
 //!                         └─── one scan ──┘  get   get   └──── one scan ───┘
 //! ```
 //!
-//! Invariants: records are visited in the order in which they were named, and none is read beyond
-//! what `visit` wants but those in a gap. One that is named and not there is damage, and an error.
+//! Invariants: records are visited in the order of their names. No record is read after `visit` has
+//! broken. Except for records in the gaps of a scan, only named records are read. If a named record
+//! is missing, the store is damaged, and the call fails.
 
 use std::ops::ControlFlow;
 
@@ -22,14 +24,16 @@ use crate::error::{Error, Result};
 use crate::interface::RecordVisitor;
 use crate::revision::Revision;
 
-/// Number of names that are gathered first, and at most later: a reader that breaks off early
-/// should not have walked far for nothing.
+/// Number of names that are collected before the first fetch, and the maximum before a later fetch.
+/// The first number is small, so that a reader that stops early has not walked far for nothing.
 const BATCH_SIZES: (usize, usize) = (16, 256);
-/// A scan costs about as much as two lookups before it finds anything.
+/// Minimum number of records in a scan. Starting a scan costs about as much as two lookups.
 const SCAN_MIN: usize = 4;
-/// A record in between is cheaper to skip than to descend again.
+/// Maximum difference between the main revisions of two successive names in a scan. Skipping a
+/// record is cheaper than a new descent.
 const REVISION_GAP_MAX: i64 = 2;
-/// But not more of them in a row: one transaction may have deleted a million keys.
+/// Maximum number of records that a scan skips in a row. Without this limit, a scan could skip a
+/// million tombstones of one transaction.
 const SKIPPED_RECORDS_MAX: usize = 4;
 
 pub(crate) struct RecordFetcher<'f, 'v> {
@@ -47,7 +51,8 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
         RecordFetcher { tx, visit, requested: Vec::new(), batch_size: BATCH_SIZES.0 }
     }
 
-    /// Breaks when `visit` has, perhaps some names later.
+    /// Requests a record. `visit` may be called later, for several records at once. Returns `Break`
+    /// if `visit` has broken.
     pub(crate) fn request(&mut self, modified: Revision) -> Result<ControlFlow<()>> {
         self.requested.push(modified);
         if self.requested.len() < self.batch_size {
@@ -83,7 +88,8 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
 
     fn scan(&mut self, wanted: &[Revision]) -> Result<ControlFlow<()>> {
         let [first, .., last] = wanted else { return Ok(ControlFlow::Continue(())) };
-        // The key that follows the last one's: keys are of one length, but for tombstones.
+        // The range does not include its end `to`, but it includes the last put: the tombstone key
+        // of a revision is the put key with one more byte.
         let (from, to) = (first.put_key(), last.tombstone_key());
         let mut next = wanted.iter().map(|revision| revision.put_key()).peekable();
         let (mut flow, mut skipped) = (ControlFlow::Continue(()), 0);
@@ -94,7 +100,7 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
                     skipped += 1;
                     return ControlFlow::Continue(());
                 }
-                // It is far away, or not there.
+                // The wanted record is far away or missing. It is looked up after this scan.
                 Some(wanted) if **wanted != *key => return ControlFlow::Break(()),
                 Some(_) => {}
             }
@@ -114,20 +120,21 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
     }
 }
 
-/// How many of the first names are of records side by side; 1 if too few to scan for.
+/// Returns how many of the first names belong to neighbouring records, or 1 if they are too few for
+/// a scan.
 fn scan_len(named: &[Revision]) -> usize {
     let follows = |pair: &[Revision]| {
         let (one, next) = (pair[0], pair[1]);
         one < next && next.main - one.main <= REVISION_GAP_MAX
     };
-    // A list of names may be long, and what is wanted of it little.
+    // The length is limited: a list of names may be long while `visit` wants only a few records.
     let pairs = named.windows(2).take(BATCH_SIZES.1 - 1);
     let length = 1 + pairs.take_while(|pair| follows(pair)).count();
     if length < SCAN_MIN { 1 } else { length }
 }
 
-/// The record that the index named, as it is stored. A state has every record that its index names:
-/// a missing one is damage.
+/// Returns the stored record that the index has named. A state has every record that its index
+/// names, so the call fails with [`Error::Damaged`] if the record is missing.
 pub(crate) fn get_record(tx: &dyn ReadTx, modified: Revision) -> Result<Bytes> {
     let bytes = tx.get(Bucket::Key, &modified.put_key())?;
     bytes.ok_or_else(|| Error::Damaged(format!("no record of revision {modified}")))

@@ -1,7 +1,7 @@
-//! Revisions, and the record keys that sort as they do.
+//! Revisions, and record keys that sort in the same order.
 //!
-//! A write transaction has a *main* revision, and each change of it a *sub* revision from 0 up. A
-//! change is a record of its own, under its revision in bytes that sort as revisions do:
+//! A write transaction has a *main* revision, and each of its changes a *sub* revision from 0 up.
+//! Each change is a separate record. Its key is the revision, in bytes that sort like revisions:
 //!
 //! ```text
 //!   put of revision 5.1          00 00 00 00 00 00 00 05  5f  00 00 00 00 00 00 00 01
@@ -9,9 +9,9 @@
 //!   tombstone of revision 5.1    the same 17 bytes, and then 74, a 't'
 //! ```
 //!
-//! Invariant: `a < b` as revisions exactly if `a < b` as record keys. That needs numbers that are
-//! not negative: nothing else is encoded or decoded. A put and a tombstone share no revision. The
-//! bytes are those of etcd's bucket `key`. See `docs/mvcc.md`.
+//! Invariant: `a < b` as revisions exactly if `a < b` as record keys. This needs numbers that are
+//! not negative, so negative numbers are never encoded or decoded. A put and a tombstone never have
+//! the same revision. The bytes are the same as in etcd's bucket `key`. See `docs/mvcc.md`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -20,12 +20,12 @@ use clearlane_backend::RecordKey;
 
 use crate::error::{Error, Result};
 
-/// Ordered by `main`, then by `sub`.
+/// A revision. Sorted by `main`, then by `sub`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision {
     /// Number of the write transaction.
     pub main: i64,
-    /// Number of the change in it, from 0.
+    /// Number of the change in the transaction, from 0.
     pub sub: i64,
 }
 
@@ -34,7 +34,7 @@ impl Revision {
         Revision { main, sub }
     }
 
-    /// That of the change which comes so many changes later in the same transaction.
+    /// Returns the revision that is this number of changes later in the same transaction.
     #[inline]
     pub(crate) fn after(self, changes: u64) -> Revision {
         Revision { sub: self.sub + changes as i64, ..self }
@@ -71,17 +71,17 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Two numbers of eight bytes and the separator.
+/// Length of a put's key: two numbers of eight bytes, and the separator.
 const PUT_LEN: usize = 17;
-/// The same and the mark.
+/// Length of a tombstone's key: the bytes of a put's key, and the mark.
 const TOMBSTONE_LEN: usize = 18;
 const SEPARATOR: u8 = b'_';
 const TOMBSTONE: u8 = b't';
 
-/// Dereferences to its bytes.
+/// A record key. Dereferences to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RevisionKey {
-    /// Always written up to the mark, which only counts if `len` includes it.
+    /// The bytes of a tombstone's key. For a put, `len` excludes the last byte, the mark.
     bytes: [u8; TOMBSTONE_LEN],
     len: u8,
 }

@@ -1,8 +1,8 @@
-//! The records of deleted keys, some of them in one buffer.
+//! The records of deleted keys, several in one buffer.
 //!
-//! A tombstone's record is its key alone: field 1 of a [`KeyValue`], encoded. So the key that
-//! watchers and leases are given is a slice of the record, and neither has an allocation of its
-//! own:
+//! A tombstone's record contains only its key: field 1 of a [`KeyValue`], encoded. So the key that
+//! watchers and leases receive is a slice of the record. Neither record nor key needs a separate
+//! allocation:
 //!
 //! ```text
 //!   buffer    0a 03 'f' 'o' 'o' 0a 04 'q' 'u' 'u' 'x'
@@ -10,7 +10,8 @@
 //!   keys            └── foo ──┘       └──── quux ───┘
 //! ```
 //!
-//! The buffers are small, because a watcher that waits for one of the keys keeps all of its buffer.
+//! The buffers are small, because a single key that is still in use, for example in a queued event,
+//! keeps its whole buffer in memory.
 //!
 //! [`KeyValue`]: clearlane_proto::mvccpb::KeyValue
 
@@ -18,29 +19,29 @@ use bytes::Bytes;
 use prost::encoding::{WireType, decode_varint, encode_key, encode_varint};
 
 const RECORDS_MAX: usize = 16;
-/// Or one record, if it is longer.
+/// Maximum length of a buffer, unless a single record is longer.
 const BUFFER_BYTES_MAX: usize = 1 << 10;
 
 /// The number of the field `key`.
 const KEY_FIELD: u32 = 1;
-/// Field, length and key are more than the key by this at most.
+/// Maximum number of bytes that field number and length add to the key.
 const PREFIX_MAX: usize = 6;
 
-/// Records that are gathered.
+/// Records that are being collected.
 #[derive(Debug, Default)]
 pub(crate) struct TombstoneRecords {
     bytes: Vec<u8>,
     count: usize,
 }
 
-/// Some of them, one after the other in one buffer.
+/// Several records, one after the other in one buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TombstoneBuffer {
     bytes: Bytes,
     count: usize,
 }
 
-/// A record, and the key that it is of.
+/// A record and its key.
 #[derive(Debug)]
 pub(crate) struct TombstoneRecord {
     pub(crate) record: Bytes,
@@ -48,7 +49,7 @@ pub(crate) struct TombstoneRecord {
 }
 
 impl TombstoneRecords {
-    /// Whether it has to be emptied before this key is added.
+    /// Returns true if the caller must take the records before it adds this key.
     pub(crate) fn is_full_for(&self, key: &[u8]) -> bool {
         let len = self.bytes.len() + PREFIX_MAX + key.len();
         self.count == RECORDS_MAX || (len > BUFFER_BYTES_MAX && self.count > 0)
@@ -65,7 +66,7 @@ impl TombstoneRecords {
         self.count += 1;
     }
 
-    /// Leaves it empty.
+    /// Takes all collected records. Afterwards the collection is empty.
     pub(crate) fn take(&mut self) -> TombstoneBuffer {
         let bytes = Bytes::copy_from_slice(&self.bytes);
         self.bytes.clear();
@@ -85,7 +86,7 @@ impl TombstoneBuffer {
     pub(crate) fn into_records(self) -> impl Iterator<Item = TombstoneRecord> {
         let mut begin = 0;
         (0..self.count).map(move |_| {
-            // Behind the field, which is one byte.
+            // The bytes after the field number, which is one byte.
             let mut rest = &self.bytes[begin + 1..];
             let len = decode_varint(&mut rest).expect("it was encoded here") as usize;
             let key_begin = self.bytes.len() - rest.len();

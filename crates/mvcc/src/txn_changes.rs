@@ -1,13 +1,13 @@
-//! What a write transaction does, whichever locks it holds meanwhile.
+//! The changes of a write transaction, independent of the locks that it holds.
 //!
 //! ```text
 //!   at revision 6:  put a=1    ──▶ record 7.0   a, created 7, version 1
 //!                   put b=2    ──▶ record 7.1   b, created 3, version 5
 //!                   delete c   ──▶ record 7.2t  c
-//!   end             the store is at revision 7: all three, or in an older read none
+//!   end             the store is at revision 7; a later read sees all three, an earlier read none
 //! ```
 //!
-//! Inside the transaction the current revision is the one it is writing.
+//! After its first change, the transaction itself reads at the revision that it writes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,10 +28,12 @@ use crate::revision::Revision;
 use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecords};
 use crate::tree_index::{IndexSnapshot, KeySelection, TreeIndex};
 
-/// A deletion of fewer keys makes their tombstones at once: it copies no more than some leaves.
+/// A deletion of at least this number of keys uses marks in the index, if the index has marks.
+/// A smaller deletion writes its tombstones at once, because it copies no more than some leaves.
 const MARKED_KEYS_MIN: u64 = 64;
 
-/// Index and backend are handed in by the caller that locks them.
+/// The changes of a transaction. The caller passes the index and the backend's transaction to each
+/// call, and holds the locks that protect them.
 #[derive(Debug)]
 pub(crate) struct TxnChanges {
     base_revision: i64,
@@ -83,7 +85,7 @@ impl TxnChanges {
     ) -> Result<u64> {
         let live = index.live_count(range);
         if live == Some(0) {
-            // Without a look first, deleting what is absent would copy nodes of the index.
+            // Without this check, deleting absent keys would copy nodes of the index.
             return Ok(0);
         }
         if live.is_some_and(|live| live >= MARKED_KEYS_MIN)
@@ -97,7 +99,9 @@ impl TxnChanges {
         self.delete(index, tx, KeySelection::Range(range))
     }
 
-    /// Each key is above the one before. If they are all the keys of a range, that is deleted.
+    /// Deletes single keys, which must be in ascending order. The range from the first to the last
+    /// key is deleted instead if there are at least [`MARKED_KEYS_MIN`] keys, and if exactly these
+    /// keys have a value in the range. Only the default era's index can check this.
     pub(crate) fn delete_keys<T>(
         &mut self,
         index: &mut impl TreeIndex,
@@ -176,7 +180,8 @@ impl TxnChanges {
     }
 }
 
-/// Whether the keys of `range` that have a value are these.
+/// Returns true if `keys` are exactly the keys of `range` that have a value. Returns false if the
+/// index cannot count keys without a walk.
 fn has_exactly(index: &impl TreeIndex, range: KeyRange<'_>, keys: &[Bytes]) -> bool {
     if index.live_count(range) != Some(keys.len() as u64) {
         return false;
@@ -190,7 +195,7 @@ fn has_exactly(index: &impl TreeIndex, range: KeyRange<'_>, keys: &[Bytes]) -> b
     are_same
 }
 
-/// Only the store writes records and the marks of compaction: a caller that does has a bug.
+/// Panics for records and compaction marks: only the store writes them, so the caller has a bug.
 pub(crate) fn assert_not_owned_by_store(bucket: Bucket, key: &[u8]) {
     let ours = bucket == Bucket::Key
         || bucket == Bucket::Meta && [SCHEDULED_COMPACT_KEY, FINISHED_COMPACT_KEY].contains(&key);

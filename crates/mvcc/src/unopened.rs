@@ -1,6 +1,6 @@
-//! A store that is read where it is, without a backend: no program has it open to write.
+//! A store that is read without a backend. No program may have the store open for writing.
 //!
-//! The index is restored as at a start. In etcd, `etcdutl hashkv` opens a store for that.
+//! The index is restored as at startup. etcd's `etcdutl hashkv` opens a store for the same purpose.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -36,12 +36,14 @@ impl<'s> UnopenedStore<'s> {
         self.revision
     }
 
-    /// As at a start: that of a compaction which was scheduled and has not ended counts.
+    /// Returns the compact revision. As at startup, this may be the revision of a compaction that
+    /// was scheduled and has not finished.
     pub fn compact_revision(&self) -> i64 {
         self.compact_revision
     }
 
-    /// As [`Store::hash`](crate::Store::hash), in one go.
+    /// Returns, in one call, the same hash as [`Store::hash`](crate::Store::hash) of a store that
+    /// was just opened and has no hashes of compactions.
     pub fn hash(&self, revision: i64) -> Result<HashKv> {
         let mut job = HashKvJob::new(self, revision)?;
         loop {

@@ -1,12 +1,15 @@
-//! Which thread waits, and for which other: each situation is staged in the store of every era.
+//! Tests which thread is blocked, and by which other thread. Each situation is set up with the
+//! store of every era.
 //!
-//! A situation is a list of operations, each on a thread of its own, that begin one after the
-//! other. Each is watched until it stands still: where its part ends, at a lock, or because it is
-//! done. How the last one is found is the answer. The whole table is `tests/golden/store_blocking`;
-//! the backend has another one, for the locks below these.
+//! A situation is a list of operations, each on a separate thread. The threads start one after the
+//! other. The test waits until each operation is paused at a barrier, blocked at a lock, or done.
+//! The status of the last operation is the result. The whole table is in
+//! `tests/golden/store_blocking`. The backend has its own table, for the locks that are taken below
+//! the locks of the store.
 //!
-//! Each stage has a store, its watchable store, and two watchers of all keys: one is synced, the
-//! other starts at revision 1 and no event was delivered to it yet.
+//! Each situation has a new store with its watchable store, and two watchers of all keys. One
+//! watcher is synced. The other starts at revision 1, and none of its events has been delivered
+//! yet.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,40 +40,43 @@ use clearlane_mvcc::watch::{
 use clearlane_mvcc::{Change, CompactionJob, RangeOptions, StoreConfig, WatchableKv, open};
 use hooked_engine::{EngineCall, HookedEngine};
 
-/// Number of changes that are committed at once. A put alone does not get there.
+/// Number of pending changes at which the store commits. A single put does not reach it.
 const BATCH_LIMIT: u64 = 4;
 
-/// What a thread does. The first seven stand still in the middle of it.
+/// The operation that a thread runs. The first seven operations are paused in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
-    /// Has opened a read, and stands still.
+    /// Opens a read and pauses.
     ExpensiveRead,
-    /// Has begun a hash, and stands still.
+    /// Starts a hash and pauses after its first step.
     Hash,
-    /// Has opened the write transaction, and has not ended it.
+    /// Opens the write transaction and pauses before its end.
     OpenWrite,
-    /// Ends a write transaction that fills the batch. If that commits, it stands still in the sync.
+    /// Ends a write transaction that fills the batch. If the end commits, the thread pauses where
+    /// the engine would write and sync.
     EndingWrite,
-    /// The timer's commit, standing still in the sync.
+    /// Makes the timer's commit and pauses where the engine would write and sync.
     Syncing,
-    /// Schedules a compaction. If that commits, it stands still in the sync.
+    /// Schedules a compaction. If the scheduling commits, the thread pauses where the engine would
+    /// write and sync.
     Scheduling,
-    /// Reads for the unsynced watcher, and stands still in the middle of the records.
+    /// Reads for the unsynced watcher and pauses in the middle of the records.
     CatchingUp,
     CheapRead,
     Put,
     AnotherPut,
     Tick,
-    /// The commit before a snapshot.
+    /// Makes the commit before a raft snapshot.
     Commit,
     Compact,
-    /// All steps of a compaction that was scheduled before.
+    /// Runs all steps of a compaction that was scheduled before.
     CompactionJob,
     Watch,
-    /// Ends the synced watcher.
+    /// Cancels the synced watcher.
     Cancel,
     Progress,
-    /// Delivers what was published, or retries the victims.
+    /// In the default era, delivers published transactions. In the old eras, retries the victims,
+    /// which are the watchers whose channel was full.
     Deliver,
 }
 
@@ -305,7 +311,8 @@ impl StoreWithWatchers {
         stage
     }
 
-    /// Revisions 2 to 4 are committed, 5 is not.
+    /// Prepares the store and the watchers. Revisions 2 to 4 are committed, and revision 5 is
+    /// pending. If the situation runs a compaction job, the compaction is scheduled here.
     fn prepare(&self, cast: &[Operation]) {
         (0..3).for_each(|_| self.put(1));
         if cast.contains(&Operation::CompactionJob) {
@@ -325,7 +332,8 @@ impl StoreWithWatchers {
     }
 }
 
-/// An engine that stops the threads that are to stand still in a commit, or at the second record.
+/// Returns an engine that pauses threads. The operations of `cast` that stop in a commit pause when
+/// the engine commits. The operation `CatchingUp` pauses at its second record.
 fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine> {
     let barrier = Arc::clone(barrier);
     let stopped: Vec<TaskLabel> =
@@ -346,8 +354,8 @@ fn blocking_engine(barrier: &Arc<Barrier>, cast: &[Operation]) -> Arc<dyn Engine
     })
 }
 
-/// Stages a situation, and says how the last operation was found. `look` is called then, while
-/// the stopped threads stand still.
+/// Runs the operations of a situation, each on its own thread. Calls `look` while the paused
+/// threads are still paused. Returns the store, and the status of the last operation as text.
 fn run_situation(
     era: Era,
     cast: &[Operation],
@@ -370,7 +378,7 @@ fn run_situation(
     (stage, words)
 }
 
-/// The table as text: a row per situation, a column per era.
+/// Returns the table as text: one row per situation, one column per era.
 fn table() -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(Era::DISTINCT_STORES.map(|era| era.to_string()));
@@ -447,7 +455,8 @@ fn era_row(era: Era) -> String {
     format!("| `{era}` | {linearizable} | {read_tx} | {index} | {held_up} |\n")
 }
 
-/// The table of eras stands once in the project, and its last column is what threads show here.
+/// `docs/eras.md` must contain the table of eras. Its last column is computed here from the
+/// behaviour of the threads.
 #[test]
 fn the_table_of_eras_is_what_threads_show() {
     let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/eras.md");
@@ -456,8 +465,8 @@ fn the_table_of_eras_is_what_threads_show() {
     assert!(chapter.contains(&table), "docs/eras.md should have these rows:\n{table}");
 }
 
-/// A second writer would wait for `store`, and a second commit for the first; each situation has
-/// one of each.
+/// A second writer would wait for the first at `store`, and a second commit for the first at
+/// `committer`. No situation has two writers or two commits at the same time, so nothing waits.
 #[test]
 fn in_the_default_era_no_staged_operation_waits() {
     for situation in SITUATIONS {
@@ -470,7 +479,8 @@ fn in_the_default_era_no_staged_operation_waits() {
     }
 }
 
-/// Writes and steps of a compaction share the one lock of the default era's store.
+/// Writes and compactions take `store`, the only lock of the default era's store that is held for
+/// long. Reads, hashes, sync steps and commits do not take it.
 #[test]
 fn beside_an_open_write_the_next_writer_waits_and_reads_go_on() {
     let found = |last| run_situation(Era::Clearlane, &[Operation::OpenWrite, last], |_| {}).1;

@@ -1,16 +1,19 @@
-//! Bulk work of a network thread: one piece of it between two looks at the sockets.
+//! Turns for the bulk work of a network thread, so that small requests do not wait for all of it.
 //!
-//! A piece of a large response, a new connection, a batch of new streams: each takes some tenths of
-//! a millisecond, and there may be thousands at once. They wait in one queue for each network
-//! thread, so that a small request waits for one of them at each of its steps, and not for all:
+//! Bulk work is a chunk of a large response, a new connection, or a batch of new streams. Each
+//! takes a few tenths of a millisecond, and there may be thousands at once. Tasks with bulk work
+//! wait in one queue per network thread. Between two turns the thread checks its sockets and runs
+//! the ready tasks, so each step of a small request waits for one turn of bulk work, not for all of
+//! it:
 //!
 //! ```text
-//!   sockets │ tasks that are ready │ a piece │ sockets │ tasks that are ready │ a piece │ ...
+//!   sockets │ ready tasks │ one turn │ sockets │ ready tasks │ one turn │ ...
 //! ```
 //!
-//! A task that wakes itself would not yield to the others: the runtime looks at the sockets when no
-//! task is ready, or after some number of them. Why this is needed is told in
-//! `docs/decisions/net-long-reads-yield.md`.
+//! It would not be enough if each task yielded after a piece of work. The task would be ready again
+//! at once, and the runtime checks the sockets only when no task is ready, or after
+//! [`EVENT_INTERVAL`](crate::sched::EVENT_INTERVAL) tasks. `docs/decisions/net-long-reads-yield.md`
+//! explains why turns are needed.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -22,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-/// The queue of one network thread.
+/// The queue of one network thread. A clone refers to the same queue.
 #[derive(Clone, Debug)]
 pub struct BulkTurns(Arc<TurnQueue>);
 
@@ -41,13 +44,13 @@ struct TicketState {
     waker: Option<Waker>,
 }
 
-/// Completes when it is the task's turn. Dropping it gives the turn up.
+/// A future that completes when the task has its turn. Dropping the future gives up the turn.
 #[derive(Debug)]
 pub struct BulkTurn(Arc<Ticket>);
 
 impl BulkTurns {
-    /// Must be called on the thread's runtime, where a task grants the turns until the last clone
-    /// is dropped.
+    /// Creates a queue, and spawns the task that grants the queue's turns until the last clone of
+    /// the queue is dropped. Call this on the network thread's runtime.
     pub fn start() -> BulkTurns {
         let queue = Arc::new(TurnQueue::default());
         tokio::spawn(grant_turns(Arc::downgrade(&queue), Arc::clone(&queue.arrived)));
@@ -75,14 +78,15 @@ async fn grant_turns(queue: Weak<TurnQueue>, arrived: Arc<Notify>) {
         while let Some(ticket) = queue.next() {
             ticket.grant();
             drop(ticket);
-            // The runtime wakes this task again after its next look at the sockets.
+            // The runtime wakes this task again after its next check of the sockets.
             yield_now().await;
         }
     }
 }
 
 impl TurnQueue {
-    /// Passes over what was given up.
+    /// Returns the next ticket whose turn was not given up, or `None` if no task waits. A turn was
+    /// given up if the queue holds the only reference to its ticket.
     fn next(&self) -> Option<Arc<Ticket>> {
         let mut waiting = self.waiting.lock();
         loop {
@@ -159,7 +163,8 @@ mod tests {
         });
     }
 
-    /// However many have bulk work: a byte that has arrived is seen after a piece or two.
+    /// However many tasks have bulk work, a byte that has arrived is read after at most three
+    /// turns.
     #[test]
     fn a_socket_is_seen_between_two_pieces_of_a_hundred_tasks() {
         run(async {

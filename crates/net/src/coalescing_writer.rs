@@ -1,17 +1,19 @@
-//! A connection that gathers small writes into few large ones: `docs/head-of-line.md`.
+//! A connection that gathers small writes into few large ones. See `docs/head-of-line.md`.
 //!
-//! It says that it takes no vectored writes, so h2 copies small frames together, which is cheaper
-//! for answers of some hundred bytes. Frames too large for that h2 writes one by one, in two calls
-//! and a flush each. Those are gathered here, up to 64 KiB, and go when the thread has had another
-//! turn and nothing was added:
+//! The writer reports that it does not support vectored writes. So h2 copies small frames into one
+//! buffer, which is cheaper for responses of a few hundred bytes. h2 writes each larger frame
+//! separately, in two calls and a flush. This writer gathers the larger frames. It defers a flush
+//! until the connection's task has run once more and has added nothing. It writes earlier if more
+//! than 64 KiB would be gathered, or after eight deferred flushes in a row:
 //!
 //! ```text
-//!   write 1024, write 15369, flush     kept; the connection asks for another turn
-//!   write 57 (the end), flush          all of it goes, in one call
+//!   write 1024, write 15369, flush     kept; the connection's task is woken again
+//!   write 57 (the end), flush          all bytes are written in one call
 //! ```
 //!
-//! While a [large response](ActiveLargeResponses) is under way, each full buffer takes a
-//! [turn](BulkTurns) of the network thread.
+//! While a [large response](ActiveLargeResponses) is in progress, small writes are gathered as
+//! well, and the connection waits for a [turn](BulkTurns) of the network thread after each full
+//! buffer and each deferred flush.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -24,26 +26,28 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::bulk_turn::{BulkTurn, BulkTurns};
 
-/// What h2 hands over of a large frame before its rest.
+/// Number of bytes of a large frame that h2 writes first, before the rest of the frame.
 const LARGE_FRAME_CHUNK_BYTES: usize = 1024;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// How often in a row a flush is put off: more often than it takes to fill the buffer, so this is
-/// for small writes that come again and again while a large response is sent.
+/// Maximum number of flushes in a row that are deferred. The limit matters if a large response is
+/// in progress, but only small writes arrive: these would need many flushes to fill the buffer.
+/// Large frames fill the buffer before this limit is reached.
 const DEFERRED_FLUSHES_MAX: u32 = 8;
 
 #[derive(Debug)]
 pub struct CoalescingWriter<C> {
     connection: C,
-    /// What is kept, from `written` on.
+    /// The gathered bytes. The bytes before `written` have been written to the connection.
     buffer: Vec<u8>,
     written: usize,
-    /// Since the last flush a write has come behind which more is likely.
+    /// If true, another write is likely to follow the last one, so the next flush may be deferred.
     expects_more: bool,
-    /// Flushes that were put off in a row.
+    /// Number of flushes in a row that were deferred.
     deferred_flushes: u32,
     large_responses: ActiveLargeResponses,
     turns: BulkTurns,
-    /// Nothing is written before it comes.
+    /// A requested turn, or `None` if no turn is requested. Until the turn is granted, writes wait,
+    /// a flush does nothing, and only a shutdown writes the gathered bytes.
     next_turn: Option<BulkTurn>,
 }
 
@@ -67,8 +71,8 @@ impl<C> CoalescingWriter<C> {
 }
 
 impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
-    /// Writes what is kept, and what comes behind it as far as it fits. Returns how much of that
-    /// went.
+    /// Writes all gathered bytes, and then the bytes of `behind` that the connection takes in the
+    /// same call. Returns the number of bytes of `behind` that were written.
     fn poll_write_buffered(
         &mut self,
         context: &mut Context<'_>,
@@ -92,7 +96,8 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
         Poll::Ready(Ok(0))
     }
 
-    /// Frees the memory: connections that do not need it again soon are many.
+    /// Clears the buffer and frees its memory, because many connections will not need it again
+    /// soon.
     fn clear_buffer(&mut self) {
         self.buffer = Vec::new();
         self.written = 0;
@@ -100,7 +105,9 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
         self.deferred_flushes = 0;
     }
 
-    /// Writes a full piece: what is kept, and of what does not fit any more as much as goes.
+    /// Writes the gathered bytes, and then as many of `bytes` as the connection takes. Returns how
+    /// many of `bytes` were written. While a large response is in progress, the next write waits
+    /// for a turn.
     fn poll_write_full_buffer(
         &mut self,
         context: &mut Context<'_>,
@@ -116,7 +123,8 @@ impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
         Poll::Ready(Ok(written))
     }
 
-    /// The task is woken when it comes. Threads that wait for this core go first, too.
+    /// Yields to other threads that wait for this core, and then requests a turn. The task is woken
+    /// when the turn is granted.
     fn request_turn(&mut self, context: &mut Context<'_>) {
         std::thread::yield_now();
         self.next_turn = Some(self.turns.request());
@@ -149,8 +157,10 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<C> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_turn(context));
-        // Small answers that were copied together go at once: they are of another length. So may
-        // the rest of a part of a long one be, but behind that comes more.
+        // A write of exactly `LARGE_FRAME_CHUNK_BYTES` is the start of a large frame, which is
+        // gathered. Any other write contains small frames that h2 has copied together, or the rest
+        // of a large frame. If nothing is gathered and no large response is in progress, such a
+        // write is passed on at once.
         let is_long = self.large_responses.is_any_active();
         if self.buffer.is_empty() && !is_long && bytes.len() != LARGE_FRAME_CHUNK_BYTES {
             return Pin::new(&mut self.connection).poll_write(context, bytes);
@@ -189,8 +199,8 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<C> {
     }
 }
 
-/// The large responses under way on a connection. The end of one, up to half a megabyte that h2 has
-/// taken over, does not count.
+/// Counts the large responses in progress on a connection. A response no longer counts when h2 has
+/// taken its last bytes, although up to half a megabyte of them may be unsent.
 #[derive(Clone, Debug, Default)]
 pub struct ActiveLargeResponses(Arc<AtomicUsize>);
 
@@ -198,7 +208,7 @@ pub struct ActiveLargeResponses(Arc<AtomicUsize>);
 pub struct LargeResponseGuard(ActiveLargeResponses);
 
 impl ActiveLargeResponses {
-    /// Counts until the guard is dropped.
+    /// Counts a response until the guard is dropped.
     pub fn start(&self) -> LargeResponseGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         LargeResponseGuard(self.clone())
@@ -225,7 +235,8 @@ mod tests {
 
     use super::*;
 
-    /// Through a pipe that takes little at a time, in pieces of all kinds.
+    /// Writes chunks of many sizes through pipes of several capacities, while a large response
+    /// starts and ends. All bytes must arrive in order.
     #[test]
     fn what_is_written_arrives_in_its_order() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -256,9 +267,9 @@ mod tests {
         }
     }
 
-    /// A byte has arrived before the first piece was written. The task that waits for it has it
-    /// after a piece or two, not when all of the long answer has gone; also if the task that writes
-    /// is woken all the time by something else.
+    /// A byte has arrived before the first chunk was written. The task that waits for the byte
+    /// reads it after at most two chunks, not after the whole long response. This also holds if the
+    /// writing task is woken all the time by something else.
     #[test]
     fn a_short_answer_goes_before_a_long_one() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,7 +1,9 @@
-//! How many connections may be open at once? One more is closed as soon as it is accepted.
+//! Limits how many connections may be open at once. A connection above the limit is closed as soon
+//! as it is accepted.
 //!
-//! etcd stops to accept instead: then a client is connected by the system, and waits for an answer
-//! until it gives up. One that is closed at once can try another member, and a health check fails.
+//! At its limit, etcd stops accepting connections instead. The system still connects a client, and
+//! the client waits for a response until it gives up. A client whose connection is closed at once
+//! can try another member, and a health check fails at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,27 +15,29 @@ pub struct ConnectionLimit(Arc<OpenConnections>);
 
 #[derive(Debug)]
 struct OpenConnections {
-    /// For the log.
+    /// The flag that sets the limit, or the name of the port that has it, for the log.
     flag: &'static str,
     max: usize,
     open: AtomicUsize,
     log: LogLimiter,
 }
 
-/// The connection is counted until this is dropped.
+/// A permit for one open connection. It counts toward the limit until it is dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit(Arc<OpenConnections>);
 
 impl ConnectionLimit {
-    /// `flag` names what sets the limit, in the log.
+    /// Creates a limit. `flag` is the flag that sets the limit, or the name of the port that has
+    /// it, for the log.
     pub fn new(flag: &'static str, max: usize) -> ConnectionLimit {
         let (open, log) = (AtomicUsize::new(0), LogLimiter::default());
         ConnectionLimit(Arc::new(OpenConnections { flag, max, open, log }))
     }
 
-    /// `None` if there are as many as may be, which is logged.
+    /// Returns a permit. If the limit is reached, returns `None` and writes a log line, unless this
+    /// second already has too many such lines.
     pub fn admit(&self) -> Option<ConnectionPermit> {
-        // Whichever thread passes the limit takes back what it has added.
+        // A permit above the limit is dropped, which undoes its increment.
         let permit = ConnectionPermit(Arc::clone(&self.0));
         if self.0.open.fetch_add(1, Ordering::Relaxed) < self.0.max {
             return Some(permit);
@@ -43,7 +47,7 @@ impl ConnectionLimit {
             tracing::warn!(
                 max,
                 "lines-left-out" = left_out,
-                "closed a new connection: there are as many as {flag} allows"
+                "closed a new connection: the limit of {flag} is reached"
             );
         }
         None

@@ -1,15 +1,22 @@
-//! Ends the connection of an HTTP/1.1 client that is gone while its request is served.
+//! Ends the connection of an HTTP/1.1 client that leaves while its request is served.
 //!
-//! hyper looks for the end of a connection only while it has no unread bytes. If a client sends one
-//! byte after its request and goes away, hyper would not notice: a watch would stay for ever, and
-//! so would a place in the queue for a lock. So this wrapper reads ahead whenever hyper flushes:
+//! hyper checks for the end of a connection only while the connection has no unread bytes. If a
+//! client sends one byte after its request and then leaves, hyper does not notice. The client's
+//! watch would stay forever, and so would its place in the queue for a lock. So this wrapper reads
+//! ahead each time that hyper flushes:
 //!
 //! ```text
-//!   hyper reads ◀── ahead, 4 KiB at most ◀── socket
-//!   hyper flushes ── reads ahead: the end ──▶ after 5 s an error, unless hyper is done
+//!   hyper reads ◀── read ahead, about 4 KiB ◀── socket
+//!   hyper flushes ── reads ahead: finds the end ──▶ an error after 5 s, unless hyper is done
 //! ```
 //!
-//! The five seconds are for a client that has sent all its requests and closed its half.
+//! The five seconds are for a client that has sent all its requests and has closed its half of the
+//! connection, but still reads responses. While nothing is unread, hyper itself sees the end and
+//! closes the connection at once.
+//!
+//! This wrapper does nothing on an HTTP/2 connection, where the library reads all the time. The
+//! wrapper does not notice the end of a connection if about 4 KiB or more of unread bytes precede
+//! it.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -20,7 +27,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How HTTP/2 begins, and no method of HTTP/1.1.
+/// The start of an HTTP/2 connection. No method of HTTP/1.1 starts with it.
 const HTTP2_PREFIX: &[u8] = b"PRI";
 const AHEAD_BYTES_MAX: usize = 4 << 10;
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -28,10 +35,11 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct DepartedClient<C> {
     connection: C,
-    /// `None` before the first byte.
+    /// True for HTTP/1.1, and false for HTTP/2. `None` before the client's first byte.
     is_http1: Option<bool>,
     ahead: Vec<u8>,
-    /// Set when the client has closed its half.
+    /// The timer that starts when the end of the client's data is found, and `None` before. When
+    /// the timer expires, the connection ends.
     ended: Option<Pin<Box<Sleep>>>,
 }
 
@@ -52,7 +60,7 @@ impl<C: AsyncRead + Unpin> DepartedClient<C> {
             if buffer.filled().is_empty() {
                 self.ended = Some(Box::pin(sleep(END_PATIENCE)));
             }
-            // hyper may wait for these bytes, or for this end.
+            // hyper may be waiting for these bytes or for the end of the data.
             context.waker().wake_by_ref();
         }
         match &mut self.ended {

@@ -1,4 +1,5 @@
-//! The frames in a stream of HTTP/2's bytes, wherever it is cut: their heads, and nothing else.
+//! Finds the heads of the frames in a stream of HTTP/2 bytes. The bytes may arrive in chunks that
+//! end anywhere.
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -23,11 +24,11 @@ pub(crate) struct FrameScanner {
     head: [u8; 9],
     head_len: usize,
     payload_left: usize,
-    /// Whether the payload is one of DATA.
+    /// If true, the payload belongs to a DATA frame.
     is_data: bool,
-    /// CONTINUATION has to follow.
+    /// If true, a CONTINUATION frame must follow.
     is_header_block_open: bool,
-    /// CONTINUATION belongs to the frame before.
+    /// Number of frames whose nine-byte head is complete, not counting CONTINUATION frames.
     frames: u64,
 }
 
@@ -62,7 +63,8 @@ impl FrameScanner {
         }
     }
 
-    /// A lower bound of the bytes before another frame may begin.
+    /// Returns a lower bound of the number of bytes before another frame may start. Returns 0
+    /// between two frames.
     pub(crate) fn bytes_to_frame_end(&self) -> usize {
         match self.head_len {
             0 => self.payload_left,
@@ -70,13 +72,13 @@ impl FrameScanner {
         }
     }
 
-    /// Number of frames that have begun.
+    /// Returns the number of frames whose head is complete, not counting CONTINUATION frames.
     pub(crate) fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Whether a frame that is not of data, or a list of headers, has begun and not ended. So it is
-    /// before the first frame.
+    /// Returns true before the first frame, and while one of these is incomplete: the nine-byte
+    /// head of a frame, a header list, or a frame other than DATA.
     pub(crate) fn is_head_incomplete(&self) -> bool {
         self.frames == 0
             || self.head_len > 0

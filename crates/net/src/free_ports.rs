@@ -1,9 +1,9 @@
-//! Free ports of 127.0.0.1, for tools and tests that start servers whose ports others must know
-//! before.
+//! Free ports of 127.0.0.1, for tools and tests that must know a server's ports before it starts.
 //!
-//! A server listens at its ports a while after they were found, and again after it was killed. So
-//! they are below those that the system gives to connections, where that is possible: a connection
-//! of any other program would have to end before the server could listen.
+//! A server binds its ports some time after `free_ports()` has found them, and again when it is
+//! restarted. So the ports are below the range that the system assigns to outgoing connections,
+//! where that is possible. Otherwise a connection of any program could take a port, and the server
+//! could not listen until that connection had ended.
 
 use std::fs;
 use std::io;
@@ -13,18 +13,21 @@ use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const RANGE_OF_CONNECTIONS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// Below are well-known ones.
+/// The lowest port that is tried. Well-known ports are below it.
 const FIRST: u16 = 10_000;
-/// With fewer below those of connections, any port is taken.
+/// Minimum number of ports between `FIRST` and the range of outgoing connections. If there are
+/// fewer, the system chooses the ports.
 const WIDTH_MIN: usize = 1000;
 
-/// Between the first ports of processes with neighbouring ids.
+/// Distance between the first ports that are tried by two processes with neighbouring IDs.
 const PORTS_OF_A_PROCESS: u32 = 64;
 
-/// How many this process has tried: it does not try one again before it has tried all.
+/// Number of ports that this process has tried. The process tries each port of the range once
+/// before it tries a port again.
 static TRIED: AtomicU32 = AtomicU32::new(0);
 
-/// That nothing listens at now. All are different, because they are taken before they are freed.
+/// Returns `count` different ports on which nothing listens now. They are different because all of
+/// them are bound before any is freed. Fails if there are not enough free ports.
 pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     let listeners = match below_connections() {
         Some(range) => listeners_in(&range, count)?,
@@ -43,7 +46,9 @@ fn below_connections() -> Option<Range<u16>> {
     (range.len() >= WIDTH_MIN).then_some(range)
 }
 
-/// From a place that depends on the process, so that several find others.
+/// Binds `count` free ports of the range, or fails if there are not enough. The first port that is
+/// tried depends on the process ID, so processes that run at the same time usually find different
+/// ports.
 fn listeners_in(range: &Range<u16>, count: usize) -> io::Result<Vec<TcpListener>> {
     let width = range.len() as u32;
     let start = process::id().wrapping_mul(PORTS_OF_A_PROCESS) % width;

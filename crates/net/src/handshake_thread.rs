@@ -1,17 +1,29 @@
-//! What comes before the first request: which protocol a connection speaks, and its handshake.
+//! The steps before the first request: which protocol a connection speaks, and its TLS handshake.
 //!
 //! ```text
 //!   accepted ─▶ tls-N: first byte, hello, handshake ─▶ net-N: requests
 //! ```
 //!
-//! A handshake takes up to some milliseconds of a core, and whether a client comes to send requests
-//! or to make the server compute is known later. So it is done on a thread of class
-//! [`SchedClass::Batch`]: a storm of handshakes makes new clients wait, and connected ones do not.
+//! A handshake takes up to a few milliseconds of a core, and the server cannot know in advance
+//! whether a client will send requests or only make it compute. So handshakes run on a thread of
+//! class [`SchedClass::Batch`]: a storm of handshakes delays new clients, but not connected
+//! clients.
 //!
-//! Handshakes under way are bounded in number, others wait. Then the oldest is closed if its client
-//! has let a second pass; of those that have not said hello, if these are the half, and sooner. An
-//! honest client needs some milliseconds. Before one is closed, all that has arrived is looked at:
-//! a client that waits for this thread is not late.
+//! The number of handshakes in progress is limited, and further connections wait. At the limit, one
+//! handshake is closed when its client is late:
+//!
+//! * If at least half of the clients have sent no hello, the oldest of those is chosen, otherwise
+//!   the oldest of all.
+//! * The chosen client is late after 1 s, or after 200 ms if it has sent no hello. If more than
+//!   half of the places for waiting connections are taken, a client without a hello is late at
+//!   once.
+//!
+//! An honest client needs a few milliseconds. Before a handshake is closed, the thread reads
+//! everything that has arrived, so a client that waits for this thread is not late.
+//!
+//! A waiting connection is closed without a handshake if it has waited for more than 5 s. It is
+//! also closed if too many connections wait while the limit of handshakes is reached, or if its
+//! client has left and it has waited for more than 1 s.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -35,24 +47,31 @@ use crate::connection_limit::ConnectionPermit;
 use crate::listener::{Connection, TransportSecurity};
 use crate::log_limiter::LogLimiter;
 use crate::movable_socket::MovableSocket;
-use crate::sched::{EVENT_INTERVAL, SchedClass, YieldPoints, reset_sched_class};
+use crate::sched::{EVENT_INTERVAL, SchedClass, offer_core, reset_sched_class};
 use crate::tls::ClientName;
 
-/// TLS's record type of a handshake.
+/// The TLS record type of a handshake.
 const TLS_FIRST_BYTE: u8 = 0x16;
-/// Two turns of the runtime: in the first, new tasks register their sockets, in the second they are
-/// told what has arrived. And one more, should there be more than one look of the runtime finds.
+/// Number of turns of the runtime before a handshake may be closed. In the first turn new tasks
+/// register their sockets. In the second turn the tasks are notified of data that has arrived. One
+/// more turn is needed if more sockets have data than one check of the runtime returns.
 const TURNS_TO_LOOK: usize = 3;
-/// What a client that has said hello has for its handshake, if others wait.
+/// Time from the start of a handshake until it may be closed, if the client has sent its hello and
+/// another connection waits. A connection that has waited longer than this for the start of its
+/// handshake is closed if its client has left.
 const GRACE: Duration = Duration::from_secs(1);
-/// What a client has for its hello, if others wait, and none if they are many.
+/// Time from the start of a handshake until it may be closed, if the client has sent no hello and
+/// another connection waits. If more than half of [`waiting_max`](HandshakeConfig::waiting_max)
+/// connections wait, the time is zero.
 const HELLO_GRACE: Duration = Duration::from_millis(200);
-/// How long a connection may wait for its handshake to begin: clients give up about then.
+/// Maximum time that a connection may wait until its handshake starts. Clients give up after about
+/// this time.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// A step of a handshake that took so long was a signature or a check of one.
+/// A handshake step that takes longer than this has computed or checked a signature. After such a
+/// step the thread offers its core to other threads.
 const LONG_STEP: Duration = Duration::from_micros(100);
 
-/// A connection as the listener has it.
+/// A connection that a listener has accepted. Its TLS handshake has not started.
 #[derive(Debug)]
 pub struct IncomingConnection {
     pub connection: Connection,
@@ -60,16 +79,17 @@ pub struct IncomingConnection {
     pub permit: ConnectionPermit,
 }
 
-/// A connection whose next byte is one of HTTP.
+/// A connection whose next byte belongs to HTTP.
 #[derive(Debug)]
 pub struct EstablishedConnection {
     pub stream: EstablishedStream,
-    /// `None` of a Unix socket.
+    /// The client's address; `None` for a Unix socket.
     pub remote: Option<SocketAddr>,
     pub permit: ConnectionPermit,
 }
 
-/// Of no runtime: the one that takes it has to adopt it.
+/// A stream whose socket belongs to no runtime. The receiver must attach the socket to its own
+/// runtime.
 #[derive(Debug)]
 pub enum EstablishedStream {
     Plain(Connection),
@@ -77,7 +97,7 @@ pub enum EstablishedStream {
 }
 
 impl IncomingConnection {
-    /// Fails if the client has gone already.
+    /// Returns a connection that is served without TLS. Fails if the client has already left.
     pub fn without_tls(self) -> io::Result<EstablishedConnection> {
         let IncomingConnection { connection, permit, .. } = self;
         let remote = connection.remote()?;
@@ -85,19 +105,20 @@ impl IncomingConnection {
     }
 }
 
-/// Of one thread.
+/// The limits of one handshake thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeConfig {
-    /// Connections that have begun.
+    /// Maximum number of connections whose handshake is in progress.
     pub pending_max: usize,
-    /// Connections that have not.
+    /// Maximum number of connections that wait for their handshake.
     pub waiting_max: usize,
-    /// For the first byte on a port with and without TLS. What follows has the limit of its
-    /// acceptor.
+    /// Maximum time until the first byte arrives on a port that accepts both TLS and plain text.
+    /// The `TlsAcceptor` of the port limits the time of the handshake itself.
     pub first_byte_timeout: Duration,
 }
 
-/// Where the connections of a listener go. Its threads end when all clones are dropped.
+/// The queue into which a listener puts its accepted connections. The queue's handshake thread ends
+/// when all clones of the queue are dropped.
 #[derive(Clone, Debug)]
 pub struct ConnectionQueue {
     established: mpsc::UnboundedSender<EstablishedConnection>,
@@ -111,7 +132,8 @@ impl ConnectionQueue {
         ConnectionQueue { established, handshakes: None }
     }
 
-    /// Starts the thread for handshakes.
+    /// Starts the handshake thread, and waits until its runtime exists. Fails if the thread or its
+    /// runtime cannot be created.
     pub fn with_tls(
         established: mpsc::UnboundedSender<EstablishedConnection>,
         thread_name: String,
@@ -119,7 +141,8 @@ impl ConnectionQueue {
     ) -> io::Result<(ConnectionQueue, JoinHandle<()>)> {
         let (handshakes, incoming) = mpsc::unbounded_channel();
         let queue = established.clone();
-        // The thread makes its runtime: one that is dropped here could be dropped on another.
+        // The thread creates its own runtime. If the runtime were created here, it could be dropped
+        // on another thread.
         let (started, result) = blocking::sync_channel(1);
         let thread = thread::Builder::new()
             .name(thread_name)
@@ -128,17 +151,19 @@ impl ConnectionQueue {
         Ok((ConnectionQueue { established, handshakes: Some(handshakes) }, thread))
     }
 
-    /// A receiver that is gone has ended with its server.
+    /// Passes a connection of a port with TLS to the handshake thread, and any other connection
+    /// directly to the server. If the server has stopped, the connection is closed.
     pub fn add(&self, incoming: IncomingConnection) {
         match incoming.security {
             TransportSecurity::Plain => {
-                // It fails only if the client has gone already.
+                // This fails only if the client has already left.
                 if let Ok(connection) = incoming.without_tls() {
                     let _ = self.established.send(connection);
                 }
             }
             TransportSecurity::Tls(_) | TransportSecurity::PlainOrTls(_) => {
-                // Without the thread it is closed: in plain text it must not be served.
+                // Without a handshake thread the connection is closed. It must not be served in
+                // plain text.
                 debug_assert!(self.handshakes.is_some(), "a port with TLS has a thread for it");
                 if let Some(handshakes) = &self.handshakes {
                     let _ = handshakes.send((Instant::now(), incoming));
@@ -163,16 +188,19 @@ fn run(
     };
     let _ = started.send(result);
     let Some(runtime) = runtime else { return };
-    // A task like those that it starts, so that it is behind them when it yields.
+    // The accept loop is a task like the handshakes that it spawns, so the handshakes run whenever
+    // the accept loop yields.
     let accepting = runtime.spawn(accept(incoming, config, established));
     if let Err(error) = runtime.block_on(accepting) {
         tracing::error!(%error, "the thread for handshakes has failed");
     }
-    // A question to DNS may take long, and its answer is wanted no more.
+    // The shutdown does not wait for a DNS query in progress. The query may take long, and its
+    // result is no longer needed.
     runtime.shutdown_background();
 }
 
-/// Returns when no more connections can come.
+/// Starts a handshake for each connection. Closes a connection instead in the cases that the
+/// module's head lists. Returns when no more connections can arrive.
 async fn accept(
     mut incoming: mpsc::UnboundedReceiver<(Instant, IncomingConnection)>,
     config: HandshakeConfig,
@@ -180,7 +208,7 @@ async fn accept(
 ) {
     let mut pending = PendingHandshakes::new(config.pending_max);
     while let Some((since, connection)) = incoming.recv().await {
-        // What waits has no server to wait for.
+        // If the server has stopped, waiting connections are dropped.
         if incoming.is_closed() {
             return;
         }
@@ -204,14 +232,14 @@ async fn accept(
     }
 }
 
-/// Offers the core after each long step.
+/// Offers the core to another thread after each long step.
 fn offering_core<T>(handshake: impl Future<Output = T>) -> impl Future<Output = T> {
-    let (mut handshake, mut steps) = (Box::pin(handshake), YieldPoints::default());
+    let mut handshake = Box::pin(handshake);
     poll_fn(move |context| {
         let began = Instant::now();
         let polled = handshake.as_mut().poll(context);
         if began.elapsed() > LONG_STEP {
-            steps.advance(YieldPoints::BYTES_PER_STEP);
+            offer_core();
         }
         polled
     })
@@ -220,7 +248,8 @@ fn offering_core<T>(handshake: impl Future<Output = T>) -> impl Future<Output = 
 struct PendingHandshakes {
     max: usize,
     tasks: JoinSet<()>,
-    /// In the order of their arrival, also of tasks that have ended since.
+    /// The handshakes, oldest first. A handshake that has ended stays in the list until the list is
+    /// next cleaned up.
     by_age: VecDeque<PendingHandshake>,
     log: LogLimiter,
 }
@@ -248,7 +277,9 @@ impl PendingHandshakes {
         self.tasks.len() >= self.max
     }
 
-    /// Waits until a handshake has ended, or is late and closed.
+    /// Returns when fewer than `max` handshakes are in progress. If none ends, closes a handshake
+    /// that is late. `is_crowded` returns true if more than half of the places for waiting
+    /// connections are taken.
     async fn wait_for_place(&mut self, is_crowded: impl Fn() -> bool) {
         while self.is_full() {
             for _ in 0..TURNS_TO_LOOK {
@@ -275,7 +306,9 @@ impl PendingHandshakes {
         self.by_age.push_back(PendingHandshake { since: Instant::now(), task, has_said_hello });
     }
 
-    /// Fails with the time until the oldest is late.
+    /// Chooses one handshake (see the module's head) and closes it if it is late. Otherwise fails
+    /// with the time until it is late. If many connections wait (`is_crowded`), a client without a
+    /// hello is late at once.
     fn close_oldest(&mut self, is_crowded: bool) -> Result<(), Duration> {
         let silent = self.by_age.iter().filter(|pending| pending.is_silent()).count();
         let place = match 2 * silent >= self.max {
@@ -294,7 +327,7 @@ impl PendingHandshakes {
         }
         oldest.task.abort();
         self.by_age.remove(place);
-        self.warn("closed the oldest connection without a handshake: there are too many");
+        self.warn("closed the oldest connection without a handshake: too many are waiting");
         Ok(())
     }
 
@@ -305,7 +338,8 @@ impl PendingHandshakes {
     }
 }
 
-/// `None` if the client is gone, says nothing in time, or is refused, which is logged.
+/// Returns the connection after its handshake. Returns `None` if the client has left, sends nothing
+/// in time, or is rejected. A rejection is logged.
 async fn establish(
     incoming: IncomingConnection,
     first_byte_timeout: Duration,
@@ -332,7 +366,8 @@ async fn establish(
 }
 
 impl Connection {
-    /// The client has closed its side, whatever it has sent before.
+    /// Returns true if the client has closed its side, even if bytes that the client sent earlier
+    /// are unread.
     #[cfg(target_os = "linux")]
     fn is_ending(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -349,7 +384,8 @@ impl Connection {
         false
     }
 
-    /// Sets also what each connection has: `TCP_NODELAY`.
+    /// Returns the client's address, or `None` for a Unix socket. Also sets `TCP_NODELAY` on a TCP
+    /// connection.
     fn remote(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Connection::Tcp(connection) => {

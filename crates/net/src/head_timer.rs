@@ -1,8 +1,12 @@
-//! How long may a client take to finish what it has begun to say?
+//! Limits the time in which an HTTP/2 client must complete a *head*. The first head is the preface
+//! and one frame. Later heads are each list of headers and each frame that the client has started
+//! to send, without the payload of DATA frames.
 //!
-//! The time runs from the first look that finds nothing more to read until there is progress, so
-//! one byte a second does not help, and a connection between two requests has no timer (over
-//! HTTP/1.1, which hyper times, it has).
+//! The time starts when a head is incomplete and the server finds nothing more to read. It starts
+//! again whenever the `progress` in a call of `poll_expired` has changed. So `progress` must count
+//! whole frames, not bytes. A client that sends one byte per second then gains nothing. A
+//! connection between two requests has no timer. (Over HTTP/1.1 hyper has its own timer, which also
+//! runs between requests.)
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,9 +18,10 @@ use tokio::time::{Instant, Sleep, sleep};
 #[derive(Debug)]
 pub(crate) struct HeadTimer {
     limit: Duration,
-    /// Made when it is first needed, which on most connections is at their beginning alone.
+    /// The timer. It exists only while a head is incomplete, which on most connections is only at
+    /// the start.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// What was reached when the time began.
+    /// The value of `progress` when the timer was last started. `None` if there is no timer.
     since: Option<u64>,
 }
 
@@ -25,8 +30,8 @@ impl HeadTimer {
         HeadTimer { limit, sleep: None, since: None }
     }
 
-    /// `progress` is how far the client has come with what it has not finished, or `None`. Ready
-    /// when that has been the same for too long.
+    /// Becomes ready if `progress` has not changed for the time limit. `progress` is a number that
+    /// grows while the client completes parts of a head; `None` if no head is incomplete.
     pub(crate) fn poll_expired(
         &mut self,
         progress: Option<u64>,

@@ -1,18 +1,19 @@
-//! How do bytes come in and go out? What a server of etcd's API needs below gRPC and HTTP.
+//! Network connections: everything that Clearlane needs below gRPC and HTTP.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`listener`] | ports and sockets, and whether a connection on them speaks TLS |
-//! | [`tls`] | certificates, which clients may connect, and connections to others |
-//! | [`bulk_turn`] | large work of a network thread, a piece at a time |
-//! | [`coalescing_writer`] | many small writes become few large ones |
-//! | [`connection_limit`] | how many connections may be open |
-//! | [`handshake_thread`] | TLS handshakes, apart from the threads that answer requests |
-//! | [`movable_socket`] | a socket that goes from one runtime to another |
-//! | [`log_limiter`] | lines of the log that a client can cause |
-//! | [`ping_limiter`] | closes connections of clients that ping too often, or mean no good |
-//! | [`free_ports`](free_ports()) | ports for servers that tools and tests start |
-//! | [`sched`] | which threads get a core first |
+//! | [`listener`] | binds ports and sockets; decides whether a connection uses TLS |
+//! | [`tls`] | certificates, checks of clients, connections to other members |
+//! | [`bulk_turn`] | divides large work of a network thread into turns |
+//! | [`coalescing_writer`] | turns many small writes into few large ones |
+//! | [`connection_limit`] | limits the number of open connections |
+//! | [`departed_client`] | ends the connection of an HTTP/1.1 client that has left |
+//! | [`handshake_thread`] | does TLS handshakes on a thread that serves no requests |
+//! | [`movable_socket`] | a socket that can move from one runtime to another |
+//! | [`log_limiter`] | limits the log lines that clients can cause |
+//! | [`ping_limiter`] | closes connections of clients that ping too often or misbehave |
+//! | [`free_ports`](free_ports()) | finds ports for servers that tools and tests start |
+//! | [`sched`] | decides which threads get a core first |
 
 pub mod bulk_turn;
 pub mod coalescing_writer;
@@ -31,10 +32,11 @@ pub mod tls;
 
 pub use free_ports::free_ports;
 
-/// What a client may send before the tasks of its streams have read it: on a connection, and on one
-/// of its streams.
+/// Window of a connection between members: the number of bytes that the other end may send before
+/// the tasks of the connection's streams have read them. The client port has its own window.
 ///
-/// h2 takes small frames for an attack if too many lie unread: each counts what it lacks to 256
-/// bytes, and all together may count half of the connection's window. So these are 64,000 frames of
-/// a few bytes. The window also bounds the memory that the unread data of a connection take.
+/// h2 treats small unread frames as an attack if there are too many. Each frame counts as 256 bytes
+/// minus its length, and all frames of a connection together may count up to half of this window.
+/// So about 65,000 frames of a few bytes may be unread. The window also limits the memory for the
+/// unread data of a connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;

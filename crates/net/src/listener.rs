@@ -1,10 +1,10 @@
-//! Where do connections come from? Ports, and sockets in the file system.
+//! Listeners: ports, and sockets in the file system.
 //!
-//! A listener is bound before anything else is opened: a second server on a port in use
-//! fails at once, and no data was touched.
+//! Listeners are bound before the server opens its data for writing. So a server that finds its
+//! port in use fails early and changes no data. Only the version of the store is checked before.
 //!
-//! A port may have connections with [TLS](crate::tls) and without, as in etcd. Their first byte
-//! tells: TLS begins with 0x16, and neither HTTP/1.1 nor HTTP/2 does.
+//! A TCP port may accept connections with [TLS](crate::tls) and without, as in etcd. The first byte
+//! of a connection distinguishes them: TLS starts with 0x16, and neither HTTP/1.1 nor HTTP/2 does.
 
 use std::fmt;
 use std::fs;
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::tls::TlsAcceptor;
 
 pub const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
-/// How many connections may wait to be accepted, if the system allows as many
-/// (`net.core.somaxconn`). std's 128 are few when all clients of a member that is gone come at
-/// once: the system answers the others late, or not at all.
+/// Maximum number of connections that wait to be accepted, if the system allows that many
+/// (`net.core.somaxconn`). std's default of 128 is too small when all clients of a failed member
+/// connect at once: the system then answers the clients above the limit late, or not at all.
 const BACKLOG: i32 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,8 @@ pub enum BindAddress {
 pub struct ListenAddress {
     pub address: BindAddress,
     pub is_plain: bool,
-    /// On one port both can be had: the first byte tells them apart.
+    /// If true, connections use TLS. If `is_plain` is also true, the port accepts both kinds, and
+    /// the first byte of a connection distinguishes them. A Unix socket then accepts only TLS.
     pub is_secure: bool,
 }
 
@@ -60,19 +61,20 @@ pub struct Listener {
 pub enum TransportSecurity {
     Plain,
     Tls(Arc<TlsAcceptor>),
-    /// Its first byte decides.
+    /// The first byte of a connection shows whether it uses TLS. A connection over a Unix socket
+    /// must use TLS.
     PlainOrTls(Arc<TlsAcceptor>),
 }
 
 #[derive(Debug)]
 enum BoundSocket {
     Tcp(std::net::TcpListener),
-    /// The file is removed before the socket is closed. Afterwards another process may already
-    /// have its own socket at this path.
+    /// The file is removed before the socket is closed, because fields are dropped in this order.
+    /// After the close, another process may already have its own socket at this path.
     Unix(Arc<SocketFile>, unix::UnixListener),
 }
 
-/// Dropping it removes the file.
+/// The path of a socket. Dropping it removes the file.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
@@ -82,18 +84,56 @@ pub enum Connection {
     Unix(unix::UnixStream),
 }
 
+impl Connection {
+    /// Ends the connection if the other end does not acknowledge written data within `timeout`.
+    /// Does nothing for a Unix socket, and on systems other than Linux.
+    pub fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Connection::Tcp(stream) => set_write_timeout(SockRef::from(stream), timeout),
+            Connection::Unix(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) fn set_write_timeout(socket: SockRef<'_>, timeout: Duration) -> io::Result<()> {
+    socket.set_tcp_user_timeout(Some(timeout))
+}
+
+/// Does nothing: systems other than Linux have their own limit.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn set_write_timeout(_socket: SockRef<'_>, _timeout: Duration) -> io::Result<()> {
+    Ok(())
+}
+
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
+/// Listens on a port, even if old connections of the port are in state TIME_WAIT. See
+/// [`Listener::bind_port`] for `is_shared`.
+pub fn bind_tcp(address: SocketAddr, is_shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if is_shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 impl Listener {
     pub fn bind(at: &BindAddress) -> io::Result<Listener> {
+        Listener::bind_port(at, false)
+    }
+
+    /// Binds an address. If `is_shared` is true, other sockets that are also shared may listen on
+    /// the same port. A Unix socket is never shared. If a killed process has left a socket file at
+    /// the path, the file is removed first.
+    pub fn bind_port(at: &BindAddress, is_shared: bool) -> io::Result<Listener> {
         let socket = match at {
-            BindAddress::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address)?;
-                SockRef::from(&listener).listen(BACKLOG)?;
-                BoundSocket::Tcp(listener)
-            }
+            BindAddress::Tcp(address) => BoundSocket::Tcp(bind_tcp(*address, is_shared)?),
             BindAddress::Unix(path) => {
                 remove_stale_socket(path)?;
                 let listener = unix::UnixListener::bind(path)?;
@@ -104,7 +144,8 @@ impl Listener {
         Ok(Listener { socket, security: TransportSecurity::Plain })
     }
 
-    /// With `is_plain_too` the first byte of a connection decides.
+    /// Adds TLS. If `is_plain_too` is true, the first byte of a connection decides whether it uses
+    /// TLS.
     pub fn with_tls(self, tls: Arc<TlsAcceptor>, is_plain_too: bool) -> Listener {
         let security = if is_plain_too {
             TransportSecurity::PlainOrTls(tls)
@@ -114,7 +155,7 @@ impl Listener {
         Listener { security, ..self }
     }
 
-    /// The actual port, if port 0 was bound.
+    /// Returns the bound address. If port 0 was bound, the result has the actual port.
     pub fn listen_address(&self) -> io::Result<ListenAddress> {
         let address = match &self.socket {
             BoundSocket::Tcp(listener) => listener.local_addr().map(BindAddress::Tcp)?,
@@ -125,8 +166,8 @@ impl Listener {
         Ok(ListenAddress { address, is_plain, is_secure })
     }
 
-    /// Returns a second handle of the same socket. Both accept its connections, and it stays bound
-    /// until both are dropped.
+    /// Returns a second handle of the same socket. Both handles accept connections, and the socket
+    /// stays bound until both are dropped.
     pub fn try_clone(&self) -> io::Result<Listener> {
         let socket = match &self.socket {
             BoundSocket::Tcp(listener) => BoundSocket::Tcp(listener.try_clone()?),
@@ -137,7 +178,7 @@ impl Listener {
         Ok(Listener { socket, security: self.security.clone() })
     }
 
-    /// Must be called on a runtime.
+    /// Registers the socket with the current runtime. Must be called on a runtime.
     pub fn into_async(self) -> io::Result<AsyncListener> {
         let socket = match self.socket {
             BoundSocket::Tcp(listener) => {
@@ -154,7 +195,7 @@ impl Listener {
 }
 
 impl From<std::net::TcpListener> for Listener {
-    /// Without TLS.
+    /// Returns a listener without TLS.
     fn from(listener: std::net::TcpListener) -> Listener {
         Listener { socket: BoundSocket::Tcp(listener), security: TransportSecurity::Plain }
     }
@@ -176,8 +217,9 @@ enum AsyncSocket {
 }
 
 impl AsyncListener {
-    /// Waits until there is a connection, `what` by its name in the log. Too many files may be
-    /// open, or the other side may have gone: the next one may do.
+    /// Waits for the next connection and accepts it. `what` names the connection in the log. After
+    /// an error it waits for [`ACCEPT_RETRY_DELAY`] and tries again: too many files may be open, or
+    /// the client may have left. Only the first error of a call is logged.
     pub async fn accept(&self, what: &str) -> (Connection, TransportSecurity) {
         let mut has_failed = false;
         loop {
@@ -194,7 +236,7 @@ impl AsyncListener {
         }
     }
 
-    /// Reads no bytes: the handshake is for another task.
+    /// Accepts a connection, and reads nothing from it. The handshake thread does the handshake.
     async fn try_accept(&self) -> io::Result<(Connection, TransportSecurity)> {
         let connection = match &self.socket {
             AsyncSocket::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),
@@ -206,8 +248,8 @@ impl AsyncListener {
     }
 }
 
-/// Removes the socket of a process that was killed. A socket at which a process answers stays, and
-/// so does what is no socket.
+/// Removes the socket of a process that was killed. Keeps a socket on which a process listens, and
+/// a file that is not a socket.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     match unix::UnixStream::connect(path) {
@@ -220,7 +262,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // No process listens behind it any more; if it stays, the next one removes it.
+        // An error is ignored. If the file stays, the next process that binds this path removes it.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -237,13 +279,25 @@ mod tests {
         let BindAddress::Tcp(address) = listener.listen_address().unwrap().address else {
             unreachable!("it is bound to a port");
         };
-        // Beyond the bound, the system answers no client before one is accepted, and none is.
+        // If the backlog were full, the system would answer no further client before a connection
+        // is accepted. This test accepts none.
         let connect = |_| {
             let patience = Duration::from_secs(30);
             std::net::TcpStream::connect_timeout(&address, patience).unwrap()
         };
         let clients: Vec<_> = (0..allowed.min(500)).map(connect).collect();
         drop(clients);
+    }
+
+    #[test]
+    fn a_port_has_one_owner_unless_it_is_shared() {
+        let any = BindAddress::Tcp(([127, 0, 0, 1], 0).into());
+        for is_shared in [false, true] {
+            let first = Listener::bind_port(&any, is_shared).unwrap();
+            let at = first.listen_address().unwrap().address;
+            assert_eq!(Listener::bind_port(&at, is_shared).is_ok(), is_shared);
+            assert_eq!(Listener::bind(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
+        }
     }
 
     #[test]

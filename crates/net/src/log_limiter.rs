@@ -1,11 +1,12 @@
-//! A line of the log that a client can cause: some of them a second, and the number of the others.
+//! Limits the log lines that clients can cause. A limiter admits 100 lines per second for all its
+//! clients together, and counts the lines that it omits.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A mistake in a client's configuration is seen whole; a flood is a line each hundredth of a
-/// second, at most.
+/// Maximum number of lines in a window. The errors of one misconfigured client are all logged,
+/// while a flood causes on average at most one line per 10 ms.
 const LINES_PER_WINDOW_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -29,7 +30,8 @@ impl Default for LogLimiter {
 }
 
 impl LogLimiter {
-    /// The number of lines that were left out since the last one, or `None` if this one is.
+    /// Returns `None` if this line must be omitted. Otherwise returns the number of lines that were
+    /// omitted since the last logged line.
     pub fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }

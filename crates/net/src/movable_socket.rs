@@ -1,7 +1,7 @@
-//! A socket that can go from one runtime to another with the TLS session around it.
+//! A socket that can move from one runtime to another, with the TLS connection around it.
 //!
-//! A socket of tokio belongs to the runtime on which it was made. Between two runtimes it is a
-//! plain one, and must not be polled.
+//! A socket of tokio belongs to the runtime on which it was created. Between two runtimes it is
+//! detached: a plain socket of the system, which must not be polled.
 
 use std::io;
 use std::mem;
@@ -20,12 +20,12 @@ pub struct MovableSocket(SocketState);
 enum SocketState {
     Tcp(TcpStream),
     Unix(UnixStream),
-    /// `None` only if the system would not give it back.
+    /// A detached socket. `None` only if the system failed to detach it or to attach it again.
     Detached(Option<Connection>),
 }
 
 impl MovableSocket {
-    /// Must be called on a runtime.
+    /// Attaches a connection to the current runtime. Must be called on a runtime.
     pub fn from_connection(connection: Connection) -> io::Result<MovableSocket> {
         Ok(MovableSocket(match connection {
             Connection::Tcp(connection) => SocketState::Tcp(TcpStream::from_std(connection)?),
@@ -47,7 +47,8 @@ impl MovableSocket {
         }
     }
 
-    /// The first byte of a port's connection, which stays to be read.
+    /// Waits for the first byte of a TCP connection and returns it. The next read returns the byte
+    /// again. Fails if the connection has ended, or if the socket is not an attached TCP socket.
     pub(crate) async fn peek(&self) -> io::Result<u8> {
         let SocketState::Tcp(stream) = &self.0 else { return Err(detached()) };
         let mut first = [0];
@@ -57,7 +58,7 @@ impl MovableSocket {
         }
     }
 
-    /// Must be called on the runtime to which it shall belong.
+    /// Attaches a detached socket to the current runtime. Must be called on that runtime.
     pub fn attach(&mut self) -> io::Result<()> {
         if let SocketState::Detached(connection) = &mut self.0 {
             let connection = connection.take().ok_or(io::ErrorKind::NotConnected)?;

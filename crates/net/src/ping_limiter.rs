@@ -1,15 +1,26 @@
-//! Closes the connection of a client that pings too often (gRPC's keepalive enforcement), floods it
-//! with frames that ask for nothing, or does not finish what it has begun to say.
+//! Closes connections of misbehaving clients: clients that ping too often, flood the server with
+//! frames that request nothing, or do not complete the preface or a frame in time.
 //!
-//! h2 answers pings itself and does not report them, so both directions are scanned here. A ping
-//! sooner than `--grpc-keepalive-min-time` after the last is a strike, an answer resets them, and
-//! the third sends `GOAWAY` with `too_many_pings`. That must not fall into the middle of a frame:
-//! h2 may write up to the end of its last one. [Empty frames](EMPTY_FRAMES_MAX) end likewise.
+//! h2 answers pings itself and does not report them, so this wrapper scans the bytes in both
+//! directions.
 //!
-//! The scan also counts new streams and resets: many at once are read in [turns](BulkTurns) of the
-//! thread, and so is what comes first on a connection. Which streams are open is not followed: etcd
-//! allows a ping in two hours on a connection without streams, and here the pause is the same with
-//! and without (`docs/clearlane-and-etcd.md`).
+//! * *Pings* (gRPC's keepalive enforcement). A ping that follows the previous one sooner than
+//!   `--grpc-keepalive-min-time` is a strike. Each part of a response that the server sends resets
+//!   the strikes. The third strike sends `GOAWAY` with `too_many_pings`.
+//! * *[Empty frames](EMPTY_FRAMES_MAX)* end a connection in the same way.
+//! * *Incomplete heads* (the preface, a frame or a list of headers) end a connection after a
+//!   timeout, without `GOAWAY`.
+//!
+//! `GOAWAY` must not be written into the middle of a frame. So h2 may first write the rest of its
+//! current frame.
+//!
+//! The scan also counts new streams and resets. After many of these, the connection is read in
+//! [turns](BulkTurns) of the network thread. The first reads of a connection are also made in
+//! turns.
+//!
+//! The scan does not track which streams are open. On a connection without streams etcd allows one
+//! ping in two hours; here the interval is the same with and without streams
+//! (`docs/clearlane-and-etcd.md`).
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -25,33 +36,38 @@ use crate::frame_scanner::{RST_STREAM, SETTINGS};
 use crate::head_timer::HeadTimer;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// grpc-go's `maxPingStrikes`.
+/// Maximum number of strikes that are allowed. It equals grpc-go's `maxPingStrikes`.
 const PING_STRIKES_MAX: u32 = 2;
-/// How a connection ends in HTTP/2: a frame of kind 7, of no stream; up to stream 2^31-1;
-/// ENHANCE_YOUR_CALM; why.
+/// The GOAWAY frame that ends a connection: a frame of type 7 on stream 0, with last stream 2^31-1,
+/// error code ENHANCE_YOUR_CALM, and the reason as text.
 const GOAWAY_PINGS: &[u8] = b"\0\0\x16\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_pings";
 const GOAWAY_FRAMES: &[u8] =
     b"\0\0\x1d\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_empty_frames";
-/// Between two answers: settings, priorities, and pieces of a request without a byte. A client has
-/// few reasons for any of them; each costs the server more than the client.
+/// Maximum number of empty frames between two HEADERS or DATA frames of the server. Empty frames
+/// are SETTINGS frames, PRIORITY frames, and DATA frames that have no bytes and do not end a
+/// stream. A client has little reason to send them, and each costs the server more than the client.
 const EMPTY_FRAMES_MAX: u32 = 1000;
 
-/// How much the connection's task reads before the tasks of its streams run. h2 keeps what they
-/// have not read yet, and ends a connection on which that is too many small frames.
+/// After this number of bytes the connection's task stops reading until the tasks of its streams
+/// have run. h2 keeps the bytes that those tasks have not read, and ends a connection with too many
+/// small unread frames.
 const READ_BYTES_PER_POLL: usize = 64 << 10;
-/// Reads of a new connection that take a turn each: the preface, the settings, and the first
-/// request. Each costs some ten microseconds, and thousands of clients may come at once.
+/// Number of reads of a new connection that take one turn each: the preface, the settings and the
+/// first request. Each read costs about ten microseconds, and thousands of clients may connect at
+/// once.
 const FIRST_READS: u8 = 3;
-/// New streams between two turns of the thread: each takes some ten microseconds.
+/// After this number of new streams and resets, the next read waits for a turn. Each stream costs
+/// about ten microseconds.
 const STREAMS_PER_TURN: usize = 32;
-/// What is read in the turn after a read with more new streams than that: about as many.
+/// Maximum number of bytes of each read after [`STREAMS_PER_TURN`] was reached, until there is
+/// nothing left to read. 2 KiB start about [`STREAMS_PER_TURN`] streams.
 const MANY_STREAMS_READ_BYTES: usize = 2 << 10;
 
 #[derive(Debug)]
 pub struct PingLimiter<C> {
     connection: C,
     min_interval: Duration,
-    /// What is left of the preface; `None` if this is not HTTP/2.
+    /// The rest of the preface that is still expected; `None` if this is not HTTP/2.
     preface: Option<&'static [u8]>,
     incoming: FrameScanner,
     outgoing: FrameScanner,
@@ -60,29 +76,30 @@ pub struct PingLimiter<C> {
     empty_frames: u32,
     head_timer: HeadTimer,
     state: LimiterState,
-    /// `Some` while only the writer can go on.
+    /// The waker of the reading task; `Some` while GOAWAY waits to be written.
     reader_waker: Option<Waker>,
     bytes_since_pending: usize,
     streams_since_pending: usize,
     first_reads_left: u8,
-    /// From a turn on until nothing is left to be read: each read is a small one.
+    /// If true, each read has at most [`MANY_STREAMS_READ_BYTES`].
     reads_few: bool,
     turns: BulkTurns,
-    /// Nothing is read before it comes.
+    /// A requested turn. Nothing is read before it is granted.
     next_turn: Option<BulkTurn>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimiterState {
     Open,
-    /// The frame, and the number of its bytes that are written.
+    /// The frame, and the number of its bytes that have been written.
     SendingGoAway(&'static [u8], usize),
     Closed,
 }
 
 impl<C> PingLimiter<C> {
-    /// An interval of zero does not limit pings. Within `head_timeout` the preface and the first
-    /// frame of HTTP/2 must have come, and from each frame's first byte on its last, but for data.
+    /// If `min_interval` is zero, pings are not limited. Within `head_timeout`, the preface and the
+    /// first frame of HTTP/2 must arrive, and later the rest of each frame that has started, except
+    /// data.
     pub fn new(
         connection: C,
         min_interval: Duration,
@@ -143,7 +160,9 @@ impl<C> PingLimiter<C> {
         }
     }
 
-    /// What must be complete in a limited time. HTTP/1.1 has hyper's own limit.
+    /// Returns true while the client must complete the preface, the first frame, a list of headers
+    /// or another frame except DATA in a limited time. Returns false for HTTP/1.1, where hyper has
+    /// its own limit.
     fn is_head_incomplete(&self) -> bool {
         self.preface.is_some_and(|rest| !rest.is_empty() || self.incoming.is_head_incomplete())
     }
@@ -173,7 +192,8 @@ impl<C> PingLimiter<C> {
 }
 
 impl<C: AsyncWrite + Unpin> PingLimiter<C> {
-    /// Writes the GOAWAY frame once h2's last frame is complete.
+    /// Writes the GOAWAY frame once h2's current frame is complete. Then fails with
+    /// `ConnectionAborted`.
     fn poll_goaway(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let LimiterState::SendingGoAway(goaway, written) = self.state {
             if self.outgoing.bytes_to_frame_end() > 0 {
@@ -184,7 +204,8 @@ impl<C: AsyncWrite + Unpin> PingLimiter<C> {
             self.state = LimiterState::SendingGoAway(goaway, written + length);
             if length == 0 || length == rest.len() {
                 self.state = LimiterState::Closed;
-                // What has been written goes out first; whether it did need not be reported.
+                // The shutdown still sends the written bytes. If it fails, the connection ends
+                // anyway.
                 let _ = Pin::new(&mut self.connection).poll_shutdown(context);
             }
         }
@@ -197,7 +218,8 @@ impl<C: AsyncWrite + Unpin> PingLimiter<C> {
 }
 
 impl<C: AsyncRead + Unpin> PingLimiter<C> {
-    /// Reads what may be read before other tasks of the thread run.
+    /// Reads bytes into `buffer`. Returns `Pending` if nothing has arrived or if other tasks of the
+    /// thread must run first. Fails with `TimedOut` if the client has not completed a head in time.
     fn poll_read_slice(
         &mut self,
         context: &mut Context<'_>,
@@ -363,7 +385,8 @@ mod tests {
         let mut limiter = open_limiter();
         let ping = frame(PING, 0, 8);
         for _ in 0..3 {
-            // An answer to a ping of ours is none.
+            // A PING frame with ACK is the answer to a ping of the server, and must not be a
+            // strike.
             limiter.on_read(&frame(PING, ACK, 8));
             limiter.on_read(&ping);
         }
@@ -401,7 +424,8 @@ mod tests {
         assert_eq!(limiter.state, LimiterState::SendingGoAway(GOAWAY_FRAMES, 0));
     }
 
-    /// A client that has sent so much, and then nothing.
+    /// Sends the bytes `sent` as a client, and then nothing. Returns true if the server's read
+    /// fails with `TimedOut`.
     fn ends_in_time(sent: &[u8]) -> bool {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(async {
@@ -443,7 +467,8 @@ mod tests {
         assert_eq!(limiter.state, LimiterState::Open);
     }
 
-    /// Another task runs after each batch of them.
+    /// A client starts many streams at once. After the first 8 KiB, each read must have at most
+    /// `MANY_STREAMS_READ_BYTES`.
     #[test]
     fn many_new_streams_are_read_in_turns() {
         let runtime = runtime();
@@ -466,7 +491,7 @@ mod tests {
         });
     }
 
-    /// Between two of them the thread looks at its sockets.
+    /// The thread must check its sockets after at most two reads of new connections.
     #[test]
     fn new_connections_are_read_in_turns() {
         let runtime = runtime();
@@ -492,7 +517,7 @@ mod tests {
             }
             let (mut before, mut largest) = (0, 0);
             while reads.get() < 100 * usize::from(FIRST_READS) {
-                // It goes on behind the next look at the sockets.
+                // The test continues after the next check of the sockets.
                 tokio::task::yield_now().await;
                 largest = largest.max(reads.get() - before);
                 before = reads.get();

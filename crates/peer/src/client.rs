@@ -1,4 +1,4 @@
-//! Questions to other members.
+//! Requests to other members.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,10 +9,10 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::peerpb::PromoteRequest;
 use clearlane_proto::peerpb::peer_client::PeerClient;
-use clearlane_server::RequestError;
-use clearlane_server::apply::RequestRejection;
-use clearlane_server::corruption::MemberHash;
-use clearlane_server::membership::{Member, MembershipRejection};
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::RequestRejection;
+use clearlane_replica::membership::{Member, MembershipRejection};
+use clearlane_server::observe::corruption::MemberHash;
 use clearlane_server::threads::{PeerClients, PeerFuture, PeerTraffic};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -21,11 +21,13 @@ use super::headers::PeerHeaders;
 use super::peer_table::PeerTable;
 use super::{MESSAGE_BYTES_MAX, PeerContext, hash_kv};
 
-/// Uses the urgent connections: questions are short.
+/// Calls other members over the urgent connections, because the requests are short. A call fails
+/// with [`RequestError::NoLeader`] if this member has no urgent connection to the called member, or
+/// if a test has cut the network to it.
 #[derive(Debug)]
 pub(super) struct GrpcPeerClients {
     table: Arc<PeerTable>,
-    /// Without the member that is called.
+    /// The headers of each call. `request` fills in the receiver, which is 0 here.
     headers: PeerHeaders,
 }
 
@@ -34,7 +36,7 @@ impl GrpcPeerClients {
         GrpcPeerClients { table: Arc::clone(&context.table), headers: context.headers(0) }
     }
 
-    /// A client of that member, and a request with the headers of this one.
+    /// Returns a client for the member `to`, and a request with this member's headers.
     fn request<T>(
         &self,
         to: u64,
@@ -44,12 +46,13 @@ impl GrpcPeerClients {
         let channel = link.and_then(|link| link.channel()).ok_or(RequestError::NoLeader)?;
         let mut request = Request::new(question);
         PeerHeaders { to, ..self.headers.clone() }.write(request.metadata_mut());
-        // Many keys may hang on a lease.
+        // A response to `time_to_live` may contain all keys of a lease, so it may be large.
         Ok((PeerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX), request))
     }
 }
 
-/// Members read the error from the text.
+/// Returns the error that another member has reported with this status. The message of the status
+/// identifies the error. An unknown message becomes [`RequestError::NoLeader`].
 pub(super) fn error_from_status(status: Status) -> RequestError {
     let known = [
         RequestError::NotLeader,

@@ -1,9 +1,11 @@
-//! Hashes, from member to member: what [`corruption`](clearlane_server::corruption) compares.
+//! Requests for hashes between members. The module
+//! [`corruption`](clearlane_server::observe::corruption) compares the hashes.
 //!
-//! A member answers from a thread of its own, one question at a time, so that peers cannot keep
-//! more than one thread busy with this, and no message of raft waits behind it.
+//! A member computes one hash at a time for other members, on a blocking thread. So the other
+//! members cannot occupy more than one thread with hashes, and no raft message waits for a hash.
 //!
-//! A member that [has not begun to serve](fetch_from_peers) has no links yet, and connects.
+//! A member that [does not serve yet](fetch_from_peers) has no peer table, so it opens a separate
+//! connection for each request.
 
 use std::io;
 use std::sync::Arc;
@@ -13,10 +15,11 @@ use clearlane_mvcc::HashKv;
 use clearlane_net::tls::Dialer;
 use clearlane_proto::etcdserverpb::{HashKvRequest, HashKvResponse};
 use clearlane_proto::peerpb::peer_client::PeerClient;
-use clearlane_server::checksums;
-use clearlane_server::corruption::{MemberHash, PeerHash};
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
+use clearlane_server::observe::checksums;
+use clearlane_server::observe::corruption::{MemberHash, PeerHash};
 use clearlane_server::threads::ServerThreads;
-use clearlane_server::{RequestError, Server};
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -34,7 +37,8 @@ pub(super) async fn handle_hash_kv(
     let turn = Arc::clone(turn).acquire_owned().await;
     let store = member.threads().store();
     let work = tokio::task::spawn_blocking(move || {
-        // Given back when the work is done, also if no request waits for it any more.
+        // The permit is held until the hash is computed, even if the caller cancels the request
+        // earlier.
         let _turn = turn;
         checksums::hash_kv(&*store, revision)
     });
@@ -51,8 +55,11 @@ pub(super) fn member_hash(response: &HashKvResponse) -> MemberHash {
     MemberHash { hash_kv: HashKv { hash, compact_revision, hash_revision }, revision }
 }
 
-/// Asks all other members for their hash at a revision, on behalf of one that has no links yet. A
-/// member that does not answer in this time has not answered.
+/// Requests the hash at `revision` from all other members. This function is for a member that does
+/// not serve yet, and therefore has no peer table. If another member does not respond within
+/// `patience`, the result for that member is [`RequestError::TimedOut`]. Fails if the runtime for
+/// the requests cannot be created, or if the thread for the requests panics. Panics if that thread
+/// cannot be started.
 pub fn fetch_from_peers(
     node: &ServerThreads,
     (peer_urls, outgoing): (&[String], &Dialer),
@@ -72,7 +79,9 @@ pub fn fetch_from_peers(
     run_on_thread(|| join_all(asked))
 }
 
-/// Uses the first address that can be reached.
+/// Tries the addresses of a member in their order, and returns the first hash. If no address
+/// returns a hash, fails with the error of the last call, or with [`RequestError::NoLeader`] if no
+/// connection could be made.
 async fn fetch_from(
     urls: &[String],
     headers: &PeerHeaders,

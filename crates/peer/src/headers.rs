@@ -1,18 +1,18 @@
-//! The calling and the called member: what each call between members carries in its metadata, and
-//! what is checked.
+//! The metadata of calls between members, and its checks. Only the call `members` has no such
+//! metadata.
 //!
 //! ```text
-//!   clearlane-cluster: cdf818194e3a8c32      both must be of this cluster
-//!   clearlane-from: 8e9e05c52164694d         must not have been removed
-//!   clearlane-to: 91bc3c398fb3c146           must be this member
-//!   clearlane-protocol: 1                    must be one that is spoken here
-//!   clearlane-peer-urls: http://10.0.0.1:2380
+//!   clearlane-cluster: cdf818194e3a8c32      the cluster; must be this member's cluster
+//!   clearlane-from: 8e9e05c52164694d         the caller; must not have been removed
+//!   clearlane-to: 91bc3c398fb3c146           the receiver; must be this member
+//!   clearlane-protocol: 1                    the version; PROTOCOL_MIN to PROTOCOL_MAX
+//!   clearlane-peer-urls: http://10.0.0.1:2380   the caller's peer URLs
 //! ```
 //!
-//! Addresses are given to another host after a while: without these checks a member of one cluster
-//! would put its entries into another's log.
+//! An address may be assigned to another host later. Without these checks, a member of one cluster
+//! could then put its entries into the log of another cluster.
 
-use clearlane_server::RequestError;
+use clearlane_replica::RequestError;
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 use tonic::{Code, Status};
 
@@ -26,7 +26,7 @@ pub struct PeerHeaders {
     pub cluster: u64,
     pub from: u64,
     pub to: u64,
-    /// Of the member that calls.
+    /// The peer URLs of the calling member.
     pub peer_urls: Vec<String>,
 }
 
@@ -40,8 +40,9 @@ impl PeerHeaders {
             ("clearlane-peer-urls", self.peer_urls.join(",")),
         ];
         for (key, text) in texts {
-            // An address has no control characters: it was checked when it was given. The path of a
-            // socket may be more than ASCII.
+            // The conversion fails only if the text has control characters. Peer URLs have none:
+            // this was checked when they were configured. The path of a socket may contain bytes
+            // that are not ASCII, so the value is made from bytes.
             if let Ok(text) = AsciiMetadataValue::try_from(text.into_bytes()) {
                 metadata.insert(key, text);
             }
@@ -53,13 +54,16 @@ impl PeerHeaders {
             let value = metadata.get(key);
             let value = value.and_then(|value| str::from_utf8(value.as_encoded_bytes()).ok());
             value.ok_or_else(|| {
-                Status::failed_precondition(format!("no {key} in the call: is this a member?"))
+                Status::failed_precondition(format!(
+                    "the call has no {key}: is the caller a member?"
+                ))
             })
         };
         let id = |key| {
             let text = text(key)?;
-            u64::from_str_radix(text, 16)
-                .map_err(|_| Status::failed_precondition(format!("{key} is {text}: no id")))
+            u64::from_str_radix(text, 16).map_err(|_| {
+                Status::failed_precondition(format!("{key} is {text:?}, which is not an ID"))
+            })
         };
         let protocol: u32 = text("clearlane-protocol")?.parse().unwrap_or_default();
         check_protocol(protocol, protocol)?;
@@ -72,7 +76,7 @@ impl PeerHeaders {
         })
     }
 
-    /// Fails if the call is for another cluster or member.
+    /// Fails if the caller belongs to another cluster, or if the call is for another member.
     pub fn check(&self, cluster: u64, member: u64) -> Result<(), Status> {
         if self.cluster != cluster {
             let (theirs, from) = (self.cluster, self.from);
@@ -84,24 +88,27 @@ impl PeerHeaders {
         if self.to != member {
             let to = self.to;
             return Err(Status::failed_precondition(format!(
-                "member {to:x} is called, and this is {member:x}"
+                "the call is for member {to:x}, but this is member {member:x}"
             )));
         }
         Ok(())
     }
 }
 
-/// Fails if the other side knows no protocol that is known here.
+/// Fails if the two members have no protocol version in common. The other member supports the
+/// versions `min` to `max`.
 pub fn check_protocol(min: u32, max: u32) -> Result<(), Status> {
     if max.min(PROTOCOL_MAX) < min.max(PROTOCOL_MIN) {
         return Err(Status::failed_precondition(format!(
-            "no common protocol: there it is {min} to {max}, here {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+            "no common protocol: the other member knows {min} to {max}, this member \
+             {PROTOCOL_MIN} to {PROTOCOL_MAX}"
         )));
     }
     Ok(())
 }
 
-/// Other members read the error from the text.
+/// Returns the status that reports an error to another member. The other member identifies the
+/// error by the message of the status.
 pub(crate) fn status_of(error: RequestError) -> Status {
     Status::unknown(error.to_string())
 }
@@ -129,25 +136,25 @@ mod tests {
         badge().write(&mut metadata);
         assert_eq!(PeerHeaders::read(&metadata).unwrap(), badge());
         metadata.insert("clearlane-protocol", "9".parse().unwrap());
-        let told = PeerHeaders::read(&metadata).unwrap_err();
-        assert!(told.message().contains("no common protocol"), "{told}");
+        let error = PeerHeaders::read(&metadata).unwrap_err();
+        assert!(error.message().contains("no common protocol"), "{error}");
         let socket =
             PeerHeaders { peer_urls: vec!["unix:///tmp/é/100%/socket".to_owned()], ..badge() };
         let mut metadata = MetadataMap::new();
         socket.write(&mut metadata);
         assert_eq!(PeerHeaders::read(&metadata).unwrap(), socket);
-        let told = PeerHeaders::read(&MetadataMap::new()).unwrap_err();
-        assert_eq!(told.code(), Code::FailedPrecondition);
+        let error = PeerHeaders::read(&MetadataMap::new()).unwrap_err();
+        assert_eq!(error.code(), Code::FailedPrecondition);
     }
 
     #[test]
     fn strangers_are_told_why() {
         badge().check(0xc, u64::MAX).unwrap();
-        let told = badge().check(0xd, u64::MAX).unwrap_err();
+        let error = badge().check(0xd, u64::MAX).unwrap_err();
         let words = "member 1 is of cluster c, and member ffffffffffffffff of cluster d";
-        assert!(told.message().contains(words), "{told}");
+        assert!(error.message().contains(words), "{error}");
         assert!(badge().check(0xc, 2).is_err());
-        assert!(is_removed_status(&removed_status()) && !is_removed_status(&told));
+        assert!(is_removed_status(&removed_status()) && !is_removed_status(&error));
     }
 
     #[test]

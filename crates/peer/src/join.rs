@@ -1,4 +1,4 @@
-//! The calls of a member without data to other members, before its threads run.
+//! Calls that a member without data makes to other members before its own threads run.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use super::remote_peer::{connect, run_on_thread};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends the request to all addresses at once. Returns the result of each, in their order.
+/// Sends the request to all addresses at once, and waits up to 3 s for each response. Returns the
+/// results in the order of the addresses.
 pub async fn ask_all(
     urls: &[String],
     outgoing: &Dialer,
@@ -21,7 +22,7 @@ pub async fn ask_all(
 ) -> Vec<Result<MembersReply, String>> {
     let calls = urls.iter().map(async |url| {
         let reply = timeout(REQUEST_TIMEOUT, ask(url, outgoing, request.clone())).await;
-        reply.unwrap_or_else(|_| Err(format!("{url}: no answer")))
+        reply.unwrap_or_else(|_| Err(format!("{url}: no response")))
     });
     join_all(calls).await
 }
@@ -36,7 +37,8 @@ async fn ask(
     reply.map(|reply| reply.into_inner()).map_err(|status| format!("{url}: {}", status.message()))
 }
 
-/// Runs a future to its end on its own thread, for callers that may have a runtime on theirs.
+/// Runs a future to completion on a separate thread, because the caller's thread may already run a
+/// runtime, and cannot run a second one.
 pub fn block_on<F: Future<Output: Send>>(work: impl FnOnce() -> F + Send) -> io::Result<F::Output> {
     run_on_thread(work)
 }

@@ -1,14 +1,17 @@
-//! Which links there are: one to each member, made and closed as members come and go.
+//! The table of peers: one entry for each other member. Entries are created and closed as members
+//! are added and removed. If the peer URLs of a member change, a new entry replaces the old entry
+//! of this member.
 //!
-//! A member that is behind may be called by one that it does not know yet, and must answer it to
-//! catch up. So a few unknown members of the cluster are kept, until the table of members has them
-//! or shows that they were removed.
+//! A member that lags may be called by a member that it does not know yet. To catch up, the lagging
+//! member must respond to the unknown one. So the table also keeps up to 16 unknown members. It
+//! drops an unknown member when the lagging member has applied the change that added or removed the
+//! unknown member.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use clearlane_server::membership::Members;
+use clearlane_replica::membership::Members;
 use clearlane_server::threads::PeerTraffic;
 use tokio::sync::mpsc::Receiver;
 
@@ -18,10 +21,10 @@ use super::stream;
 
 pub(super) const UNKNOWN_MEMBERS_MAX: usize = 16;
 
-/// Id and peer URLs.
+/// The ID and the peer URLs of an unknown member.
 pub(super) type UnknownMember = (u64, Vec<String>);
 
-/// Read by the threads that send.
+/// The table of peers. Threads that send messages read the table without a lock.
 #[derive(Debug, Default)]
 pub(super) struct PeerTable {
     peers: ArcSwap<BTreeMap<u64, Arc<Peer>>>,
@@ -48,7 +51,9 @@ impl PeerTableUpdater {
         PeerTableUpdater { context: context.clone(), unknown_members: BTreeMap::new() }
     }
 
-    /// Returns when the member has ended.
+    /// Updates the table when the members change, and when an unknown member has called. Does not
+    /// return while this member exists, and this future keeps it: the runtime's shutdown drops the
+    /// future.
     pub(super) async fn run(mut self, mut learned: Receiver<UnknownMember>) {
         let mut members = self.context.threads.watch_members();
         loop {

@@ -1,27 +1,33 @@
-//! What a member publishes of itself through the log, and what the leader publishes for all.
+//! Publishes the name of each member, its client URLs, and the version of the cluster through the
+//! log.
 //!
-//! Each member writes its name and its clients' addresses into the table of members; then the
-//! leader writes a version, if the cluster has none. In a new cluster of one these are entries 3
-//! and 4, where etcd's tools expect them.
+//! Each member writes its name and its client URLs into the table of members. Then the leader
+//! writes the cluster's version, if the cluster has none. In a new cluster of one member these two
+//! log entries have the indexes 3 and 4, where etcd's tools expect them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clearlane_replica::membership;
+use clearlane_server::Server;
 use clearlane_server::threads::PeerTraffic;
-use clearlane_server::{Server, membership};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::peer_table::PeerTable;
 
-/// Bounded because a proposal that is forwarded to a leader that goes is lost.
+/// Time limit of one attempt. A proposal is lost if it is forwarded to a leader that then fails.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Also between checks whether this member leads.
+/// Pause after an attempt that failed before its time limit. It is also the pause between two
+/// checks of whether this member leads, while the cluster has no version.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Before the first warning, and between two.
+/// Time before the first warning that this member is not published yet, and between two such
+/// warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Publishes name and version, then keeps the version up to date.
+/// Publishes the member's name and its client URLs, and then sets `published` to true. After that,
+/// sets the cluster's version whenever the cluster has none and this member leads. Does not return
+/// while the member exists, and this future keeps it: the runtime's shutdown drops the future.
 pub(super) async fn publish(
     member: Server,
     name: String,
@@ -37,7 +43,8 @@ pub(super) async fn publish(
         }
         match timeout(ATTEMPT_TIMEOUT, member.publish(&name, &client_urls)).await {
             Ok(Ok(())) => break,
-            // No leader, or too much is under way.
+            // For example, too many requests are in progress. Without a leader the attempt waits
+            // until its time limit.
             Ok(Err(_)) => sleep(RETRY_DELAY).await,
             Err(_) => {}
         }
@@ -48,7 +55,8 @@ pub(super) async fn publish(
     loop {
         let version = members.borrow_and_update().version().map(Arc::<str>::from);
         if version.is_some() {
-            // A copy of another member's store, or a restart, brings it along.
+            // The cluster has a version, and restarts and raft snapshots keep it. So there is
+            // nothing to do before the members change.
             if members.changed().await.is_err() {
                 return;
             }
@@ -62,8 +70,9 @@ pub(super) async fn publish(
     }
 }
 
-/// Logs why this member may not be able to publish itself. A member that knows a wrong address of
-/// this one can be reached by it, but never sends anything.
+/// Logs why this member may be unable to publish itself. Another process may answer at this
+/// member's peer URLs as if it were this member. Then this member can connect to the other members,
+/// but their messages go to that process. So the log line lists the other members as silent.
 fn warn_of_silence(member: &Server, table: &PeerTable) {
     let ids = |is_wanted: fn(&PeerTraffic) -> bool| -> Vec<String> {
         let wanted = table.traffic().into_iter().filter(is_wanted);

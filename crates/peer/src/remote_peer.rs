@@ -1,5 +1,6 @@
-//! One other member: the queues to it, and what is known of the way there.
+//! One other member: the queues of messages to it, and the state of the connection to it.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,17 +9,21 @@ use std::time::{Duration, Instant};
 
 use clearlane_net::CONNECTION_WINDOW_BYTES;
 use clearlane_net::tls::Dialer;
+use clearlane_proto::peerpb::Echo;
 use clearlane_raft::Message;
 use clearlane_server::threads::{DurationHistogram, PeerTraffic};
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use super::CONNECTION_TIMEOUT;
 
-/// A heartbeat has 50 bytes.
+/// Maximum number of bytes in the urgent queue. A heartbeat counts as 64 bytes. An empty queue,
+/// urgent or bulk, takes even a message that is longer than the queue's limit.
 const URGENT_BYTES_MAX: u64 = 1 << 20;
 const BULK_QUEUE_BYTES_MAX: u64 = 64 << 20;
 
@@ -28,15 +33,20 @@ pub(super) struct Peer {
     pub(super) urls: Vec<String>,
     pub(super) urgent: StreamQueue,
     pub(super) bulk: StreamQueue,
-    /// `Some` while the urgent stream is connected.
+    /// The connection of the urgent stream. `None` while that stream is not connected.
     connection: Mutex<Option<ActiveConnection>>,
     pub(super) round_trips: Arc<DurationHistogram>,
     pub(super) received_bytes: AtomicU64,
     disconnects: AtomicU64,
     pub(super) snapshots_sent: AtomicU64,
     pub(super) is_cut: AtomicBool,
+    way_back: watch::Sender<Option<WayBack>>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
+
+/// The sending end of a stream that the peer has opened. It carries messages to the peer while no
+/// connection to the peer can be made.
+pub(super) type WayBack = Sender<Result<Echo, Status>>;
 
 #[derive(Debug)]
 struct ActiveConnection {
@@ -45,46 +55,90 @@ struct ActiveConnection {
 }
 
 impl Peer {
-    /// Returns the ends of its queues, too: urgent and bulk.
+    /// Creates a peer. Also returns the receiving ends of its queues: urgent and bulk.
     pub(super) fn new(
         id: u64,
         urls: Vec<String>,
     ) -> (Peer, UnboundedReceiver<Message>, UnboundedReceiver<Message>) {
         let (urgent, urgent_end) = StreamQueue::new(URGENT_BYTES_MAX);
-        let (long, long_end) = StreamQueue::new(BULK_QUEUE_BYTES_MAX);
+        let (bulk, bulk_end) = StreamQueue::new(BULK_QUEUE_BYTES_MAX);
         let link = Peer {
             id,
             urls,
             urgent,
-            bulk: long,
+            bulk,
             connection: Mutex::default(),
-            // As in etcd: from 0.1 ms to 3.3 s.
+            // The same buckets as etcd's: from 0.1 ms to 3.3 s.
             round_trips: Arc::new(DurationHistogram::new(Duration::from_micros(100), 16)),
             received_bytes: AtomicU64::new(0),
             disconnects: AtomicU64::new(0),
             snapshots_sent: AtomicU64::new(0),
             is_cut: AtomicBool::new(false),
+            way_back: watch::Sender::new(None),
             tasks: Mutex::default(),
         };
-        (link, urgent_end, long_end)
+        (link, urgent_end, bulk_end)
+    }
+
+    /// Uses a stream, which the peer has opened, as the way back. If `is_new` is true, the stream
+    /// replaces an older one, because the connection of the older stream may be broken. Otherwise
+    /// the stream is used only if there is no open way back.
+    pub(super) fn set_way_back(&self, stream: &WayBack, is_new: bool) {
+        self.way_back.send_if_modified(|way_back| {
+            let is_needed = is_new || way_back.as_ref().is_none_or(WayBack::is_closed);
+            if is_needed {
+                *way_back = Some(stream.clone());
+            }
+            is_needed
+        });
+    }
+
+    /// Removes the way back if it is `stream`, which has ended. A newer stream of the peer stays.
+    pub(super) fn remove_way_back(&self, stream: &WayBack) {
+        self.way_back.send_if_modified(|way_back| {
+            let is_this = way_back.as_ref().is_some_and(|other| other.same_channel(stream));
+            if is_this {
+                *way_back = None;
+            }
+            is_this
+        });
+    }
+
+    pub(super) fn has_way_back(&self) -> bool {
+        self.way_back.borrow().as_ref().is_some_and(|way_back| !way_back.is_closed())
+    }
+
+    /// Waits until there is an open stream that the peer has opened, and returns its sending end.
+    pub(super) async fn way_back(&self) -> WayBack {
+        let mut way_back = self.way_back.subscribe();
+        let is_open = |way: &Option<WayBack>| way.as_ref().is_some_and(|way| !way.is_closed());
+        let found = way_back.wait_for(is_open).await.ok().and_then(|way_back| way_back.clone());
+        match found {
+            Some(way_back) => way_back,
+            // Never reached: `wait_for` fails only after the sender was dropped, and `self` holds
+            // the sender.
+            None => pending().await,
+        }
     }
 
     fn queue_for(&self, message: &Message) -> &StreamQueue {
         if message.can_be_large() { &self.bulk } else { &self.urgent }
     }
 
-    /// Returns whether there was enough.
+    /// Reserves capacity for a message in its queue. Returns false, and counts a dropped message,
+    /// if the queue is full or closed.
     pub(super) fn reserve(&self, message: &Message) -> bool {
         self.queue_for(message).reserve(message)
     }
 
-    /// Its capacity must be reserved.
+    /// Queues a message whose capacity was reserved.
     pub(super) fn send(&self, message: Message) {
-        // The queue was open, and nothing that closes one has run since: it has one thread.
+        // The queue was open when the capacity was reserved. No task that closes a queue has run
+        // since, because raft and these tasks share one thread.
         let _ = self.queue_for(&message).sender.send(message);
     }
 
-    /// The task is aborted with the link.
+    /// Adds a task of this peer. [`close`](Self::close) aborts the task.
     pub(super) fn add_task(&self, task: AbortHandle) {
         self.tasks.lock().push(task);
     }
@@ -108,7 +162,8 @@ impl Peer {
         self.connection.lock().as_ref().map(|up| up.since)
     }
 
-    /// The urgent connection's, for unary calls.
+    /// Returns the channel of the urgent connection, for unary calls. `None` if that connection is
+    /// not open.
     pub(super) fn channel(&self) -> Option<Channel> {
         self.connection.lock().as_ref().map(|up| up.channel.clone())
     }
@@ -136,7 +191,9 @@ pub(super) struct StreamQueue {
     sender: UnboundedSender<Message>,
     bytes_max: u64,
     bytes: AtomicU64,
-    /// Closed while the peer is not there: what is sent now would be old when it arrives.
+    /// If false, the queue rejects messages. The flag becomes false when the stream breaks, and
+    /// true when the next attempt to connect starts or the member opens a way back. Messages that
+    /// were queued in between would be outdated on arrival.
     pub(super) is_open: AtomicBool,
     sent: AtomicU64,
     dropped: AtomicU64,
@@ -156,7 +213,9 @@ impl StreamQueue {
         (queue, end)
     }
 
-    /// Only the raft loop reserves, so check and addition need not be atomic.
+    /// Reserves capacity. Returns false if the queue is closed, or if it is not empty and the
+    /// message does not fit. Only the raft loop calls this, so check and addition need not be
+    /// atomic together.
     fn reserve(&self, message: &Message) -> bool {
         let (bytes, waiting) = (message.bytes(), self.bytes.load(Ordering::Relaxed));
         let fits = waiting == 0 || waiting + bytes <= self.bytes_max;
@@ -168,13 +227,13 @@ impl StreamQueue {
         true
     }
 
-    /// Releases a message's capacity.
+    /// Releases the capacity of a sent message.
     pub(super) fn on_sent(&self, message: &Message) {
         self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
         self.sent.fetch_add(message.bytes(), Ordering::Relaxed);
     }
 
-    /// Refuses new messages and drops those that wait.
+    /// Rejects new messages and drops the waiting messages.
     pub(super) fn close(&self, end: &mut UnboundedReceiver<Message>) {
         self.is_open.store(false, Ordering::Relaxed);
         while let Ok(message) = end.try_recv() {
@@ -184,22 +243,23 @@ impl StreamQueue {
     }
 }
 
-/// An error does not contain the address.
+/// Connects to a member. An error does not contain the address.
 pub(super) async fn connect(url: &str, outgoing: &Dialer) -> Result<Channel, String> {
+    let read_timeout = outgoing.rules().read_timeout;
     let tune = |endpoint: Endpoint| {
         endpoint
             .connect_timeout(CONNECTION_TIMEOUT)
             .tcp_nodelay(true)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .http2_keep_alive_interval(CONNECTION_TIMEOUT)
-            .keep_alive_timeout(CONNECTION_TIMEOUT)
+            .http2_keep_alive_interval(read_timeout)
+            .keep_alive_timeout(read_timeout)
             .keep_alive_while_idle(true)
     };
     outgoing.connect_with(url, tune).await
 }
 
-/// Asks on a thread of its own, to the end: the caller may have a runtime, and must not start
-/// another on its thread.
+/// Runs a future to completion on a separate thread. The caller's thread may already run a runtime,
+/// and cannot run a second one.
 pub(super) fn run_on_thread<F: Future<Output: Send>>(
     ask: impl FnOnce() -> F + Send,
 ) -> io::Result<F::Output> {
@@ -208,5 +268,5 @@ pub(super) fn run_on_thread<F: Future<Output: Send>>(
         Ok(runtime.block_on(ask()))
     };
     let joined = thread::scope(|scope| scope.spawn(work).join());
-    joined.unwrap_or_else(|_| Err(io::Error::other("the asking thread has panicked")))
+    joined.unwrap_or_else(|_| Err(io::Error::other("the thread of the request has panicked")))
 }

@@ -1,4 +1,4 @@
-//! What other members ask of this one.
+//! Serves the calls of other members.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,9 +13,8 @@ use clearlane_proto::peerpb::{
     CopyChunk, CopyDone, Echo, Greeting, MembersReply, MembersRequest, Parcel, PromoteReply,
     PromoteRequest,
 };
-use clearlane_raft::Message;
+use clearlane_replica::membership::MemberChange;
 use clearlane_server::Server;
-use clearlane_server::membership::MemberChange;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::task::spawn_blocking;
@@ -29,7 +28,9 @@ use super::peer_table::UnknownMember;
 use super::{PeerContext, hash_kv, snapshot};
 
 const INCOMING_SNAPSHOTS_MAX: usize = 2;
-/// Longest wait of a leader for a quorum, before it answers a member that starts without data.
+/// Maximum time that a leader waits for a quorum to confirm its leadership, before it replies to a
+/// member that starts without data. If no quorum confirms in this time, the reply has the leader
+/// term 0.
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ pub(super) struct PeerService {
     server: Server,
     unknown_members: Sender<UnknownMember>,
     snapshot_permits: Arc<Semaphore>,
-    /// One hash is computed at a time.
+    /// Allows one hash computation at a time.
     hash_permit: Arc<Semaphore>,
 }
 
@@ -57,16 +58,18 @@ impl PeerService {
         }
     }
 
-    /// Fails if the caller may not call.
+    /// Reads and checks the headers of a call. Fails if a header is missing or malformed, or if the
+    /// caller may not call this member. A caller that is not in the table of peers is passed to the
+    /// table's task.
     fn check_headers(&self, metadata: &MetadataMap) -> Result<PeerHeaders, Status> {
         let own = self.context.threads.metadata();
         let badge = PeerHeaders::read(metadata)?;
         badge.check(own.cluster_id, own.node_id).inspect_err(|status| {
-            tracing::error!(why = status.message(), "another member's call is refused");
+            tracing::error!(why = status.message(), "rejected a call of another member");
         })?;
         self.check_not_removed(badge.from)?;
         if self.context.table.get(badge.from).is_none() {
-            // If too many are waiting to be noticed, it calls again.
+            // If too many unknown members are queued, this one is skipped. It will call again.
             let _ = self.unknown_members.try_send((badge.from, badge.peer_urls.clone()));
         }
         Ok(badge)
@@ -77,13 +80,16 @@ impl PeerService {
             return Err(headers::removed_status());
         }
         match self.context.table.get(from) {
-            Some(link) if link.is_cut.load(Relaxed) => Err(Status::unavailable("the way is cut")),
+            Some(link) if link.is_cut.load(Relaxed) => {
+                Err(Status::unavailable("the connection is cut"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Returns this member's term if it leads and a quorum confirms that. The quorum is asked only
-    /// if the request names a member.
+    /// Returns this member's term if it leads and a quorum confirms its leadership within
+    /// [`CONFIRMATION_TIMEOUT`]. Otherwise returns `None`, also if the request names neither a
+    /// member nor peer URLs.
     async fn confirmed_term(&self, request: &MembersRequest) -> Option<u64> {
         let asks = request.member != 0 || !request.peer_urls.is_empty();
         if !asks || !self.server.is_leader() {
@@ -100,50 +106,52 @@ impl PeerService {
         mut parcels: Streaming<Parcel>,
         echoes: Sender<Result<Echo, Status>>,
     ) {
-        let mut members = self.context.threads.watch_members();
-        let ended = loop {
-            let parcel = tokio::select! {
-                parcel = parcels.message() => parcel,
-                _ = members.changed() => Ok(Some(Parcel::default())),
-            };
-            let taken = match parcel {
-                Ok(Some(parcel)) => {
-                    self.check_not_removed(from).and_then(|()| self.handle_messages(from, &parcel))
-                }
-                // It has broken, or the other side ends it.
-                Ok(None) | Err(_) => return,
-            };
-            match taken {
-                Ok(0) => {}
-                // A peer that does not take echoes does not get them.
-                Ok(ping) => drop(echoes.try_send(Ok(Echo { ping }))),
-                Err(status) => break status,
-            }
-            self.context.threads.wait_for_capacity().await;
-        };
-        let _ = echoes.send(Err(ended)).await;
+        let ended = self.receive_until_end(from, &mut parcels, &echoes).await;
+        if let Some(peer) = self.context.table.get(from) {
+            peer.remove_way_back(&echoes);
+        }
+        if let Some(status) = ended {
+            let _ = echoes.send(Err(status)).await;
+        }
     }
 
-    /// Returns the ping of the parcel.
-    fn handle_messages(&self, from: u64, parcel: &Parcel) -> Result<u64, Status> {
-        let mut messages = Vec::with_capacity(parcel.messages.len());
-        for bytes in &parcel.messages {
-            let message = Message::decode(bytes);
-            let message = message.map_err(|error| Status::invalid_argument(error.to_string()))?;
-            if message.from() != from {
-                let words = format!("a message of {:x} in a stream of {from:x}", message.from());
-                return Err(Status::invalid_argument(words));
+    /// Receives messages until the stream ends. Returns the error if this member ends the stream,
+    /// or `None` if the caller has ended it or the connection has broken.
+    async fn receive_until_end(
+        &self,
+        from: u64,
+        parcels: &mut Streaming<Parcel>,
+        echoes: &Sender<Result<Echo, Status>>,
+    ) -> Option<Status> {
+        let mut members = self.context.threads.watch_members();
+        let mut is_new = true;
+        loop {
+            let parcel = tokio::select! {
+                parcel = parcels.message() => parcel,
+                // An empty parcel makes the code below check whether the caller was removed.
+                _ = members.changed() => Ok(Some(Parcel::default())),
+            };
+            let Parcel { messages, ping } = match parcel {
+                Ok(Some(parcel)) => parcel,
+                // The stream has broken, or the other side has ended it.
+                Ok(None) | Err(_) => return None,
+            };
+            let taken = self.check_not_removed(from);
+            let taken = taken.and_then(|()| self.context.receive_messages(from, &messages));
+            if let Err(status) = taken {
+                return Some(status);
             }
-            messages.push(message);
-        }
-        if !messages.is_empty() {
-            if let Some(link) = self.context.table.get(from) {
-                let bytes = parcel.messages.iter().map(|bytes| bytes.len() as u64).sum();
-                link.received_bytes.fetch_add(bytes, Relaxed);
+            if ping != 0 {
+                // A peer that does not read its echoes loses some of them.
+                let _ = echoes.try_send(Ok(Echo { ping, messages: Vec::new() }));
+                // The caller may not be in the table yet, if it was just added.
+                if let Some(peer) = self.context.table.get(from) {
+                    peer.set_way_back(echoes, is_new);
+                    is_new = false;
+                }
             }
-            self.context.threads.receive(messages);
+            self.context.threads.wait_for_capacity().await;
         }
-        Ok(parcel.ping)
     }
 }
 
@@ -174,8 +182,9 @@ impl Peer for PeerService {
     async fn copy(&self, request: Request<Streaming<CopyChunk>>) -> Reply<CopyDone> {
         let badge = self.check_headers(request.metadata())?;
         let permit = self.snapshot_permits.try_acquire();
-        let _permit =
-            permit.map_err(|_| Status::resource_exhausted("other copies are coming in"))?;
+        let _permit = permit.map_err(|_| {
+            Status::resource_exhausted("too many raft snapshots are being received")
+        })?;
         snapshot::receive(&self.context, &badge, request.into_inner()).await?;
         Ok(Response::new(CopyDone {}))
     }
@@ -184,7 +193,7 @@ impl Peer for PeerService {
         let request = request.into_inner();
         let term = self.confirmed_term(&request).await;
         let reply = self.context.threads.report_to(request).await;
-        let mut reply = reply.map_err(|_| Status::unavailable("the member stops"))?;
+        let mut reply = reply.map_err(|_| Status::unavailable("the member is stopping"))?;
         if Some(reply.leader_term) != term {
             reply.leader_term = 0;
         }
@@ -215,7 +224,8 @@ impl Peer for PeerService {
     ) -> Reply<LeaseTimeToLiveResponse> {
         self.check_headers(request.metadata())?;
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
-        // A lease may have very many keys.
+        // The lease may have very many keys, so a blocking thread reads them, not the raft loop's
+        // thread.
         let (member, here) = (self.server.clone(), tokio::runtime::Handle::current());
         let looking = spawn_blocking(move || here.block_on(member.lease_time_to_live(id, keys)));
         let answer = looking.await.map_err(|error| Status::internal(error.to_string()))?;

@@ -1,16 +1,20 @@
-//! Raft snapshots on their way: read, sent and written on threads that may wait for a disk. See
-//! `docs/copies.md`.
+//! Sends and receives raft snapshots. Separate threads, which may wait for a disk, read and write
+//! them. See `docs/copies.md`.
 //!
 //! ```text
 //!   engine ─▶ SnapshotSender ─▶ connection ═══▶ stream ─▶ 4 chunks ─▶ SnapshotReceiver ─▶ StoreDir
-//!   └───── one thread of its own ─────┘  raft's thread       └──── one thread of its own ────┘
+//!   └───────── one thread ─────────────┘   raft's thread       └────────── one thread ────────┘
 //! ```
 //!
-//! The slowest stage holds up all others, and no stage has more than some megabytes in memory. If
-//! one fails, the others end, and a snapshot that is not whole is discarded.
+//! The slowest stage delays all others, so no stage has more than a few megabytes in memory. If a
+//! stage fails, the others end, and the incomplete snapshot is discarded. The sender's raft is
+//! informed whether the whole snapshot arrived. What happens to a complete store is described in
+//! the replica's `raft_snapshot/receiver.rs`.
 //!
-//! Both threads are of class [`SchedClass::Batch`], and the sending one has the connection:
-//! otherwise the leader's raft loop would be scheduled as a thread that computes for long.
+//! The receiving thread is of class [`SchedClass::Batch`]. The sending thread first commits the
+//! store, and is of that class afterwards. The sending thread also serves its connection. If the
+//! leader's raft loop served it instead, the kernel would schedule the raft loop like a thread with
+//! long computations.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -22,8 +26,8 @@ use clearlane_net::sched::SchedClass;
 use clearlane_proto::peerpb::CopyChunk;
 use clearlane_proto::peerpb::peer_client::PeerClient;
 use clearlane_raft::Message;
-use clearlane_server::AppliedPosition;
-use clearlane_server::raft_snapshot::{
+use clearlane_replica::AppliedPosition;
+use clearlane_replica::raft_snapshot::{
     ReceivedSnapshot, SnapshotReceiver, SnapshotSender, StoreDir,
 };
 use tokio::runtime::Builder;
@@ -50,10 +54,16 @@ pub(super) async fn run_snapshot_sender(
             let to = message.to();
             let sent = send(context.clone(), message, store).await;
             match &sent {
-                Ok(index) => tracing::info!(member = format!("{to:x}"), index, "sent a copy"),
+                Ok(index) => {
+                    tracing::info!(member = format!("{to:x}"), index, "sent a raft snapshot")
+                }
                 Err(status) => {
                     let why = status.message();
-                    tracing::warn!(member = format!("{to:x}"), why, "a copy did not arrive");
+                    tracing::warn!(
+                        member = format!("{to:x}"),
+                        why,
+                        "a raft snapshot did not arrive"
+                    );
                 }
             }
             context.threads.report_raft_snapshot(to, sent.is_ok());
@@ -61,7 +71,7 @@ pub(super) async fn run_snapshot_sender(
     }
 }
 
-/// Returns the index of the snapshot.
+/// Sends a raft snapshot from a separate thread. Returns the log index of the snapshot.
 async fn send(
     context: PeerContext,
     message: Message,
@@ -69,7 +79,8 @@ async fn send(
 ) -> Result<u64, Status> {
     run_on_thread(move || {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        // Not stopped by its caller, whose runtime may not run any more by then.
+        // The caller cannot stop this thread, because the caller's runtime may no longer run when
+        // the member stops. So the thread watches `stopped` itself.
         let mut stopped = context.stopped.clone();
         let sent = runtime.block_on(async {
             tokio::select! {
@@ -77,28 +88,29 @@ async fn send(
                 _ = stopped.wait_for(|stopped| *stopped) => Err(shutting_down()),
             }
         });
-        // It may still ask for the name of a host.
+        // This does not wait for a host name that the runtime may still be resolving.
         runtime.shutdown_background();
         sent
     })
     .await?
 }
 
-/// Blocks this thread on the disk.
+/// Sends a raft snapshot, and returns its log index. Reading the store blocks this thread.
 async fn send_on_this_thread(
     context: &PeerContext,
     message: Message,
     store: Arc<dyn Store<AppliedPosition>>,
 ) -> Result<u64, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
-    // A snapshot begins with a commit.
+    // The export of a store starts with a commit, which may need disk space.
     let room = context.threads.require_disk_space(0);
     room.map_err(|refused| Status::resource_exhausted(refused.to_string()))?;
     let to = message.to();
     let link = context.table.get(to).filter(|link| !link.is_cut.load(Relaxed));
     let link = link.ok_or_else(|| Status::unavailable("the member is not connected"))?;
-    // The commit before there is a connection, which wants an answer to its pings. After it, this
-    // thread delays no other.
+    // `snapshot` commits, which blocks this thread. So it is called before the connection exists:
+    // this thread also answers the pings of the connection. After the commit no other thread waits
+    // for this thread, so it can be of class `Batch`.
     let exporter = store.snapshot().map_err(|error| failed(&error))?;
     SchedClass::Batch.apply_to_thread();
     let mut client = connect_to_peer(context, &link).await?;
@@ -124,8 +136,8 @@ async fn send_on_this_thread(
     Ok(index)
 }
 
-/// Does the work on a thread of its own, which is none of the runtime's: a thread of class `Batch`
-/// may not return to another class.
+/// Does the work on a separate thread that does not belong to the runtime, because a thread of
+/// class `Batch` may be unable to return to another class.
 async fn run_on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
@@ -135,19 +147,21 @@ async fn run_on_thread<T: Send + 'static>(
     };
     let started = thread::Builder::new().name("copy".to_owned()).spawn(begins);
     let thread = started.map_err(|error| Status::resource_exhausted(error.to_string()))?;
-    // The thread that waits for it is one of the runtime, so that its end is that of the work, too.
+    // A blocking thread of the runtime waits for the work, so a shutdown of the runtime also waits
+    // for it.
     match spawn_blocking(|| thread.join()).await {
         Ok(Ok(outcome)) => Ok(outcome),
-        Ok(Err(_)) => Err(Status::internal("the thread of the copy has panicked")),
+        Ok(Err(_)) => Err(Status::internal("the thread of the raft snapshot has panicked")),
         Err(_) => Err(shutting_down()),
     }
 }
 
 fn shutting_down() -> Status {
-    Status::unavailable("this member ends")
+    Status::unavailable("this member is stopping")
 }
 
-/// A connection of its own: behind a part of the snapshot only more of it waits.
+/// Opens a separate connection for the raft snapshot, so that no other messages wait for its
+/// chunks. Tries the member's addresses one after the other.
 async fn connect_to_peer(
     context: &PeerContext,
     link: &Peer,
@@ -157,13 +171,15 @@ async fn connect_to_peer(
         match timeout(CONNECTION_TIMEOUT, connect(url, &context.dialer)).await {
             Ok(Ok(channel)) => return Ok(PeerClient::new(channel)),
             Ok(Err(error)) => failed = Status::unavailable(format!("{url}: {error}")),
-            Err(_) => failed = Status::deadline_exceeded(format!("{url}: no answer")),
+            Err(_) => failed = Status::deadline_exceeded(format!("{url}: no response")),
         }
     }
     Err(failed)
 }
 
-/// Receives a snapshot, and passes it to raft once it is whole and on disk.
+/// Receives a raft snapshot, and passes it to raft when it is complete and on disk. Fails, and
+/// discards the snapshot, if its sender and receiver are not the members in the headers of the call
+/// (`badge`).
 pub(super) async fn receive(
     context: &PeerContext,
     badge: &PeerHeaders,
@@ -175,7 +191,7 @@ pub(super) async fn receive(
     let writer = tokio::spawn(run_on_thread(move || write_chunks(store_dir, incoming, stopped)));
     while let Some(chunk) = stream.message().await? {
         if chunks.send(chunk.bytes).await.is_err() {
-            // It says why when it is asked how it ended.
+            // The writer has failed. It returns its error below.
             break;
         }
     }
@@ -185,9 +201,15 @@ pub(super) async fn receive(
     if (to, from) != (badge.to, badge.from) {
         let (store_dir, index) = (Arc::clone(context.threads.store_dir()), received.index);
         let _ = spawn_blocking(move || store_dir.discard(index)).await;
-        return Err(Status::invalid_argument(format!("a copy of {from:x} for {to:x}")));
+        return Err(Status::invalid_argument(format!(
+            "a raft snapshot of member {from:x} for member {to:x}"
+        )));
     }
-    tracing::info!(member = format!("{from:x}"), index = received.index, "received a copy");
+    tracing::info!(
+        member = format!("{from:x}"),
+        index = received.index,
+        "received a raft snapshot"
+    );
     context.threads.receive_raft_snapshot(received);
     Ok(())
 }
@@ -199,8 +221,9 @@ fn write_chunks(
 ) -> Result<ReceivedSnapshot, Status> {
     SchedClass::Batch.apply_to_thread();
     let failed =
-        |error: clearlane_server::raft_snapshot::Error| Status::data_loss(error.to_string());
-    // Only to wait: the runtime that hands out the chunks may stand still when all ends.
+        |error: clearlane_replica::raft_snapshot::Error| Status::data_loss(error.to_string());
+    // This runtime is only for waiting. The other runtime, which supplies the chunks, may stop
+    // running while the member shuts down.
     let runtime = Builder::new_current_thread().build()?;
     let mut next = || {
         runtime.block_on(async {

@@ -1,9 +1,9 @@
-//! The raft loop's side of the connections: the queue of what it sends, and what it does while it
-//! waits. See `docs/peers.md`.
+//! The raft loop's side of the connections: its outgoing messages, and the work of the connections
+//! while raft waits. See `docs/peers.md`.
 //!
-//! The runtime of the connections runs on the raft loop's thread, while raft has nothing to do, and
-//! for one look at the sockets between two turns of a busy raft. Why:
-//! `docs/decisions/server-raft-and-network.md`.
+//! The runtime of the connections runs on the raft loop's thread while raft has nothing to do.
+//! While raft is busy, the runtime runs for one check of the sockets between two turns of raft.
+//! `docs/decisions/server-raft-and-network.md` explains why.
 //!
 //! ```text
 //!   raft ──── turn ────┐                              ┌──── turn ────┐
@@ -18,7 +18,7 @@ use std::time::Duration;
 use clearlane_mvcc::Store;
 use clearlane_net::sched::{EVENT_INTERVAL, reset_sched_class};
 use clearlane_raft::Message;
-use clearlane_server::AppliedPosition;
+use clearlane_replica::AppliedPosition;
 use clearlane_server::threads::{Network, RaftLoopWaiter};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -29,33 +29,33 @@ use tokio::time::sleep;
 use super::peer_table::PeerTable;
 use super::remote_peer::Peer;
 
-/// A message that goes with a copy of the store.
+/// A raft message, and the store whose raft snapshot is sent with the message.
 pub(super) type SnapshotToSend = (Message, Arc<dyn Store<AppliedPosition>>);
 
 #[derive(Debug)]
 pub struct PeerTransport {
     table: Arc<PeerTable>,
     snapshots: UnboundedSender<SnapshotToSend>,
-    /// Of this turn of raft.
+    /// The messages of the current turn of raft.
     outgoing: Vec<(Arc<Peer>, Message)>,
     stopped: watch::Receiver<bool>,
-    /// `None` once the transport has ended.
+    /// `None` after the transport has ended.
     running: Option<TransportRuntime>,
 }
 
 #[derive(Debug)]
 struct TransportRuntime {
     runtime: Runtime,
-    /// Gets the runtime in the end: to shut it down may take a while.
+    /// Sends the runtime to the thread that shuts it down, because the shutdown may take a while.
     stopped_runtime: mpsc::Sender<StoppedRuntime>,
 }
 
-/// Not driven by a thread any more. Its drop waits for no task.
+/// A runtime that no thread drives any longer. Dropping it does not wait for any task.
 #[derive(Debug)]
 pub(super) struct StoppedRuntime(Option<Runtime>);
 
 impl StoppedRuntime {
-    /// Waits for its other threads, but no longer than `patience`.
+    /// Shuts the runtime down. Waits for its blocking threads, but no longer than `patience`.
     pub(super) fn shut_down(mut self, patience: Duration) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_timeout(patience);
@@ -71,11 +71,12 @@ impl Drop for StoppedRuntime {
     }
 }
 
-/// For [`Peers::start`](super::Peers::start).
+/// The parts that [`Peers::start`](super::Peers::start) needs.
 #[derive(Debug)]
 pub struct TransportParts {
     pub(super) table: Arc<PeerTable>,
-    /// Unbounded: raft has one under way for each member.
+    /// Raft snapshots to send. The channel is unbounded, because raft has at most one in progress
+    /// for each member.
     pub(super) snapshots: UnboundedReceiver<SnapshotToSend>,
     pub(super) runtime: Handle,
     pub(super) stop: watch::Sender<bool>,
@@ -107,7 +108,9 @@ pub fn new_transport() -> io::Result<(PeerTransport, TransportParts)> {
 impl PeerTransport {
     fn hand_back_runtime(&mut self) {
         if let Some(TransportRuntime { runtime, stopped_runtime }) = self.running.take() {
-            // If no thread takes it, none has begun anything with it.
+            // If the receiver no longer exists, the runtime is dropped here, without waiting for
+            // its tasks. Then either `Peers` was not started, or it has stopped waiting for the
+            // runtime.
             let _ = stopped_runtime.send(StoppedRuntime(Some(runtime)));
         }
     }
@@ -125,7 +128,7 @@ impl Network for PeerTransport {
     }
 
     fn send_raft_snapshot(&mut self, message: Message, store: Arc<dyn Store<AppliedPosition>>) {
-        // If no receiver is there, the member is about to end.
+        // If there is no receiver, the member is about to end.
         let _ = self.snapshots.send((message, store));
     }
 
@@ -135,15 +138,16 @@ impl Network for PeerTransport {
         };
         let (outgoing, stopped) = (&mut self.outgoing, &mut self.stopped);
         let is_stopped = runtime.block_on(async {
-            // From here, where waking a task is no system call.
+            // Queue the messages here, where waking a task needs no system call.
             for (link, message) in outgoing.drain(..) {
                 link.send(message);
             }
             if timeout.is_zero() || arrivals.is_ready() {
-                // However busy raft is, the connections have their turn, and their sockets are
-                // looked at.
+                // Let the tasks of the connections run, and check their sockets, even if raft is
+                // always busy.
                 yield_now().await;
-                // A closed channel means that its sender has gone.
+                // `has_changed` fails if the sender of `stopped` was dropped. That also ends the
+                // transport.
                 return stopped.has_changed().is_err() || *stopped.borrow();
             }
             tokio::select! {

@@ -1,30 +1,31 @@
-//! The messages and services of etcd's API, of raft and of etcd's files: one module per protobuf
-//! package, generated from `proto/` at the top of the repository when this crate is built.
+//! The messages and services of etcd's API, of raft and of etcd's files. There is one module per
+//! protobuf package. The modules are generated from the files in `proto/` when this crate is built.
 //!
-//! Names and numbers are etcd's, except in [`peerpb`], which is ours. The package `versionpb` is
-//! left out; comments in `proto/` say which version brought a field where it matters. The crate is
-//! at the bottom because etcd stores what it sends: nearly every crate reads or writes one of these
-//! messages. gRPC stubs come with the feature `services` only.
+//! Names and numbers are the same as etcd's, except in [`peerpb`], which is our own package. etcd's
+//! package `versionpb`, which annotates fields with versions, is omitted. Comments in `proto/` such
+//! as "Since 3.4" name the version of etcd that introduced a field. Nearly every crate depends on
+//! this crate, because etcd's formats on disk consist of the same kind of messages as its API. The
+//! gRPC stubs exist only with the feature `services`.
 //!
-//! * Encoding is a function: fields in ascending order, maps sorted. `HashKV` hashes encoded
-//!   records, and members compare those hashes.
-//! * An unknown field is skipped when reading and lost when the message is written again, so no
-//!   code decodes a record to pass it on.
-//! * A decoder refuses bytes nested deeper than 100 messages (etcd: 10,000). Nested transactions
-//!   are read by [`nested`], which has a bound of its own: `docs/clearlane-and-etcd.md`.
+//! * Encoding is deterministic: fields in ascending order, maps sorted. `HashKV` hashes encoded
+//!   records, and members compare these hashes.
+//! * A decoder skips an unknown field, and the field is lost when the message is encoded again. So
+//!   code that only forwards a record forwards its bytes and does not decode them.
+//! * A decoder rejects a message with more than 100 levels of nesting (etcd: 10,000). [`nested`]
+//!   decodes nested transactions with a separate limit: see `docs/clearlane-and-etcd.md`.
 
 pub mod nested;
 mod secret;
 
 pub use prost::{DecodeError, Message};
 
-/// The compiled `.proto` files as an encoded `google.protobuf.FileDescriptorSet`: every message,
-/// field, enum and service with the names that the files give them, imports before their users,
-/// comments left out.
+/// The compiled `.proto` files, as an encoded `google.protobuf.FileDescriptorSet`.
 ///
+/// The set has every message, field, enum and service, with the names in the files. Each file is
+/// listed after the files that it imports. Comments are omitted.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// Declares the module of one protobuf package and fills it with the generated code.
+/// Declares the module of one protobuf package, with the generated code.
 macro_rules! package {
     ($(#[doc = $doc:expr])* $name:ident, $file:literal) => {
         $(#[doc = $doc])*
@@ -46,11 +47,11 @@ macro_rules! package {
 }
 
 package! {
-    /// The stored record, and the event that watchers see.
+    /// The stored record, and the event that watchers receive.
     ///
-    /// A message is a row of fields: a number with a wire type, then the value. There is no end
-    /// mark; a reader must know the length from outside. This is on disk after the first put, of
-    /// `1` under `a`, into an empty store:
+    /// An encoded message is a list of fields: a number with a wire type, then the value. It has no
+    /// end mark, so a reader must know the length from elsewhere. Example: the first put into an
+    /// empty store sets key `a` to value `1`. The record on disk then has these bytes:
     ///
     /// ```
     /// use clearlane_proto::Message;
@@ -70,7 +71,7 @@ package! {
     ///     0x18, 2, //       field 3
     ///     0x20, 1, //       field 4
     ///     0x2a, 1, b'1', // field 5: the value
-    /// ]; //                 field 6 is zero, and not there
+    /// ]; //                 field 6 is zero and therefore absent
     /// assert_eq!(record.encode_to_vec(), bytes);
     /// assert_eq!(KeyValue::decode(&bytes[..])?, record);
     /// # Ok::<(), clearlane_proto::DecodeError>(())
@@ -82,23 +83,28 @@ package! {
     authpb, "authpb"
 }
 package! {
-    /// The API itself: services, requests, answers; and what members agree on through raft.
+    /// The API itself: services, requests and responses; and the requests in the raft log.
     ///
-    /// Absent, or zero? Of a number, bool, string or bytes (proto3) zero is not written, and absent
-    /// reads as zero; so `revision: 0` is "the newest" and `lease: 0` is "none". Of a message or a
-    /// oneof absent and empty differ, hence the [`Option`]: "enable auth" in an
-    /// `InternalRaftRequest` is an empty message that is there. An enum is an `i32` in the struct,
-    /// because a newer peer may send an unknown number: `sort_order()` gives the default for it,
-    /// code that has to refuse it asks `SortOrder::try_from`. In proto2 (`raftpb`, `walpb`,
-    /// `snappb`, `Metadata`) every field is an [`Option`], written when it is `Some`, zero or not.
+    /// How absent fields and zeros are read:
+    ///
+    /// * *proto3 numbers, bools, strings and bytes.* Zero is not written, and an absent field reads
+    ///   as zero. So `revision: 0` means the newest revision, and `lease: 0` means no lease.
+    /// * *proto3 messages and oneofs.* An absent message differs from an empty one, so the field is
+    ///   an [`Option`]. "Enable auth" in an `InternalRaftRequest` is an empty message that is
+    ///   present.
+    /// * *proto3 enums.* The field is an `i32`, because a newer peer may send an unknown number.
+    ///   `sort_order()` returns the default for an unknown number. Code that must reject unknown
+    ///   numbers calls `SortOrder::try_from`.
+    /// * *proto2* (`raftpb`, `walpb`, `snappb`, `Metadata`). Every field that is not repeated is an
+    ///   [`Option`]. It is written if it is `Some`, even if it is zero.
     etcdserverpb, "etcdserverpb"
 }
 package! {
-    /// Changes of cluster-wide facts that go through the raft log.
+    /// Changes of the cluster's settings that go through the raft log.
     membershippb, "membershippb"
 }
 package! {
-    /// The lease as it is stored, and what members ask each other about leases.
+    /// The lease as it is stored, and the messages between members about leases.
     leasepb, "leasepb"
 }
 package! {
@@ -110,22 +116,22 @@ package! {
     v3lockpb, "v3lockpb"
 }
 package! {
-    /// Raft as etcd's members speak and store it. For readers and tests: the crate that owns
-    /// the raft log writes these by hand, because etcd wants certain zeros written out.
+    /// Raft as etcd's members send and store it. These types are for readers and tests. The crate
+    /// of the raft log writes the bytes by hand, because etcd expects certain zeros to be written.
     raftpb, "raftpb"
 }
 package! {
-    /// The frames of the write-ahead log. For readers and tests: the crate that owns
-    /// the raft log writes these by hand, because etcd wants certain zeros written out.
+    /// The records of the write-ahead log. These types are for readers and tests. The crate of the
+    /// raft log writes the bytes by hand, because etcd expects certain zeros to be written.
     walpb, "walpb"
 }
 package! {
-    /// The file that holds a raft snapshot. For readers and tests: the crate that owns
-    /// the raft log writes these by hand, because etcd wants certain zeros written out.
+    /// The file that holds a raft snapshot. These types are for readers and tests. The crate of the
+    /// raft log writes the bytes by hand, because etcd expects certain zeros to be written.
     snappb, "snappb"
 }
 package! {
-    /// What our members say to each other. Not etcd's.
+    /// Messages between our members. This package is not etcd's.
     peerpb, "peerpb"
 }
 

@@ -1,9 +1,10 @@
-//! Decodes transactions that hold transactions: the one recursive message of the API.
+//! Decodes nested transactions, the only recursive message of the API.
 //!
-//! prost follows a message into another for 100 levels, and one transaction takes two. etcd's bound
-//! on operations allows 129 transactions in each other, so what prost refuses is read here, level
-//! by level, and no deeper than [`TXNS_DEEP_MAX`]. A hostile message costs no more stack than that:
-//! everything else in it is read by prost, with its bound.
+//! prost decodes up to 100 levels of messages. Each nested transaction takes two levels, because it
+//! is inside an operation. etcd's limit on operations allows 129 nested transactions. So if prost
+//! rejects a message, this module decodes its transactions level by level, up to [`TXNS_DEEP_MAX`]
+//! of them inside each other. prost decodes all other parts of the message, with its own limit. The
+//! two limits bound the stack that a hostile message can use.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::encoding::{self, DecodeContext, WireType};
@@ -12,25 +13,29 @@ use prost::{DecodeError, Message};
 use crate::etcdserverpb::request_op::Request;
 use crate::etcdserverpb::{Compare, InternalRaftRequest, RequestOp, TxnRequest};
 
-/// Nested transactions, the outermost counted: what etcd takes with its default of 128
-/// operations, each of which may hold the next transaction, and the last of which may be empty.
+/// Maximum number of nested transactions, including the outermost. etcd accepts this number with
+/// its default of 128 operations: each of the 128 operations may hold the next transaction, and the
+/// innermost transaction may be empty.
 pub const TXNS_DEEP_MAX: usize = 129;
 
-/// The field of a transaction in [`InternalRaftRequest`] and in [`RequestOp`].
+/// The field number of a transaction in [`InternalRaftRequest`].
 const IN_RAFT_REQUEST: u32 = 6;
+/// The field number of a transaction in [`RequestOp`].
 const IN_OPERATION: u32 = 4;
 
-/// Why a message with a transaction cannot be read.
+/// The error if a message with a transaction cannot be decoded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    #[error("more than {TXNS_DEEP_MAX} transactions in each other")]
+    #[error("more than {TXNS_DEEP_MAX} nested transactions")]
     TooDeep,
     #[error(transparent)]
     Malformed(#[from] DecodeError),
 }
 
 pub fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Error> {
-    // Nearly every one is flat. What prost refuses is malformed, or deep.
+    // Nearly every transaction is flat, so prost decodes it. A transaction that prost rejects is
+    // malformed or too deep for prost. The slower decoder accepts it only if it was too deep for
+    // prost.
     TxnRequest::decode(bytes.clone()).or_else(|_| txn(bytes, TXNS_DEEP_MAX))
 }
 
@@ -64,15 +69,16 @@ fn txn(bytes: Bytes, deep_max: usize) -> Result<TxnRequest, Error> {
             (3, WireType::LengthDelimited) => {
                 txn.failure.push(operation(field.message()?, deep_max)?)
             }
-            // A known field of a wrong type is refused, an unknown one ignored.
+            // prost rejects a known field with a wrong type, and ignores an unknown field.
             _ => txn.merge(field.bytes)?,
         }
     }
     Ok(txn)
 }
 
-/// One operation. One with more than a transaction in it was not made by an encoder, and is decoded
-/// by prost.
+/// Decodes one operation. If its only field is a transaction, that transaction may be deeper than
+/// prost's limit. prost decodes every other operation. An encoder writes at most one field, because
+/// the fields form a oneof.
 fn operation(bytes: Bytes, deep_max: usize) -> Result<RequestOp, Error> {
     let mut fields = Fields(bytes.clone());
     match (fields.next().transpose()?, fields.0.is_empty()) {
@@ -89,7 +95,7 @@ struct Fields(Bytes);
 struct Field {
     number: u32,
     wire_type: WireType,
-    /// Includes the key.
+    /// The encoded field: first the number and the wire type, then the value.
     bytes: Bytes,
 }
 
@@ -160,10 +166,11 @@ mod tests {
         );
     }
 
-    /// 1.5 MB of headers alone would be a hundred thousand levels.
+    /// Checks that a message with 200,000 levels is rejected and does not overflow the stack. The
+    /// message consists only of headers, and is shorter than the longest request, 1.5 MB.
     #[test]
     fn a_hostile_message_is_refused_without_following_it() {
-        // Built from the innermost outwards, and so back to front.
+        // The bytes are built from the innermost message outwards, so they are in reverse order.
         let mut bytes = Vec::new();
         for number in [IN_OPERATION, 2].into_iter().cycle().take(200_000) {
             let mut head = Vec::new();
@@ -173,7 +180,7 @@ mod tests {
         }
         bytes.reverse();
         assert_eq!(decode_txn(bytes.into()), Err(Error::TooDeep));
-        // Groups are levels, too, of one byte each.
+        // The start of a group is one byte and also opens a level. prost limits this nesting.
         let groups = Bytes::from(vec![0x7b; 1 << 20]);
         assert!(matches!(decode_txn(groups.clone()), Err(Error::Malformed(_))));
         assert!(matches!(decode_raft_request(groups), Err(Error::Malformed(_))));

@@ -1,7 +1,8 @@
-//! `Debug` of the messages that have a password, its hash, or a token: without it.
+//! `Debug` of messages with a password, its hash, or a token. The output does not show the secret.
 //!
-//! A message is printed by whatever holds one: a log line, a panic, a failed test. So it is left
-//! out here, and not at each of those. That it is there can be seen. `build.rs` lists the messages.
+//! Any code may print a message that it holds: in a log line, a panic, a failed test. So the secret
+//! is hidden here, not in each place that prints a message. The output still shows whether there is
+//! a secret. `build.rs` lists these messages, so that prost does not derive `Debug` for them.
 
 use std::fmt::{self, Debug, Formatter};
 
@@ -11,7 +12,7 @@ use crate::etcdserverpb::{
     InternalAuthenticateRequest,
 };
 
-/// What stands for a secret.
+/// Replaces a secret in the output. The field is true if the secret is not empty.
 struct Hidden(bool);
 
 impl Debug for Hidden {

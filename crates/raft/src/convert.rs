@@ -1,16 +1,20 @@
 //! Conversion between raft's own types and ours.
 //!
-//! tikv's raft counts the kinds of membership changes differently from etcd: "add a learner" is 2
-//! there and 3 in etcd, and etcd's 2, "update the addresses", does not exist. The leader reads each
-//! change that is proposed, only to see whether there is one, and drops in silence what it cannot
-//! read: etcd's 3 is such a thing. So raft does not see etcd's bytes. Inside raft, and in messages,
-//! they are wrapped in a field that raft skips; in the log and to the owner they are bare; and when
-//! a change is applied raft is told what it means to raft.
+//! tikv's raft numbers the kinds of membership changes differently from etcd: "add a learner" is 2
+//! in tikv's raft and 3 in etcd. etcd's 2, "update the addresses", does not exist in tikv's raft. A
+//! leader in tikv's raft decodes each proposed change, only to detect whether a change is present.
+//! It silently drops a proposal that it cannot decode, such as a change with etcd's kind 3.
+//!
+//! So raft never decodes etcd's bytes. Inside raft and in messages, these bytes are wrapped in a
+//! field that raft skips. In the write-ahead log, and in the entries that the owner of a
+//! [`RaftNode`](crate::RaftNode) receives, they are not wrapped. When a change is applied, raft
+//! receives the change in raft's own numbering.
 //!
 //! ```text
-//!   one change        7a LENGTH etcd's bytes           a change of node 0, and a field 15
-//!   several changes   12 00 7a LENGTH etcd's bytes     the same in a list of one
-//!   leave             (nothing)                        nothing, as raft itself proposes it
+//!                     bytes inside raft                raft decodes
+//!   one change        7a LENGTH etcd's bytes           a change of node 0, and an unknown field 15
+//!   several changes   12 00 7a LENGTH etcd's bytes     a list of one empty change, and field 15
+//!   leave             (nothing)                        an empty change, as raft itself proposes it
 //! ```
 
 use bytes::Bytes;
@@ -42,7 +46,8 @@ impl RaftForm for ConfState {
         }
     }
 
-    /// Sorted: raft keeps ids in hash sets, and members that agree must have the same bytes.
+    /// Sorts the ids, because raft keeps them in hash sets. Members that have the same
+    /// configuration must encode it as the same bytes.
     fn from_raft(state: &eraftpb::ConfState) -> ConfState {
         let in_order = |ids: &[u64]| {
             let mut ids = ids.to_vec();
@@ -103,17 +108,18 @@ impl RaftForm for Entry {
 
     fn from_raft(entry: &eraftpb::Entry) -> Entry {
         let kind = EntryKind::from_raft(&entry.get_entry_type());
-        // Data from a peer is checked before, data from the disk was wrapped here.
+        // Data from a peer was checked earlier, and data from the disk was wrapped by this module.
         let data =
             unwrap_data(kind.to_raft(), &entry.data).expect("all changes in raft are wrapped");
         Entry { kind, term: entry.term, index: entry.index, data }
     }
 }
 
-/// Field 15, bytes: unknown to raft in changes of members.
+/// The tag of a field with number 15 that contains bytes. Raft's message for a membership change
+/// has no such field.
 const WRAPPING: u8 = 15 << 3 | 2;
 
-/// Field 2 of several changes: one of them, empty.
+/// The encoded field 2 of a message with several changes. The field contains one empty change.
 const EMPTY_CHANGE: [u8; 2] = [2 << 3 | 2, 0];
 
 fn wrap_data(kind: EntryKind, data: &Bytes) -> Bytes {
@@ -132,7 +138,8 @@ fn wrap_data(kind: EntryKind, data: &Bytes) -> Bytes {
     Bytes::from(wrapped)
 }
 
-/// `None` if raft's data has another form.
+/// Returns the data of an entry without the wrapping. Returns `None` if the data of a membership
+/// change has another form than `wrap_data` produces.
 pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Bytes> {
     if kind == eraftpb::EntryType::EntryNormal || data.is_empty() {
         return Some(data.clone());
@@ -147,7 +154,8 @@ pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Byte
     (length > 0 && bare.len() == length).then(|| data.slice_ref(bare))
 }
 
-/// `None` if only addresses change.
+/// Converts a change to raft's numbering. Returns `None` for a change of addresses, which raft does
+/// not know.
 pub(crate) fn change_to_raft(change: &ConfChange) -> Option<eraftpb::ConfChange> {
     let change_type = match change.kind {
         ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,

@@ -1,16 +1,21 @@
-//! Raft as a state machine, and linearizable reads on top of it.
+//! Clearlane's raft as a state machine, and linearizable reads on top of it.
 //!
-//! [`RaftNode`] wraps tikv's `raft`: ticks, messages, proposals and reads go in by calls, and
-//! [`RaftNode::ready`] says what its owner has to append, send and apply. [`read_index`] says when
-//! a read may see the store. The server runs this code with threads, a network and a disk; a
-//! deterministic simulation runs it in one thread, under a seed.
+//! [`RaftNode`] wraps tikv's crate `raft`. The owner passes ticks, messages, proposals and reads to
+//! it by calls. [`RaftNode::ready`] returns the entries to append, the messages to send and the
+//! entries to apply. [`read_index`] decides when a read may see the store. The server runs this
+//! code with threads, a network and a disk. A deterministic simulation runs it in one thread, in an
+//! order that depends on a seed.
 //!
-//! Nothing here starts a thread, reads a clock, touches a disk, or draws a random number that the
-//! caller did not seed. What a peer sends cannot cause a panic: `check.rs` refuses it first. tikv's
-//! types stay inside this crate.
+//! This crate starts no thread, reads no clock, touches no disk, and uses no random number that
+//! the caller did not seed. A message from a peer cannot cause a panic, because `check.rs` rejects
+//! invalid messages first. tikv's types do not appear in the public interface.
 //!
-//! Counterpart in etcd: `server/etcdserver/raft.go`, and the read loop of `v3_server.go`.
+//! In etcd: `server/etcdserver/raft.go`, and the read loop of `v3_server.go`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+#[cfg(all(target_family = "wasm", target_os = "unknown"))]
+mod no_randomness;
 mod convert;
 mod log;
 mod node;

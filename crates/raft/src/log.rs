@@ -1,17 +1,18 @@
 //! The part of the log that raft works on, in memory.
 //!
-//! Raft asks for terms and entries all the time, also for those that are not on disk yet. So the
-//! log is in memory from some index on, and the write-ahead log is read only at a start.
+//! Raft reads terms and entries all the time, including entries that are not on disk yet. So the
+//! log is in memory from some index on, and the write-ahead log is read only at startup.
 //!
 //! ```text
-//!   1 ... 5,000 │ 5,001 ........... 10,000 ........ 12,000
-//!     released  │ first            durable        last
-//!               │  └─ kept back for slow followers ─┘
+//!   1 ... 5,000 │ 5,001 ................... 10,000 ................ 12,000
+//!     released  │ first                     durable                 last
+//!               │   └─ for slow followers ────┘└─ not on disk in the store ─┘
 //! ```
 //!
-//! * Indexes rise by one, terms do not fall.
-//! * No entry behind the *durable* index, that of the last synced store, is released: after a crash
-//!   the store begins there. (What is applied and not synced is lost.)
+//! * Indexes rise by one, and terms do not fall.
+//! * The *durable* index is the position of the store that is on disk. Entries above the durable
+//!   index stay in memory, because after a crash the store restarts at that index. (The effects of
+//!   entries that were applied but not synced are lost from the store.)
 
 use std::collections::VecDeque;
 
@@ -22,7 +23,7 @@ use clearlane_wal::ConfState;
 
 use crate::convert::RaftForm as _;
 
-/// A state of the store, by its place in the log.
+/// A state of the store, named by its position in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPosition {
     pub index: u64,
@@ -32,21 +33,22 @@ pub struct LogPosition {
 
 /// The log that raft sees.
 ///
-/// A follower that needs an entry that was released is sent the store instead, in the durable state
-/// or a later one. A member that starts again also keeps what its disk has of the log before the
-/// durable index: when a whole cluster starts again, some members are a few entries behind, and
-/// without those entries each of them would have to be sent the whole store.
+/// A follower that needs a released entry receives the store instead, in the durable state or a
+/// later one. After a restart, the log also has older entries from the disk, at or below the
+/// durable index. When a whole cluster restarts, some members lag by a few entries. Without the
+/// older entries each of them would need the whole store.
 #[derive(Debug, Default)]
 pub(crate) struct LogStorage {
     pub(crate) hard_state: HardState,
-    /// Index and term of the entry before the first one that is kept.
+    /// Index and term of the entry before the first kept entry.
     before_first: (u64, u64),
     entries: VecDeque<Entry>,
     pub(crate) durable: LogPosition,
 }
 
 impl LogStorage {
-    /// A log without entries behind `before`, with a store at `durable`, there or later.
+    /// Creates a log without entries. The first entry to append follows `before`. The store on disk
+    /// is at `durable`, which is `before` or later.
     pub(crate) fn new(before: (u64, u64), durable: LogPosition) -> LogStorage {
         LogStorage { before_first: before, durable, ..LogStorage::default() }
     }
@@ -57,7 +59,7 @@ impl LogStorage {
         }
     }
 
-    /// Entries with the same or higher indexes are overwritten.
+    /// Appends entries. Existing entries with the same or higher indexes are overwritten.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let (from, to) = (self.before_first.0 + 1, self.last());
@@ -67,14 +69,15 @@ impl LogStorage {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// The store was replaced by one at this position: everything before is dropped.
+    /// Records that a received store at this position replaces this member's store. Drops all
+    /// entries.
     pub(crate) fn install(&mut self, position: LogPosition) {
         self.entries.clear();
         self.before_first = (position.index, position.term);
         self.durable = position;
     }
 
-    /// Drops the entries up to an index, but none behind the durable index.
+    /// Drops the entries up to an index, but none above the durable index.
     pub(crate) fn release(&mut self, up_to: u64) {
         let up_to = up_to.min(self.durable.index).min(self.last());
         while self.before_first.0 < up_to {
@@ -83,8 +86,8 @@ impl LogStorage {
         }
     }
 
-    /// The index up to which entries must be released so that those up to `up_to` have at most this
-    /// many bytes.
+    /// Returns the index up to which entries must be released, so that the data of the kept entries
+    /// up to `up_to` has at most `bytes` bytes.
     pub(crate) fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
         let known = self.count_up_to(up_to);
         let data_len = |entry: &Entry| entry.data.len() as u64;
@@ -97,7 +100,7 @@ impl LogStorage {
         self.entries.range(known..).map(|entry| entry.data.len() as u64).sum()
     }
 
-    /// The entries that are kept, up to an index.
+    /// Returns the number of kept entries up to an index.
     fn count_up_to(&self, index: u64) -> usize {
         index.saturating_sub(self.before_first.0).min(self.entries.len() as u64) as usize
     }
@@ -111,7 +114,8 @@ impl LogStorage {
     }
 }
 
-/// Whether an entry, and those that were asked about before it, have at most this many bytes.
+/// Returns a predicate that adds up the sizes of the entries passed to it. It is true until the sum
+/// exceeds `bytes`, and false for all later entries.
 fn fits(bytes: u64, size: impl Fn(&Entry) -> u64) -> impl FnMut(&&Entry) -> bool {
     let mut left = Some(bytes);
     move |entry| {
@@ -140,7 +144,8 @@ impl Storage for LogStorage {
         let wanted = self.entries.range(from..from + (high - low) as usize);
         let size = |entry: &Entry| u64::from(protobuf::Message::compute_size(entry));
         let mut fits = fits(max_size.into().unwrap_or(u64::MAX), size);
-        // The first one in any case, or nothing larger than the limit would be sent.
+        // The first entry is always sent. Otherwise an entry larger than the limit would never be
+        // sent.
         let sent = wanted.enumerate().take_while(|(at, entry)| fits(entry) || *at == 0);
         Ok(sent.map(|(_, entry)| entry.clone()).collect())
     }
@@ -164,7 +169,11 @@ impl Storage for LogStorage {
         Ok(self.last())
     }
 
-    /// The durable state or a later one: the sender sets the position of the copy that it sends.
+    /// Returns the position of the durable store. Fails if there is no durable store, or if its
+    /// index is below `request_index`.
+    ///
+    /// Raft puts the returned position into a snapshot message. The owner may send a newer state of
+    /// the store, and then changes the position in the message.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         if self.durable.index < request_index || self.durable.index == 0 {
             return Err(StorageError::SnapshotTemporarilyUnavailable.into());

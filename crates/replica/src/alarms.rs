@@ -1,16 +1,17 @@
-//! Which alarms are raised, and what they forbid. etcd's counterpart is
-//! `server/etcdserver/api/v3alarm`.
+//! The raised alarms and the requests that they forbid. In etcd: `server/etcdserver/api/v3alarm`.
 //!
 //! An alarm is a pair of a kind and a member. It is raised and disarmed through the log, so all
-//! members refuse the same requests from the same entry on. See `docs/maintenance.md`.
+//! members start to reject the same requests at the same entry. See `docs/maintenance.md`.
 //!
-//! | raised | refused |
+//! | raised alarm | rejected requests |
 //! |---|---|
 //! | `NOSPACE` | puts, transactions with a put in any list, new leases |
-//! | `CORRUPT` | whatever changes keys or leases, all transactions in the log, compactions |
+//! | `CORRUPT` | puts, deletes, all transactions in the log, compactions, new and revoked leases |
 //!
-//! Bucket `alarm` has an empty record for each, under the encoded pair: etcd's format. An unknown
-//! action is refused, before the log and behind it; etcd's process ends.
+//! Bucket `alarm` has an empty record for each raised alarm. The key of the record is the encoded
+//! pair, in etcd's format. An alarm request with an unknown action is rejected before it is
+//! proposed. If a log of etcd has such an entry that names a kind, the entry is rejected when it is
+//! applied. In etcd the entry changes nothing, but the member that responds to the client exits.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,8 @@ use crate::apply::RequestRejection;
 use crate::error::{Error, Result, try_scan};
 use crate::quota;
 
-/// Proposed by a member whose store is beyond its quota, or whose disk is nearly full.
+/// Returns the request that raises NOSPACE. A member proposes the request if its store is over its
+/// quota, or if its disk is nearly full.
 pub fn no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Activate, AlarmType::Nospace, member_id)
 }
@@ -35,7 +37,8 @@ pub fn disarm_no_space(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Deactivate, AlarmType::Nospace, member_id)
 }
 
-/// Proposed by a leader that has found a corrupt member; 0 stands for all members.
+/// Returns the request that raises CORRUPT. A leader proposes the request if it has found a corrupt
+/// member. The id 0 means that members differ and it is unknown which of them are corrupt.
 pub fn corrupt(member_id: u64) -> InternalRaftRequest {
     alarm(AlarmAction::Activate, AlarmType::Corrupt, member_id)
 }
@@ -48,7 +51,7 @@ fn alarm(action: AlarmAction, kind: AlarmType, member_id: u64) -> InternalRaftRe
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alarms {
-    /// Kind and member. A kind may be one that this version has no name for.
+    /// Kind and member of each raised alarm. A kind may be unknown to this version.
     raised: BTreeSet<(i32, u64)>,
 }
 
@@ -92,8 +95,8 @@ impl Alarms {
         (grows && self.is_raised(AlarmType::Nospace)).then_some(RequestRejection::NoSpace)
     }
 
-    /// Removes the alarm NOSPACE of a removed member: its disk is no concern of the others.
-    /// Returns whether there was one.
+    /// Removes the NOSPACE alarm of a removed member, whose disk no longer matters to the cluster.
+    /// Returns whether the alarm was raised.
     pub fn remove_nospace(
         &mut self,
         member_id: u64,
@@ -107,7 +110,11 @@ impl Alarms {
         Ok(was_raised)
     }
 
-    /// Applies an alarm request. Returns the alarms that it concerns.
+    /// Applies an alarm request. For `GET`, returns the raised alarms of the requested kind, or all
+    /// raised alarms if the request names no kind. For `ACTIVATE` and `DEACTIVATE`, returns a list
+    /// with the alarm that was raised or disarmed. This list is empty if the request names no kind,
+    /// or if the alarm to disarm was not raised. Rejects an unknown action, unless the request
+    /// names no kind: then the list is empty.
     pub fn apply(
         &mut self,
         request: &AlarmRequest,

@@ -1,16 +1,17 @@
-//! How far the store has come in the log: etcd's consistent index.
+//! The position of the store in the log. In etcd: the consistent index.
 //!
-//! Each write transaction ends with an [`AppliedPosition`], also if its entry changes nothing. The
-//! commit that makes its changes durable writes it beside them, into etcd's three keys of bucket
+//! Each write transaction ends with an [`AppliedPosition`], even if its entry changes nothing. The
+//! commit that makes the changes durable also writes the position, into etcd's three keys of bucket
 //! `meta`:
 //!
 //! ```text
-//!   consistent_index   8 bytes, big endian     the last entry whose effects are here
-//!   term               8 bytes, big endian     its term; absent while it is 0
+//!   consistent_index   8 bytes, big endian     index of the last entry that the store has applied
+//!   term               8 bytes, big endian     the term of that entry; absent while it is 0
 //!   confState          {"voters":[1,2],"learners":[3],"auto_leave":false}
 //! ```
 //!
-//! etcd writes the members only when they change. At a start, both read them from bucket `members`.
+//! etcd writes `confState` only when the members change. At startup, both etcd and Clearlane take
+//! the members from bucket `members` instead. If that bucket is empty, Clearlane takes `confState`.
 
 use std::sync::Arc;
 
@@ -28,10 +29,11 @@ const CONF_STATE_KEY: &[u8] = b"confState";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppliedPosition {
-    /// The last entry that was applied; 0 before the first.
+    /// The index of the last applied entry, or 0 before the first.
     pub index: u64,
     pub term: u64,
-    /// The members at that entry, shared: each entry has them, and they seldom change.
+    /// The members as of the entry at `index`. Positions share this list, because every entry has a
+    /// position and the members seldom change.
     pub conf_state: Arc<ConfState>,
 }
 
@@ -90,9 +92,10 @@ fn print_conf_state(members: &ConfState) -> String {
 fn parse_conf_state(text: &[u8]) -> Result<ConfState> {
     let damaged = |what: &str| Error::damaged("confState", what);
     let Ok(Value::Object(object)) = serde_json::from_slice(text) else {
-        return Err(damaged("it is no JSON object"));
+        return Err(damaged("it is not a JSON object"));
     };
-    let list = |name: &str| ids(&object, name).ok_or_else(|| damaged("it has an id that is none"));
+    let list =
+        |name: &str| ids(&object, name).ok_or_else(|| damaged("it has an id that is not a number"));
     Ok(ConfState {
         voters: list("voters")?,
         learners: list("learners")?,
@@ -170,8 +173,8 @@ mod tests {
             (CONF_STATE_KEY, b"{\"learners\":7}"),
             (CONF_STATE_KEY, b"\xff"),
         ] {
-            let told = read(&write(&[(key, value)])).unwrap_err().to_string();
-            assert!(told.contains(std::str::from_utf8(key).unwrap()), "{told}");
+            let message = read(&write(&[(key, value)])).unwrap_err().to_string();
+            assert!(message.contains(std::str::from_utf8(key).unwrap()), "{message}");
         }
     }
 }

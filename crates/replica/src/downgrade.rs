@@ -1,14 +1,14 @@
 //! Preparations for a downgrade of the cluster: etcd's `validate`, `enable` and `cancel`.
 //!
-//! The announcement goes through the log and is kept in bucket `cluster`, under `downgrade`:
-//! `{"target-version":"3.6.0","enabled":true}`.
+//! The announcement goes through the log and is stored in bucket `cluster`, under the key
+//! `downgrade`: `{"target-version":"3.6.0","enabled":true}`.
 //!
-//! * The target is one minor version below the cluster's.
-//! * While one is announced there cannot be another.
+//! * The target must be one minor version below the cluster's version.
+//! * While a downgrade is announced, another one fails validation.
 //!
 //! etcd's leader then lowers the cluster's version, and each member rewrites its store for the
-//! older version. Our files are of one version only: the announcement is shown, and nothing is
-//! rewritten.
+//! older version. Our files have only one version. So nothing is rewritten, and the announcement is
+//! only stored and shown in responses to Status requests.
 
 use bytes::Bytes;
 use clearlane_engine::Bucket;
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::membership::CLUSTER_VERSION_KEY;
 
 const DOWNGRADE_KEY: &[u8] = b"downgrade";
-/// Assumed for a cluster without a version on record.
+/// The version of a cluster that has no version on record.
 const NEWEST_VERSION: Version = Version { major: 3, minor: 7 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Takes `X.Y` or `X.Y.Z`.
+    /// Parses `X.Y` or `X.Y.Z`.
     pub fn parse(text: &str) -> Option<Version> {
         let numbers: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
         match numbers?[..] {
@@ -73,7 +73,7 @@ pub fn downgrade_info(state: &dyn ReadTxn) -> Result<DowngradeInfo> {
     Ok(DowngradeInfo { enabled, target_version })
 }
 
-/// Whether a downgrade to this version could be announced. Returns the version in full.
+/// Checks whether a downgrade to this version may be announced. Returns the version as `X.Y.0`.
 pub fn validate(
     state: &dyn ReadTxn,
     target: &str,
@@ -92,7 +92,7 @@ pub fn validate(
     })
 }
 
-/// Enables or cancels a downgrade.
+/// Applies the announcement of a downgrade, or its cancellation.
 pub(crate) fn apply_downgrade_info(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &DowngradeInfoSetRequest,

@@ -1,12 +1,12 @@
-//! Errors that stop a member. Errors for clients are in [`apply`](crate::apply).
+//! Errors that stop a member. Errors for clients are in [`RequestError`](crate::RequestError).
 
 use std::ops::ControlFlow;
 
 use clearlane_engine::Bucket;
 use clearlane_mvcc::ReadTxn;
 
-/// The member cannot go on: what it has acknowledged and what it has may not agree any more. Its
-/// owner stops the process and reports the error.
+/// An error after which the member cannot continue, mostly because its data may no longer match the
+/// writes that it acknowledged. The owner stops the process and reports the error.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -21,14 +21,14 @@ pub enum Error {
     Wal(#[from] clearlane_wal::Error),
     #[error(transparent)]
     Raft(#[from] clearlane_raft::Error),
-    #[error("entry {index} of the log asks for what this member does not know")]
+    #[error("entry {index} of the log has an unknown request type")]
     UnknownRequest { index: u64 },
     #[error(
         "this member has been removed from the cluster: it stops, and its data directory must not be \
          used again"
     )]
     Removed,
-    #[error("the system gives no random numbers")]
+    #[error("the system's random number generator failed")]
     NoRandomNumbers,
     #[error("a token cannot be signed: {0}")]
     Signing(String),
@@ -48,7 +48,7 @@ pub enum Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Visits all records of a bucket, up to the first error.
+/// Visits all records of a bucket. Stops at the first error and returns it.
 pub(crate) fn try_scan(
     state: &dyn ReadTxn,
     bucket: Bucket,
@@ -63,7 +63,8 @@ pub(crate) fn try_scan(
 }
 
 impl Error {
-    /// Whether [`accept_loss`](clearlane_wal::Options::accept_loss) would start the member.
+    /// Returns whether the error reports that the log has lost entries. A member with such a log
+    /// starts only with [`accept_loss`](clearlane_wal::Options::accept_loss).
     pub fn is_log_loss(&self) -> bool {
         match self {
             Error::Wal(error) => error.is_loss(),
@@ -72,7 +73,7 @@ impl Error {
         }
     }
 
-    pub(crate) fn damaged(what: &'static str, why: impl Into<String>) -> Error {
+    pub fn damaged(what: &'static str, why: impl Into<String>) -> Error {
         Error::Damaged { what, why: why.into() }
     }
 }

@@ -1,5 +1,5 @@
 //! Requests that go through the log, each with the type of its response. In the log and the apply
-//! loop all are an [`InternalRaftRequest`] and an [`AppliedResponse`].
+//! loop, every request is an [`InternalRaftRequest`] and every response an [`AppliedResponse`].
 
 use clearlane_proto::etcdserverpb::{
     AlarmRequest, AlarmResponse, AuthDisableRequest, AuthEnableRequest, AuthRoleAddRequest,
@@ -25,7 +25,7 @@ pub trait Proposal: Send {
     fn response_of(applied: AppliedResponse) -> Result<Self::Response, RequestError>;
 }
 
-/// For callers that do not look at the answer.
+/// Leaves the response as it is, for callers that do not read it.
 impl Proposal for InternalRaftRequest {
     type Response = AppliedResponse;
 
@@ -82,7 +82,7 @@ proposals! {
 }
 
 fn unexpected(applied: &AppliedResponse) -> RequestError {
-    // Not all of it: it may have a token.
+    // Prints only the variant's number, because the response may contain a token.
     let applied = std::mem::discriminant(applied);
-    Error::damaged("an answer", format!("{applied:?} answers another request")).into()
+    Error::damaged("a response", format!("{applied:?} belongs to another request")).into()
 }

@@ -1,23 +1,24 @@
-//! How large the store may become: etcd's `--quota-backend-bytes`.
+//! The maximum size of the store: etcd's `--quota-backend-bytes`.
 //!
 //! ```text
-//!   cost    put: 256 + key + value   lease: 64   transaction: the dearer of its lists   else: 0
-//!   size + cost < quota    proposed, and so is whatever costs 0
-//!   otherwise              refused; the member raises NOSPACE (see `alarms`)
+//!   cost    put: 256 + key + value   lease: 64   transaction: its most expensive list   others: 0
+//!   size + cost < quota    proposed; a request with cost 0 is proposed at any size
+//!   otherwise              rejected; the member raises NOSPACE (see `alarms`)
 //! ```
 //!
-//! The check comes before the log, with the size as of the last commit, so concurrent requests may
-//! pass the quota. A member that finds its store beyond it after a commit with a request of a cost
-//! raises the alarm then; one that an operator has disarmed stays so until such a request.
+//! The check is made before a request is proposed, with the size as of the last commit, so
+//! concurrent requests together may exceed the quota. After a commit that contains a request with a
+//! cost, the member checks the size again, and raises the alarm if the store is over its quota.
+//! After an operator has disarmed the alarm, only a later request with a cost can raise it again.
 //!
-//! The size is not that of the files: it is the bytes of all keys and values, history included, at
-//! their maximum since the store was last rewritten (`docs/decisions/server-quota.md`,
-//! `docs/maintenance.md`).
+//! The size is not the size of the files. It is the number of bytes of all keys and values,
+//! including history, at their maximum since the store was last opened, rewritten or replaced
+//! (`docs/decisions/server-quota.md`, `docs/maintenance.md`).
 
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestOp, TxnRequest};
 
-/// etcd's default.
+/// etcd's default quota.
 const DEFAULT_BYTES: i64 = 2 << 30;
 const LEASE_COST: u64 = 64;
 const PUT_COST: u64 = 256;
@@ -28,12 +29,13 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The value of etcd's flag: 0 is the default, below 0 is no limit.
+    /// Creates a quota from the value of etcd's flag: 0 means the default, a negative value means
+    /// no limit.
     pub fn new(setting: i64) -> Quota {
         Quota { quota_bytes: if setting == 0 { DEFAULT_BYTES } else { setting } }
     }
 
-    /// Below 0 if there is no limit.
+    /// Returns the quota; it is negative if there is no limit.
     pub fn bytes(self) -> i64 {
         self.quota_bytes
     }
@@ -43,18 +45,23 @@ impl Quota {
     }
 }
 
-/// Entries of a cost that were applied, and are in no commit after which the quota was checked.
+/// Tracks applied entries with a cost until the store has committed them and the quota was checked
+/// again.
 #[derive(Debug, Default)]
 pub struct UncheckedGrowth {
+    /// Index of an applied entry with a cost after which the quota was not checked yet, or `None`.
+    /// The check is due once the store has committed this entry.
     first: Option<u64>,
+    /// Index of the last applied entry with a cost.
     last: u64,
+    /// Index of the last entry that the store has committed.
     durable: u64,
 }
 
 impl UncheckedGrowth {
-    /// Called with the indexes of the last such entry that was applied, and of the last one that
-    /// has disarmed the alarm; 0 if there was none. What came before a disarm is no cause to raise
-    /// it again.
+    /// Records the index of the last applied entry with a cost, and of the last applied entry that
+    /// has disarmed the alarm; 0 if there was none. Growth before a disarm is no reason to raise
+    /// the alarm again.
     pub fn record_applied(&mut self, growth: u64, disarm: u64) {
         if growth > self.last {
             self.last = growth;
@@ -69,7 +76,9 @@ impl UncheckedGrowth {
         self.durable = index;
     }
 
-    /// Whether the quota is to be checked now.
+    /// Returns whether the quota must be checked now, because an entry with a cost was committed.
+    /// The caller must make the check: the next call returns false until another such entry is
+    /// committed.
     pub fn take_due(&mut self) -> bool {
         let is_due = self.first.is_some_and(|first| first <= self.durable);
         if is_due {
@@ -79,7 +88,7 @@ impl UncheckedGrowth {
     }
 }
 
-/// An estimate of the bytes that a request adds to the store.
+/// Estimates the bytes that a request adds to the store.
 pub fn cost(request: &InternalRaftRequest) -> u64 {
     let put = request.put.as_ref().map_or(0, put_cost);
     let txn = request.txn.as_ref().map_or(0, txn_cost);
@@ -91,7 +100,7 @@ fn put_cost(request: &PutRequest) -> u64 {
     PUT_COST + (request.key.len() + request.value.len()) as u64
 }
 
-/// Recursive: `check` bounds how deep transactions nest.
+/// Calls itself for nested transactions. `check` limits the depth.
 fn txn_cost(request: &TxnRequest) -> u64 {
     let all = |ops: &[RequestOp]| ops.iter().map(op_cost).sum::<u64>();
     all(&request.success).max(all(&request.failure))

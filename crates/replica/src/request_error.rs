@@ -1,5 +1,6 @@
 //! Errors of requests, with etcd's messages.
 
+use clearlane_auth::AuthRejection;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
 
@@ -7,7 +8,7 @@ use crate::apply;
 use crate::downgrade;
 use crate::error::Error;
 use crate::membership;
-use crate::replica::MemberChangeError;
+use crate::state_machines::MemberChangeError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
@@ -30,27 +31,36 @@ pub enum RequestError {
     /// The version in the request's metadata is not UTF-8.
     #[error("etcdserver: invalid client api version")]
     InvalidApiVersion,
-    /// Raft's queue is full, or leadership is being transferred.
+    /// Raft's queue or a queue of this member is full, too many committed entries wait to be
+    /// applied, or leadership is being transferred. Also returned if too many passwords wait for
+    /// their check.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
     #[error("etcdserver: server stopped")]
     Stopped,
-    /// The request may still be applied.
+    /// The time-out has passed. The request may still be applied.
     #[error("etcdserver: request timed out")]
     TimedOut,
-    /// The leader has changed: the request may still be applied.
+    /// The leader has changed. The request may still be applied.
     #[error("etcdserver: request timed out, possibly due to previous leader failure")]
     LeaderLost,
-    /// Connections to the leader or to a quorum were missing: the request may still be applied.
+    /// Connections to the leader or to a quorum were missing. The request may still be applied.
     #[error("etcdserver: request timed out, possibly due to connection lost")]
     ConnectionLost,
     #[error("etcdserver: unhealthy cluster")]
     Unhealthy,
-    /// There was no leader for as long as the request could wait, or the client's deadline passed.
+    /// No leader was known while the request waited, so it was not proposed. Or the client's
+    /// deadline has passed; then the request may still be applied.
     #[error("context deadline exceeded")]
     DeadlineExceeded,
     #[error("{0}")]
     Failed(#[from] Error),
+}
+
+impl From<AuthRejection> for RequestError {
+    fn from(refused: AuthRejection) -> RequestError {
+        RequestError::Rejected(refused.into())
+    }
 }
 
 impl From<apply::ApplyError> for RequestError {

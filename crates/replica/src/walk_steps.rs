@@ -1,61 +1,64 @@
-//! A walk over the index at a revision of the past, in steps.
+//! Walks over the index at a past revision, in steps.
 //!
-//! At its newest revision the index knows how many keys a range has, and a walk meets only those
-//! that are there. At an older one it looks at each key for a value at that revision, and at all of
-//! them to count: 18 ms for a million. So such a range is cut into parts of [`STEP_KEYS`] keys,
-//! with a [yield point](YieldPoints) behind each. The parts of one view join without a seam,
-//! because it does not change.
+//! At its newest revision the index knows how many keys a range has, and a walk visits only keys
+//! that exist. At an older revision a walk must check each key for a value at that revision, and it
+//! must check all keys to count them: 18 ms for a million keys. So such a range is split into parts
+//! of [`STEP_KEYS`] keys, with a [yield point](YieldPoints) after each part. The results of all
+//! parts fit together, because they read one snapshot, which does not change.
 
 use std::ops::ControlFlow;
 
+use clearlane_contention::YieldPoints;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{RangeOptions, ReadTxn, RecordVisitor, Result, Version};
-use clearlane_net::sched::YieldPoints;
 
-/// Number of keys that are looked at in some tens of microseconds. A network thread does one step.
+/// Number of keys that a walk checks in one step, which takes some tens of microseconds. A network
+/// thread makes only walks of one step.
 const STEP_KEYS: usize = 1024;
 
 /// A [`VersionVisitor`](clearlane_mvcc::VersionVisitor) that may fail.
 pub(crate) type TryVersionVisitor<'v> = dyn FnMut(&[u8], Version) -> Result<ControlFlow<()>> + 'v;
 
-/// Whether the index has to look at more keys for a range than a network thread may.
-pub(crate) fn is_long(view: &(dyn ReadTxn + '_), range: KeyRange<'_>, revision: i64) -> bool {
-    has_more_past_keys(view, range, revision, STEP_KEYS)
+/// Returns whether a read of the range at this revision must check more keys than a network thread
+/// may check.
+pub fn is_long(read_txn: &(dyn ReadTxn + '_), range: KeyRange<'_>, revision: i64) -> bool {
+    has_more_past_keys(read_txn, range, revision, STEP_KEYS)
 }
 
-/// Whether a read of the past has to look at more keys than these.
-pub(crate) fn has_more_past_keys(
-    view: &(dyn ReadTxn + '_),
+/// Returns whether the revision is a past one and the index has more than `keys` keys in the range.
+/// A read at a past revision must check each key.
+pub fn has_more_past_keys(
+    read_txn: &(dyn ReadTxn + '_),
     range: KeyRange<'_>,
     revision: i64,
     keys: usize,
 ) -> bool {
-    is_past(view, revision) && view.key_after(range, keys).is_some()
+    is_past(read_txn, revision) && read_txn.key_after(range, keys).is_some()
 }
 
-/// Like [`ReadTxn::visit_records`].
-pub(crate) fn visit_records(
-    view: &(dyn ReadTxn + '_),
+/// Like [`ReadTxn::visit_records`], but in steps.
+pub fn visit_records(
+    read_txn: &(dyn ReadTxn + '_),
     range: KeyRange<'_>,
     options: RangeOptions,
     visit: &mut RecordVisitor<'_>,
 ) -> Result<u64> {
-    visit_in_parts(view, range, options, &mut |part, options, progress| {
-        view.visit_records(part, options, &mut |record| progress.advance(visit(record)))
+    visit_in_parts(read_txn, range, options, &mut |part, options, progress| {
+        read_txn.visit_records(part, options, &mut |record| progress.advance(visit(record)))
     })
 }
 
-/// Like [`ReadTxn::visit_versions`], up to the first error of the visitor. The view is not one of
-/// an old era.
-pub(crate) fn visit_versions(
-    view: &(dyn ReadTxn + '_),
+/// Like [`ReadTxn::visit_versions`], in steps, up to the first error of the visitor. The read
+/// transaction must not be from an old era.
+pub fn visit_versions(
+    read_txn: &(dyn ReadTxn + '_),
     range: KeyRange<'_>,
     options: RangeOptions,
     visit: &mut TryVersionVisitor<'_>,
 ) -> Result<u64> {
     let mut outcome = Ok(());
-    let count = visit_in_parts(view, range, options, &mut |part, options, progress| {
-        let count = view.visit_versions(part, options, &mut |key, version| {
+    let count = visit_in_parts(read_txn, range, options, &mut |part, options, progress| {
+        let count = read_txn.visit_versions(part, options, &mut |key, version| {
             progress.advance(visit(key, version).unwrap_or_else(|error| {
                 outcome = Err(error);
                 ControlFlow::Break(())
@@ -66,7 +69,7 @@ pub(crate) fn visit_versions(
     outcome.map(|()| count)
 }
 
-/// How far a walk has come in the parts before.
+/// The state of a walk after the parts that were visited so far.
 struct Progress {
     left: i64,
     flow: ControlFlow<()>,
@@ -81,14 +84,14 @@ impl Progress {
 }
 
 fn visit_in_parts(
-    view: &(dyn ReadTxn + '_),
+    read_txn: &(dyn ReadTxn + '_),
     range: KeyRange<'_>,
     options: RangeOptions,
     visit: &mut dyn FnMut(KeyRange<'_>, RangeOptions, &mut Progress) -> Result<u64>,
 ) -> Result<u64> {
     let left = if options.limit > 0 { options.limit } else { i64::MAX };
     let (mut count, mut progress) = (0, Progress { left, flow: ControlFlow::Continue(()) });
-    visit_parts(view, range, options.revision, &mut |part| {
+    visit_parts(read_txn, range, options.revision, &mut |part| {
         let is_over = progress.left == 0 || progress.flow.is_break();
         if is_over && options.skip_count {
             return Ok(ControlFlow::Break(()));
@@ -101,20 +104,20 @@ fn visit_in_parts(
     Ok(count)
 }
 
-/// Calls `visit` for the parts of a range in their order, until it breaks.
+/// Calls `visit` for the parts of a range in order, until it breaks.
 fn visit_parts(
-    view: &(dyn ReadTxn + '_),
+    read_txn: &(dyn ReadTxn + '_),
     range: KeyRange<'_>,
     revision: i64,
     visit: &mut dyn FnMut(KeyRange<'_>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    if !is_past(view, revision) {
+    if !is_past(read_txn, revision) {
         return visit(range).map(drop);
     }
     let (mut from, mut steps) = (range.from.to_vec(), YieldPoints::default());
     loop {
         let rest = KeyRange { from: &from, to: range.to };
-        let next = view.key_after(rest, STEP_KEYS);
+        let next = read_txn.key_after(rest, STEP_KEYS);
         let part = KeyRange { from: &from, to: next.as_deref().or(range.to) };
         let flow = visit(part)?;
         match next {
@@ -125,8 +128,8 @@ fn visit_parts(
     }
 }
 
-fn is_past(view: &(dyn ReadTxn + '_), revision: i64) -> bool {
-    revision > 0 && revision < view.revision()
+fn is_past(read_txn: &(dyn ReadTxn + '_), revision: i64) -> bool {
+    revision > 0 && revision < read_txn.revision()
 }
 
 #[cfg(test)]
@@ -151,7 +154,8 @@ mod tests {
         format!("key/{number:06}").into_bytes()
     }
 
-    /// Each revision puts, puts again or deletes every seventh key, beginning with another one.
+    /// Returns a store. Each revision puts, puts again or deletes every seventh key, each time
+    /// starting at another key.
     fn store() -> Box<dyn Store<AppliedPosition>> {
         let (applied, engine) = (AppliedPosition::default(), Arc::new(MemoryEngine::new()));
         let before = AppliedPosition::pre_commit();
@@ -175,7 +179,7 @@ mod tests {
 
     type Read<'r> = dyn Fn(KeyRange<'_>, RangeOptions, &mut RecordVisitor<'_>) -> Result<u64> + 'r;
 
-    /// What a read finds until it has `wanted` records, and the count.
+    /// Returns the records that a read finds until it has `wanted` records, and the count.
     fn found(
         read: &Read<'_>,
         range: KeyRange<'_>,
@@ -193,13 +197,13 @@ mod tests {
     type Numbers = (Vec<u8>, i64, i64);
 
     fn versions(
-        view: &dyn ReadTxn,
+        read_txn: &dyn ReadTxn,
         range: KeyRange<'_>,
         options: RangeOptions,
         wanted: usize,
     ) -> (Vec<Numbers>, u64) {
         let mut found = Vec::new();
-        let count = visit_versions(view, range, options, &mut |key, version| {
+        let count = visit_versions(read_txn, range, options, &mut |key, version| {
             found.push((key.to_vec(), version.modified.main, version.version));
             let is_last = found.len() == wanted;
             Ok(if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -210,10 +214,11 @@ mod tests {
     #[test]
     fn in_steps_a_range_finds_what_it_finds_at_once() {
         let store = store();
-        let view = store.begin_read();
-        let whole: &Read<'_> = &|range, options, visit| view.visit_records(range, options, visit);
+        let read_txn = store.begin_read();
+        let whole: &Read<'_> =
+            &|range, options, visit| read_txn.visit_records(range, options, visit);
         let stepped: &Read<'_> =
-            &|range, options, visit| visit_records(&*view, range, options, visit);
+            &|range, options, visit| visit_records(&*read_txn, range, options, visit);
         let step = STEP_KEYS as u32;
         let ends = [(0, KEYS + 9), (0, step), (5, step + 5), (5, step + 6), (900, 2900), (9, 2)];
         for (from, to) in ends {
@@ -228,7 +233,7 @@ mod tests {
                     assert_eq!(found(stepped, range, options, wanted), expected, "{options:?}");
                     let uncounted = RangeOptions { skip_count: true, ..options };
                     assert_eq!(found(stepped, range, uncounted, wanted).0, expected.0);
-                    let read = |options| versions(&*view, range, options, wanted);
+                    let read = |options| versions(&*read_txn, range, options, wanted);
                     let records = expected.0.iter().map(|record| KeyValue::decode(&record[..]));
                     let numbers = records
                         .map(|record| record.unwrap())
@@ -242,15 +247,17 @@ mod tests {
             }
         }
         let future = RangeOptions { revision: 22, ..RangeOptions::default() };
-        assert!(visit_records(&*view, KeyRange::ALL, future, &mut |_| panic!("a record")).is_err());
+        assert!(
+            visit_records(&*read_txn, KeyRange::ALL, future, &mut |_| panic!("a record")).is_err()
+        );
     }
 
     #[test]
     fn long_is_what_has_many_keys_in_the_past() {
         let store = store();
-        let view = store.begin_read();
-        let first = |keys: u32| is_long(&*view, KeyRange::new(&[], &key(keys)), 2);
+        let read_txn = store.begin_read();
+        let first = |keys: u32| is_long(&*read_txn, KeyRange::new(&[], &key(keys)), 2);
         assert!(!first(STEP_KEYS as u32) && first(STEP_KEYS as u32 + 1));
-        assert!([0, -1, 21, 22].into_iter().all(|now| !is_long(&*view, KeyRange::ALL, now)));
+        assert!([0, -1, 21, 22].into_iter().all(|now| !is_long(&*read_txn, KeyRange::ALL, now)));
     }
 }

@@ -1,8 +1,7 @@
-//! The service Auth: users, roles, whether they count, and tokens.
+//! The service Auth: users, roles, tokens, and whether auth is enabled.
 //!
-//! What is asked is read from this member, once it is fresh enough; what is changed goes through
-//! the log, and whether the user may is asked when that is applied. [`clearlane_auth`] keeps users
-//! and roles.
+//! Queries are linearizable reads on this member. Changes go through the log; the user's permission
+//! is checked when the entry is applied. [`clearlane_auth`] keeps the users and roles.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use clearlane_auth::password::{HashError, PASSWORD_BYTES_MAX};
 use clearlane_auth::{AuthRejection, AuthState};
 use clearlane_proto::etcdserverpb::auth_server::Auth;
 use clearlane_proto::etcdserverpb::{self as wire, ResponseHeader};
-use clearlane_server::request_trace::{RequestTrace, SlowRequestFields, Stage};
+use clearlane_server::observe::request_trace::{RequestTrace, SlowRequestFields, Stage};
 use clearlane_server::{PasswordError, Server};
 use prost::Message;
 use tonic::{Request, Response, Status};
@@ -24,11 +23,12 @@ use crate::status::{self, Reply};
 
 pub(crate) struct AuthService {
     pub(crate) server: Server,
-    /// A call of Authenticate that takes longer is logged.
+    /// A call of Authenticate that takes longer than this time is logged.
     pub(crate) slow_threshold: Duration,
 }
 
-/// A linearizable read of users and roles.
+/// Reads the users and roles linearizably. Returns the result of `read`, and a header with the
+/// store's current revision.
 async fn read_users<T>(
     server: &Server,
     read: impl FnOnce(Checker<'_>, &AuthState) -> Result<T, AuthRejection>,
@@ -38,8 +38,9 @@ async fn read_users<T>(
     Ok((server.header_at(revision), found))
 }
 
-/// The hash goes into the log. Whether the user may change passwords is asked before, too: a hash
-/// costs much.
+/// Returns the hash of a password, because only the hash may go into the log. Fails if the password
+/// is too long, or if the caller may not change users. Hashing is expensive, so both checks are
+/// made before it.
 async fn hash_password(server: &Server, password: String) -> Result<String, Status> {
     let failed = |error: PasswordError| match error {
         PasswordError::Hash(error @ HashError::TooLong) => Status::unknown(error.to_string()),
@@ -53,7 +54,8 @@ async fn hash_password(server: &Server, password: String) -> Result<String, Stat
     server.hash_password(password).await.map_err(failed)
 }
 
-/// For changes that need no preparation and are answered by a header alone.
+/// Proposes a change that needs no preparation, such as the hash of a password, and returns a
+/// response that has only a header.
 macro_rules! propose_and_answer_header {
     ($service:expr, $request:expr, $response:ident) => {{
         let server = server_for(&$service.server, &$request);
@@ -159,7 +161,8 @@ impl Auth for AuthService {
         propose_and_answer_header!(self, request, AuthUserDeleteResponse)
     }
 
-    /// As in etcd an empty password is not hashed: with what is then stored no password is right.
+    /// As in etcd, an empty password is not hashed. The stored hash is then empty, and no password
+    /// matches it.
     async fn user_change_password(
         &self,
         request: Request<wire::AuthUserChangePasswordRequest>,

@@ -1,4 +1,5 @@
-//! The client at the other end of a connection, as logs name it.
+//! The client at the other end of a connection: its address, and the name in its certificate. Log
+//! lines name a client in this form.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use tonic::Extensions;
 pub(crate) enum RemoteAddress {
     Tcp(SocketAddr),
     Unix,
-    /// The JSON gateway, on behalf of a client of HTTP.
+    /// The JSON gateway, on behalf of an HTTP client.
     Gateway,
 }
 
@@ -30,9 +31,10 @@ impl fmt::Display for RemoteAddress {
 pub(crate) struct ClientInfo {
     pub(crate) remote: RemoteAddress,
     pub(crate) is_secure: bool,
-    /// The client's name, by the certificate that it has shown.
+    /// The common name in the client's certificate. It is empty if the certificate has no common
+    /// name, and `None` if the client has shown no certificate.
     pub(crate) name: Option<ClientName>,
-    /// The name is that of a user.
+    /// If true, `name` is the name of a user.
     pub(crate) is_user: bool,
     pub(crate) large_responses: ActiveLargeResponses,
 }
@@ -50,7 +52,8 @@ impl ClientInfo {
 }
 
 impl ClientInfo {
-    /// Calls that tonic answers have it among their extensions.
+    /// Returns the client's name if it is the name of a user. Calls that tonic serves have this
+    /// name among their extensions.
     pub(crate) fn user_name(&self) -> Option<&ClientName> {
         self.name.as_ref().filter(|_| self.is_user)
     }
@@ -65,13 +68,15 @@ impl fmt::Display for ClientInfo {
     }
 }
 
-/// Of a call that tonic answers. The gateway's have none of their own.
+/// Returns the client of a call that tonic serves. A call of the gateway has no client information;
+/// its client is [`RemoteAddress::Gateway`].
 pub(crate) fn client_of(request: &Extensions) -> ClientInfo {
     let gateway = || ClientInfo::without_tls(RemoteAddress::Gateway);
     request.get().cloned().unwrap_or_else(gateway)
 }
 
-/// Counts as a large response of its connection while the stream is there.
+/// Wraps a stream, so that its connection counts the stream as a large response until the stream is
+/// dropped. The stream of a gateway's call is not counted.
 pub(crate) fn as_large_response<S: Stream>(
     stream: S,
     request: &Extensions,

@@ -1,14 +1,24 @@
-//! The service Cluster: the list of members, and its changes.
+//! The service Cluster: lists and changes the members.
 //!
-//! [`clearlane_server::membership`] checks a change when it is applied. Here is checked what only a
-//! connected member knows: whether the cluster would keep its quorum. With [strict
-//! rules](ReconfigRules::is_strict) a change needs:
+//! [`membership`](clearlane_replica::membership) checks a change when it is applied. Before a
+//! change is proposed, this module checks whether the cluster would keep its quorum. This check can
+//! use this member's connections to the other members. With [strict
+//! rules](ReconfigRules::is_strict) a change must meet the condition in this table. Only voters are
+//! counted as started or connected.
 //!
-//! * add: as many members are started and connected as the larger cluster needs;
-//! * remove: the same for the smaller cluster, without the removed member;
-//! * promote: as many started members as the cluster with one voter more needs.
+//! | change | condition |
+//! |---|---|
+//! | add a voter | a quorum of the larger cluster is started and connected |
+//! | add a learner | a quorum of the cluster with one more voter is connected |
+//! | remove a voter | a quorum of the rest is started; one more than this quorum is connected |
+//! | remove a learner | none |
+//! | promote a learner | a quorum of the larger cluster, including the learner, is started |
 //!
-//! Only the leader knows whether a learner has caught up, so a promotion is forwarded to it.
+//! A cluster whose only voter is started may always add a member. A voter that is not connected may
+//! be removed even if too few other voters are connected.
+//!
+//! Only the leader knows whether a learner has caught up. So another member forwards a promotion to
+//! the leader.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,8 +28,9 @@ use clearlane_proto::etcdserverpb::{
     MemberPromoteRequest, MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse,
     MemberUpdateRequest, MemberUpdateResponse, ResponseHeader,
 };
-use clearlane_server::membership::{Member, MemberChange, Members, MembershipRejection};
-use clearlane_server::{RequestError, Server};
+use clearlane_replica::RequestError;
+use clearlane_replica::membership::{Member, MemberChange, Members, MembershipRejection};
+use clearlane_server::Server;
 use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
@@ -29,9 +40,10 @@ use crate::status::{self, Reply};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ReconfigRules {
-    /// `--strict-reconfig-check`: a change that could cost the quorum is refused.
+    /// `--strict-reconfig-check`: if true, a change that could cost the quorum is rejected.
     pub is_strict: bool,
-    /// How long a member must have been connected to count as healthy.
+    /// Minimum age of the connection to another member. A member with a newer connection is not
+    /// considered connected.
     pub healthy_after: Duration,
     pub timeout: Duration,
 }
@@ -52,7 +64,7 @@ pub(crate) struct ClusterService {
 }
 
 impl ClusterService {
-    /// Without a revision: changes of members do not change the store's.
+    /// Returns a header without a revision: changes of members do not change the store's revision.
     fn header(&self) -> Option<ResponseHeader> {
         self.server.header_at(0)
     }
@@ -74,7 +86,7 @@ impl ClusterService {
             }
             if let Some((others, leader)) = self.server.remote_leader() {
                 match others.promote(leader, id).await {
-                    // It has stepped down meanwhile, or has gone.
+                    // The leader has stepped down or cannot be reached. Try again.
                     Err(RequestError::NotLeader | RequestError::NoLeader) => {}
                     done => return done,
                 }
@@ -112,7 +124,7 @@ impl ClusterService {
         let own = self.server.threads().metadata().node_id;
         let others = self.server.threads().peer_clients();
         let is_down = others.is_none_or(|others| others.active_since(id).is_none());
-        // The removal of a member that is down costs no voter that works.
+        // The removal of an unconnected member costs no working voter.
         if id != own && is_down {
             return Ok(());
         }
@@ -124,14 +136,14 @@ impl ClusterService {
         let all = voters(&members);
         let is_learner = members.get(id).is_some_and(|member| member.is_learner);
         let quorum = quorum(all.len() + 1);
-        // If it is no learner, the change itself returns the error.
+        // If the member is not a learner, the change itself returns the error.
         let too_few =
             self.reconfig_rules.is_strict && is_learner && count_started(&all) + 1 < quorum;
         if too_few { Err(MembershipRejection::NotEnoughStarted.into()) } else { Ok(()) }
     }
 
-    /// Fails unless so many were connected for [`ReconfigRules::healthy_after`]; this member counts
-    /// as connected.
+    /// Fails unless at least `needed` members have been connected for
+    /// [`ReconfigRules::healthy_after`]. This member itself is considered connected.
     fn check_connected(&self, members: &[&Member], needed: usize) -> Result<(), RequestError> {
         let own = self.server.threads().metadata().node_id;
         let others = self.server.threads().peer_clients();
@@ -148,7 +160,9 @@ fn voters(members: &Members) -> Vec<&Member> {
     members.iter().filter(|member| !member.is_learner).collect()
 }
 
-/// A member that has started once has published its name.
+/// Returns the number of started members: a started member has a name. The initial members of a
+/// cluster have a name from the start. A member that is added later publishes its name at its first
+/// start.
 fn count_started(members: &[&Member]) -> usize {
     members.iter().filter(|member| !member.name.is_empty()).count()
 }
@@ -196,7 +210,7 @@ impl Cluster for ClusterService {
         let MemberUpdateRequest { id, peer_urls } = request.into_inner();
         let changed = self.with_timeout(async {
             user.require(|user| user.admin()).await?;
-            // First whether there is such a member at all.
+            // An unknown member is reported before an invalid URL.
             self.server.threads().members().get(id).ok_or(MembershipRejection::NotFound)?;
             self.server.change_members(MemberChange::update(id, &peer_urls)?).await
         });

@@ -1,12 +1,13 @@
-//! One call of a client: which services may answer it, at which member, until when, and where its
-//! time goes.
+//! The context of one call: the services of its network thread, its server and user, its deadline,
+//! and its trace.
 
 use std::time::Duration;
 
 use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::tls::ClientName;
-use clearlane_server::request_trace::RequestTrace;
-use clearlane_server::{Proposal, RequestError, Server};
+use clearlane_replica::{Proposal, RequestError};
+use clearlane_server::Server;
+use clearlane_server::observe::request_trace::RequestTrace;
 use http::HeaderMap;
 use tonic::Status;
 use tonic::service::Routes;
@@ -17,15 +18,16 @@ use crate::interceptors::{self, RequiredRole};
 use crate::metrics::ThreadMetrics;
 use crate::status;
 
-/// What answers the calls of one network thread.
+/// The services that respond to the calls of one network thread.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadServices {
     pub(crate) server: Server,
-    /// The services that tonic answers.
+    /// The services that tonic serves.
     pub(crate) grpc: Routes,
     pub(crate) metrics: ThreadMetrics,
     pub(crate) turns: BulkTurns,
-    /// A call longer than the first is logged, and so is a read longer than the second.
+    /// A unary call of KV that takes longer than the first time is logged. A range or a read-only
+    /// transaction is also logged if its read takes longer than the second time.
     pub(crate) slow_thresholds: (Duration, Duration),
 }
 
@@ -36,7 +38,7 @@ impl ThreadServices {
     }
 }
 
-/// The request's head, the server it is for, and the client that sent it.
+/// The head of a request, the server that handles it, and the client that sent it.
 pub(crate) struct CallHead {
     pub(crate) server: Server,
     pub(crate) headers: HeaderMap,
@@ -49,7 +51,7 @@ pub(crate) struct RequestContext {
     pub(crate) trace: RequestTrace,
 }
 
-/// For requests that go through the log as they are.
+/// Proposes a request that goes through the log unchanged.
 pub(crate) async fn propose<P: Proposal>(
     server: &Server,
     request: P,
@@ -58,7 +60,8 @@ pub(crate) async fn propose<P: Proposal>(
 }
 
 impl RequestContext {
-    /// Fails if this member may not answer a call with this head.
+    /// Creates the context of a call, with the deadline and the credentials from its head. Fails if
+    /// this member [may not serve](interceptors::check_member_can_serve) a call with this head.
     pub(crate) fn start(
         member: &Server,
         head: &HeaderMap,
@@ -84,7 +87,8 @@ impl RequestContext {
         self.server.within_deadline(work).await.map_err(status::from_error)
     }
 
-    /// A learner answers only reads that may be stale.
+    /// Fails if this member is a learner. A learner serves no calls of KV except serializable
+    /// calls of Range.
     pub(crate) fn check_not_learner(&self) -> Result<(), Status> {
         if self.server.threads().status().is_learner() {
             Err(status::from_error(RequestError::NotSupportedForLearner))

@@ -1,4 +1,4 @@
-//! What a call says of its user: a token in its head, or the certificate of its connection.
+//! The credentials of a call: a token in its head, or the certificate of its connection.
 
 use clearlane_net::tls::ClientName;
 use clearlane_server::{Credentials, Server};
@@ -7,11 +7,13 @@ use http::{HeaderMap, HeaderValue};
 use tonic::Request;
 
 const TOKEN: &str = "token";
-/// gRPC-Gateway sends it: the certificate is then that of the gateway.
+/// A header that gRPC-Gateway adds to calls. If a call has it, the certificate of the connection is
+/// the gateway's certificate, not the client's.
 const OF_GATEWAY: &str = "grpcgateway-accept";
 const BEARER: &str = "Bearer ";
 
-/// As in etcd a token that is there is the one that counts, also if it is empty.
+/// Returns the credentials of a call. As in etcd, a token takes precedence over a certificate, even
+/// if the token is empty.
 pub(crate) fn of_call(head: &HeaderMap, certificate: Option<&ClientName>) -> Credentials {
     if let Some(token) = head.get(TOKEN).or_else(|| head.get(AUTHORIZATION)) {
         return of_token(token);
@@ -29,7 +31,7 @@ fn of_token(token: &HeaderValue) -> Credentials {
     Credentials::Token(text.strip_prefix(BEARER).unwrap_or(text).into())
 }
 
-/// The server, for the user of a call that tonic answers.
+/// Returns a server handle with the credentials of a call that tonic serves.
 pub(crate) fn server_for<T>(server: &Server, request: &Request<T>) -> Server {
     let certificate = request.extensions().get::<ClientName>();
     server.with_credentials(of_call(request.metadata().as_ref(), certificate))

@@ -1,7 +1,8 @@
-//! The steps from a client's bytes to a message and back, without a connection: for
-//! `crates/fuzz`, which gives them arbitrary bytes.
+//! The steps from a client's bytes to a message and back, without a connection. `lab/fuzz` calls
+//! the functions of this module with arbitrary bytes.
 //!
-//! Each function is what the service itself does; none is called by the product.
+//! Each function takes the same steps as the services. The server itself calls none of these
+//! functions.
 
 use bytes::{Bytes, BytesMut};
 use clearlane_proto::etcdserverpb::TxnRequest;
@@ -17,7 +18,8 @@ use crate::gateway::{bindings, json, json_splitter, json_transcoder};
 use crate::metrics::RpcMethod;
 use crate::{gzip, interceptors, unary};
 
-/// The message of a unary call, from the body of its request.
+/// Returns the message of a unary call from the body of its request. If `is_packed` is true, the
+/// message may be compressed with gzip.
 pub fn unary_message(body: Bytes, limit: usize, is_packed: bool) -> Result<Bytes, Status> {
     unary::unframe(body, limit, is_packed)
 }
@@ -26,8 +28,8 @@ pub fn txn(message: Bytes) -> Result<TxnRequest, Status> {
     unary::decode_txn(message)
 }
 
-/// The body of a compressed stream of requests, as the service gets it. `pieces` are what comes
-/// from the socket at a time.
+/// Decompresses the body of a request stream, as the service receives it. Each item of `pieces` is
+/// one read from the socket.
 pub fn decompressed_body(pieces: Vec<Bytes>, limit: usize) -> Result<Bytes, Status> {
     let frames = pieces.into_iter().map(|piece| Ok::<_, Status>(Frame::data(piece)));
     let request = Request::new(Body::new(StreamBody::new(stream::iter(frames))));
@@ -39,7 +41,7 @@ pub fn decompressed_body(pieces: Vec<Bytes>, limit: usize) -> Result<Bytes, Stat
     Ok(all.freeze())
 }
 
-/// What the headers `grpc-timeout` and `grpc-encoding` are taken for.
+/// Reads the headers `grpc-timeout` and `grpc-encoding`. Fails if the encoding is not supported.
 pub fn check_headers(timeout: &[u8], encoding: &[u8]) -> Result<(), Status> {
     let mut head = HeaderMap::new();
     for (name, value) in [("grpc-timeout", timeout), ("grpc-encoding", encoding)] {
@@ -51,12 +53,12 @@ pub fn check_headers(timeout: &[u8], encoding: &[u8]) -> Result<(), Status> {
     gzip::is_gzip(&head).map(drop)
 }
 
-/// The rpcs that the JSON gateway serves.
+/// Returns the rpcs that the JSON gateway serves.
 pub fn gateway_methods() -> impl ExactSizeIterator<Item = &'static MethodDescriptor> {
     bindings::TABLE.into_iter().map(|(_, rpc)| RpcMethod::named(rpc).descriptor())
 }
 
-/// Cuts the body of a streaming call into JSON objects.
+/// Splits the body of a streaming call into JSON objects.
 pub fn split_json<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     bytes_max: usize,
@@ -80,7 +82,7 @@ pub fn message_to_json(kind: &MessageDescriptor, message: Bytes) -> Result<Vec<u
     json::of_message(kind, message)
 }
 
-/// As a long answer is translated: piece by piece.
+/// Translates a long response to JSON, piece by piece.
 pub fn pieces_to_json<'a>(
     kind: &MessageDescriptor,
     pieces: impl Iterator<Item = &'a [u8]> + Clone,

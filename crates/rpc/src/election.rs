@@ -1,8 +1,10 @@
-//! The service Election: the candidate at the front of a [queue](crate::lock_queue) leads, and has
+//! The service Election: the first candidate of a [queue](crate::lock_queue) leads. The leader has
 //! a value that other clients can read.
 //!
-//! Campaign waits in the queue with a value, and returns when it leads. Proclaim changes the value
-//! of a leader, Observe sends the leader and each change, and Resign leaves the queue.
+//! Campaign puts a candidate with a value into the queue, and returns when this candidate leads.
+//! Proclaim changes the leader's value. Observe sends the leader's key and value, and sends both
+//! again after each change. After the end of a leadership it reads the newest state, and may skip
+//! leaders and values. Resign removes the candidate from the queue.
 
 use bytes::Bytes;
 use clearlane_auth::AuthRejection;
@@ -15,8 +17,8 @@ use clearlane_proto::v3electionpb::{
     CampaignRequest, CampaignResponse, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest,
     ProclaimResponse, ResignRequest, ResignResponse,
 };
-use clearlane_server::RequestError;
-use clearlane_server::apply::RequestRejection;
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::RequestRejection;
 use clearlane_server::watch::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -38,7 +40,7 @@ pub(crate) struct ElectionService {
 type ObserveSender = mpsc::Sender<Result<LeaderResponse, Status>>;
 
 impl ElectionService {
-    /// For the user of a call.
+    /// Returns a copy of the service that acts with the credentials of this request.
     fn of<T>(&self, request: &Request<T>) -> ElectionService {
         ElectionService { queue: self.queue.of(request) }
     }
@@ -49,7 +51,7 @@ impl ElectionService {
     ) -> Result<CampaignResponse, RequestError> {
         let CampaignRequest { name, lease, value } = request;
         let place = self.queue.enqueue(&name, lease, value.clone()).await?;
-        // A candidate that is in the queue already brings a new value.
+        // A candidate that is already in the queue may have a new value.
         if place.old_value.as_ref().is_some_and(|old| *old != value) {
             self.queue.update_value(&place, value).await?;
         }
@@ -86,7 +88,9 @@ impl ElectionService {
         }
     }
 
-    /// Returns whether the leader still leads after these values.
+    /// Sends the next values of the leader. Returns false if the leader's key was deleted or the
+    /// watcher has ended; the caller then reads the queue again. Fails if the observer may no
+    /// longer read the key, or has left.
     async fn send_next_values(
         &self,
         stream: &mut Stream,
@@ -115,7 +119,7 @@ impl ElectionService {
     }
 }
 
-/// Fails if the observer has gone.
+/// Sends a response. Fails if the observer has left.
 async fn send(
     changes: &ObserveSender,
     header: Option<ResponseHeader>,
@@ -171,8 +175,8 @@ impl Election for ElectionService {
         tokio::spawn(async move {
             tokio::select! {
                 ended = service.observe_until_closed(&name, &changes) => {
-                    // As in etcd an observer that may not read the queue sees an end without an
-                    // error. One that has gone does not get this.
+                    // As in etcd, the stream of an observer that may not read the queue ends
+                    // without an error. An observer that has left receives nothing.
                     if let Err(error) = ended && !is_about_users(&error) {
                         let _ = changes.send(Err(client_error(error))).await;
                     }

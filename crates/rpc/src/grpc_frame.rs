@@ -1,4 +1,4 @@
-//! A message of gRPC as it is on the wire, and how long it may be.
+//! The frame of a gRPC message on the wire, and the limits of its length.
 //!
 //! ```text
 //!   flag: is it compressed? │ length: 4 bytes │ message
@@ -8,9 +8,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use tonic::Status;
 
-/// The flag and the length.
+/// Number of bytes of the flag and the length.
 pub(crate) const FRAME_HEAD_BYTES: usize = 5;
-/// etcd's `maxSendBytes`.
+/// Maximum size of a response message in bytes: etcd's `maxSendBytes`.
 const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
 
 pub(crate) fn frame(message: &impl Message) -> Bytes {
@@ -22,7 +22,7 @@ pub(crate) fn frame(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// A message that is encoded already.
+/// Returns the frame of a message that is already encoded.
 pub(crate) fn frame_bytes(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + message.len());
     frame.put_u8(0);
@@ -31,7 +31,7 @@ pub(crate) fn frame_bytes(message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// The flag and the length of the message; `None` if the head is incomplete.
+/// Returns the flag and the length of the message; `None` if the head is incomplete.
 pub(crate) fn read_head(bytes: &[u8]) -> Option<(u8, usize)> {
     let [flag, length @ ..] = *bytes.first_chunk::<FRAME_HEAD_BYTES>()?;
     Some((flag, u32::from_be_bytes(length) as usize))

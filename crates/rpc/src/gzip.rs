@@ -1,8 +1,9 @@
-//! Calls whose messages are compressed, as clients of gRPC may ask for.
+//! Compression of the messages of a call, which gRPC clients may use.
 //!
-//! There is gzip only, as in etcd. The answer to such a call is compressed, unless it is longer
-//! than [`COMPRESSED_BYTES_MAX`]. A request is unpacked up to one byte beyond the limit of an
-//! uncompressed one.
+//! Only gzip is supported, as in etcd. If the client of a call uses gzip, each message of the
+//! response is also compressed, unless it is empty or longer than [`COMPRESSED_BYTES_MAX`]. The
+//! decompression of a request stops one byte above the limit of an uncompressed request. A request
+//! that has this byte is rejected as too large.
 
 use std::io::{Read, Write};
 
@@ -20,13 +21,15 @@ use tonic::body::Body;
 use crate::grpc_frame::{FRAME_HEAD_BYTES, check_received_size, frame_bytes, read_head};
 use crate::response_body::ResponseBody;
 
-/// To compress a longer one would hold up the network thread.
+/// Maximum size in bytes of a response message that is compressed. Compressing a longer message
+/// would block the network thread for too long.
 const COMPRESSED_BYTES_MAX: usize = 64 << 10;
 
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GZIP: HeaderValue = HeaderValue::from_static("gzip");
 
-/// An encoding other than gzip and identity is an error.
+/// Returns true if the client compresses its messages with gzip. Fails if the encoding is neither
+/// gzip nor identity.
 pub(crate) fn is_gzip(head: &HeaderMap) -> Result<bool, Status> {
     let Some(encoding) = head.get(GRPC_ENCODING) else { return Ok(false) };
     match encoding.as_bytes() {
@@ -40,7 +43,9 @@ pub(crate) fn is_gzip(head: &HeaderMap) -> Result<bool, Status> {
     }
 }
 
-/// For a message whose flag is not 0.
+/// Decompresses a message whose flag is not 0. Fails if the flag is not 1, if the call has not
+/// announced gzip (`is_packed` is false), if the message is malformed, or if the decompressed
+/// message has more than `limit` bytes.
 pub(crate) fn decompress(
     flag: u8,
     message: &[u8],
@@ -72,7 +77,8 @@ pub(crate) fn decompress(
     Ok(plain.into())
 }
 
-/// Compresses an answer of one short message.
+/// Compresses the message of a response, unless it is empty or longer than
+/// [`COMPRESSED_BYTES_MAX`]. Streamed ranges and errors stay uncompressed.
 pub(super) fn compress_response(answer: Response<ResponseBody>) -> Response<ResponseBody> {
     let (mut head, body) = answer.into_parts();
     let body = match body {
@@ -101,14 +107,16 @@ fn compress_frame(framed: Bytes) -> Bytes {
     packed.freeze()
 }
 
-/// The flag and the length of the first message; `None` if it is incomplete.
+/// Returns the flag and the length of the first message, or `None` if it is incomplete. Fails if
+/// the message has more than `limit` bytes.
 fn first_frame(bytes: &[u8], limit: usize) -> Result<Option<(u8, usize)>, Status> {
     let Some((flag, length)) = read_head(bytes) else { return Ok(None) };
     check_received_size(length, limit)?;
     Ok((bytes.len() >= FRAME_HEAD_BYTES + length).then_some((flag, length)))
 }
 
-/// For tonic's services, which know no compression.
+/// Decompresses the messages of a request before a service of tonic receives them: these services
+/// support no compression.
 pub(super) fn decompress_request(mut request: Request<Body>, limit: usize) -> Request<Body> {
     request.headers_mut().remove(GRPC_ENCODING);
     request.map(|body| {
@@ -157,7 +165,7 @@ impl DecompressedBody {
             match self.body.frame().await.transpose()?.map(Frame::into_data) {
                 Some(Ok(data)) => self.bytes.put(data),
                 Some(Err(trailers)) => return Ok(Some(trailers)),
-                // The service refuses a message that was cut off.
+                // The body ends within a message. The service rejects this incomplete message.
                 None if !self.bytes.is_empty() => {
                     return Ok(Some(Frame::data(std::mem::take(&mut self.bytes).freeze())));
                 }
@@ -167,7 +175,7 @@ impl DecompressedBody {
     }
 }
 
-/// tonic's messages come whole.
+/// Compresses the messages in one piece of a response. tonic sends whole messages in a piece.
 fn compress_frames(mut messages: Bytes) -> Bytes {
     let mut packed = BytesMut::new();
     while let Ok(Some((0, length))) = first_frame(&messages, usize::MAX) {

@@ -1,7 +1,9 @@
-//! The service Health of gRPC, for load balancers and Kubernetes: is this server up?
+//! gRPC's service Health, for load balancers and Kubernetes. It shows whether this server is up.
 //!
-//! The one service is the server as a whole, by the empty name. It is up for as long as it answers,
-//! also without a leader or with an alarm; the checks over HTTP tell more.
+//! The only service is the server as a whole, with the empty name. It is up as long as it responds,
+//! even without a leader or with an alarm; the checks over HTTP show more. A learner rejects the
+//! calls of this service. With the feature gate `StopGRPCServiceOnDefrag` the state is NOT_SERVING
+//! while a defragmentation runs, so that clients use another member.
 
 use std::pin::Pin;
 
@@ -10,13 +12,71 @@ use clearlane_proto::grpc::health::v1::health_server::Health;
 use clearlane_proto::grpc::health::v1::{
     HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
 };
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use crate::status::Reply;
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HealthService;
+/// Shows whether the server serves. All network threads share it.
+#[derive(Clone, Debug)]
+pub struct ServingState {
+    defragmentations: watch::Sender<usize>,
+    stops_on_defragment: bool,
+}
+
+impl ServingState {
+    pub fn new(stops_on_defragment: bool) -> ServingState {
+        ServingState { defragmentations: watch::Sender::new(0), stops_on_defragment }
+    }
+
+    /// Logs that the server serves. Tools that start a server for tests wait for this line.
+    pub fn log_start(&self) {
+        log_status(status_of(*self.defragmentations.borrow()));
+    }
+
+    /// Returns a guard, which the caller holds while a defragmentation runs. While the guard
+    /// exists, the state is NOT_SERVING. Returns `None` if a defragmentation does not change the
+    /// state.
+    pub(crate) fn on_defragment(&self) -> Option<DefragmentRun> {
+        self.stops_on_defragment.then(|| {
+            log_status(ServingStatus::NotServing);
+            self.defragmentations.send_modify(|count| *count += 1);
+            DefragmentRun(self.clone())
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct DefragmentRun(ServingState);
+
+impl Drop for DefragmentRun {
+    fn drop(&mut self) {
+        self.0.defragmentations.send_modify(|count| *count -= 1);
+        log_status(status_of(*self.0.defragmentations.borrow()));
+    }
+}
+
+fn log_status(status: ServingStatus) {
+    let status = status.as_str_name();
+    tracing::info!(service = "", status, "grpc service status changed");
+}
+
+fn status_of(defragmentations: usize) -> ServingStatus {
+    if defragmentations == 0 { ServingStatus::Serving } else { ServingStatus::NotServing }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct HealthService {
+    pub(crate) state: ServingState,
+}
+
+impl HealthService {
+    fn response(&self) -> HealthCheckResponse {
+        health_response(status_of(*self.state.defragmentations.borrow()))
+    }
+}
 
 fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status as i32 }
@@ -29,24 +89,26 @@ impl Health for HealthService {
 
     async fn check(&self, request: Request<HealthCheckRequest>) -> Reply<HealthCheckResponse> {
         if request.get_ref().service.is_empty() {
-            Ok(Response::new(health_response(ServingStatus::Serving)))
+            Ok(Response::new(self.response()))
         } else {
             Err(Status::not_found("unknown service"))
         }
     }
 
     async fn list(&self, _: Request<HealthListRequest>) -> Reply<HealthListResponse> {
-        let server = (String::new(), health_response(ServingStatus::Serving));
+        let server = (String::new(), self.response());
         Ok(Response::new(HealthListResponse { statuses: [server].into() }))
     }
 
-    /// Sends the status once: it does not change for as long as the server runs.
+    /// Sends the current status, and then each change. For an unknown service, sends
+    /// `ServiceUnknown` once, and the stream stays open.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Reply<Self::WatchStream> {
-        let now = match &request.get_ref().service[..] {
-            "" => ServingStatus::Serving,
-            _ => ServingStatus::ServiceUnknown,
-        };
-        let once = tokio_stream::once(Ok(health_response(now))).chain(tokio_stream::pending());
-        Ok(Response::new(Box::pin(once)))
+        if !request.get_ref().service.is_empty() {
+            let unknown = Ok(health_response(ServingStatus::ServiceUnknown));
+            let once = tokio_stream::once(unknown).chain(tokio_stream::pending());
+            return Ok(Response::new(Box::pin(once)));
+        }
+        let counts = WatchStream::new(self.state.defragmentations.subscribe());
+        Ok(Response::new(Box::pin(counts.map(|count| Ok(health_response(status_of(count)))))))
     }
 }

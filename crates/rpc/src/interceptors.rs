@@ -1,14 +1,17 @@
-//! May this member answer this call at all? What is checked for each call, whatever it is about.
+//! Checks before every call: may this member serve the call? The checks use the state of the member
+//! and the head of the call, but not the messages of the call.
 //!
-//! Three questions, in etcd's order:
+//! The checks are in etcd's order:
 //!
-//! 1. **A learner** has not all that was agreed on, and answers only what is about itself:
-//!    [`RequiredRole::Any`] is for its status, its copy of the store and serializable ranges.
-//! 2. **The version of the client's API**, if it names one, must be text.
-//! 3. **A leader**: with `hasleader: true` a call fails at once at a member that knows none, and a
-//!    stream ends after three election time-outs without one ([`require_leader`]).
+//! 1. **A learner** lacks a part of the committed data, so it serves only its status, snapshots of
+//!    its store, and serializable calls of Range. [`RequiredRole::Any`] lets a learner pass this
+//!    check; the service KV then rejects all its calls except serializable calls of Range.
+//! 2. **The client's API version**, if it is set, must be text.
+//! 3. **A leader**: with `hasleader: true`, a call fails at once on a member that knows no leader.
+//!    With the same header, a stream of watches, keep-alives, Observe or Snapshot ends after three
+//!    election time-outs without a leader ([`require_leader`]).
 //!
-//! A request that waits for the log ends at its [deadline](grpc_timeout): `DeadlineExceeded`.
+//! A request that waits for the log ends at its [deadline](grpc_timeout) with `DeadlineExceeded`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +20,8 @@ use std::time::Duration;
 
 use clearlane_contention::now_ns;
 use clearlane_raft::Leadership;
-use clearlane_server::{RequestError, Server};
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio_stream::Stream;
@@ -25,7 +29,8 @@ use tonic::Status;
 
 use crate::status;
 
-/// etcd's `maxNoLeaderCnt`.
+/// Number of election time-outs without a leader after which a stream ends: etcd's
+/// `maxNoLeaderCnt`.
 const LEADERLESS_ELECTION_TIMEOUTS_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +58,8 @@ pub(crate) fn check_member_can_serve(
     }
 }
 
-/// `grpc-timeout`: up to eight digits and a unit; `None` if it is absent or malformed.
+/// Reads `grpc-timeout`: up to eight digits and a unit. Returns `None` if it is absent or
+/// malformed.
 pub(crate) fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
     let text = head.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -70,7 +76,8 @@ pub(crate) fn grpc_timeout(head: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// The deadline of a call, on the clock of the locks.
+/// Returns the deadline of a call, on the clock of [`now_ns`]. Returns `None` if the call has no
+/// deadline.
 pub(crate) fn deadline_ns(head: &HeaderMap) -> Option<u64> {
     let patience = u64::try_from(grpc_timeout(head)?.as_nanos()).unwrap_or(u64::MAX);
     Some(now_ns().saturating_add(patience))
@@ -80,8 +87,8 @@ fn requires_leader(head: &HeaderMap) -> bool {
     head.get("hasleader").is_some_and(|value| value == "true")
 }
 
-/// A stream that ends with an error when its member has been without a leader for too long, if its
-/// caller wants that.
+/// Wraps a stream. If the caller requires a leader, the stream ends with an error when its member
+/// has had no leader for too long.
 pub(crate) fn require_leader<S>(
     member: &Server,
     head: &HeaderMap,
@@ -98,7 +105,7 @@ pub(crate) fn require_leader<S>(
     RequireLeaderStream { stream: Box::pin(stream), leader_lost: lost, is_ended: false }
 }
 
-/// Returns when no member has led for `patience`.
+/// Returns when there has been no leader for `patience`, or when the member has stopped.
 async fn wait_until_leader_lost(mut leadership: watch::Receiver<Leadership>, patience: Duration) {
     loop {
         if leadership.wait_for(|now| now.leader == 0).await.is_err() {

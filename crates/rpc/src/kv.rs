@@ -1,6 +1,6 @@
-//! The five unary calls of KV, from the head of a request to the head of its answer.
+//! Serves the five unary calls of KV, from the head of a request to its response.
 //!
-//! They come from connections, and from the JSON gateway, which has read the message another way.
+//! The calls arrive on connections, or from the JSON gateway, which has already read the message.
 
 use std::sync::LazyLock;
 
@@ -9,10 +9,11 @@ use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, PutRequest, RangeRequest,
     TxnRequest, TxnResponse,
 };
-use clearlane_server::range::RangeResult;
-use clearlane_server::request_trace::Stage;
-use clearlane_server::streamed_response::StreamedResponse;
-use clearlane_server::{Proposal, Server};
+use clearlane_replica::Proposal;
+use clearlane_server::Server;
+use clearlane_server::observe::request_trace::Stage;
+use clearlane_server::read::range::RangeResult;
+use clearlane_server::read::streamed_response::StreamedResponse;
 use http::Response;
 use hyper::body::Incoming;
 use tonic::{Code, Status};
@@ -25,7 +26,7 @@ use crate::txn_body::encode_response;
 use crate::unary::{EncodedResponse, decode, decode_txn, read_message};
 use crate::{gzip, range_body, status, unread_body};
 
-/// etcd's `grpcOverheadBytes`: what a message may have beside the request itself.
+/// Number of bytes by which a message may exceed the limit of requests: etcd's `grpcOverheadBytes`.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl KvMethod {
 static RPCS_OF_KV: LazyLock<[RpcMethod; KvMethod::ALL.len()]> =
     LazyLock::new(|| KvMethod::ALL.map(|kind| RpcMethod::named(kind.path())));
 
-/// A call that is dropped counts as cancelled.
+/// Handles a call from a connection. If the future is dropped, the call is counted as canceled.
 pub(crate) async fn handle_call(
     kind: KvMethod,
     head: CallHead,
@@ -97,7 +98,7 @@ pub(crate) fn message_bytes_max(member: &Server) -> usize {
     member.limits().request_bytes_max + MESSAGE_OVERHEAD_BYTES
 }
 
-/// For a message that was read already.
+/// Handles a call whose message has already been read.
 pub(crate) async fn handle_message(
     kind: KvMethod,
     head: CallHead,
@@ -113,13 +114,14 @@ pub(crate) async fn handle_message(
     finish_call(response, metrics)
 }
 
-/// Ends the call for the counters.
+/// Counts the end of the call, and returns the response. An error becomes an error response.
 fn finish_call(
     response: Result<Response<ResponseBody>, Status>,
     metrics: CallMetrics,
 ) -> Response<ResponseBody> {
     let response = response.unwrap_or_else(|status| error_response(&status));
-    // An answer may be an error, too: what was found is too large for it.
+    // The head of an error response contains the status. A successful response has its status in
+    // the trailers, so no status is found in its head.
     let status = Status::from_header_map(response.headers());
     if status.is_none() {
         metrics.sent(response.body().message_len());
@@ -187,7 +189,7 @@ async fn range(context: &mut RequestContext, request: RangeRequest) -> Result<Ra
     }
     let result = context.server.range(request, &mut context.trace).await;
     if result.is_err() {
-        // What was refused has taken its time, too.
+        // Record the time that a failed request has taken.
         context.trace.end_stage(Stage::Backend);
     }
     result.map_err(status::from_error)
@@ -251,7 +253,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// It is allocated for each call, and moved about before it runs.
+    /// Limits the size of the future, because it is allocated for each call, and moved before it
+    /// runs.
     #[test]
     fn a_call_under_way_is_small() {
         let size = size_of_future(handle_call);

@@ -1,5 +1,5 @@
-//! The method of etcd's service KV that goes through tonic: RangeStream. [`kv`](crate::kv) answers
-//! the others.
+//! RangeStream, the only method of etcd's service KV that is served by tonic. [`kv`](crate::kv)
+//! serves the others.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use clearlane_net::tls::ClientName;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeStreamResponse};
 use clearlane_server::Server;
-use clearlane_server::range_stream::RangeStream;
+use clearlane_server::read::range_stream::RangeStream;
 use tokio_stream::Stream;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, ServerStreamingService};
@@ -23,7 +23,7 @@ use crate::status;
 
 type PageStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
 
-/// Reads a page when the one before was taken.
+/// Returns the pages of a range. Each page is read only after the previous page was taken.
 fn pages(range: RangeStream) -> PageStream {
     Box::pin(futures_util::stream::unfold(Some(range), |range| async {
         let mut range = range?;
@@ -58,7 +58,7 @@ impl NamedService for KvService {
     const NAME: &'static str = "etcdserverpb.KV";
 }
 
-/// The [router](crate::router) passes on no other method of KV.
+/// The [router](crate::router) passes no other method of KV to this service.
 impl Service<http::Request<Body>> for KvService {
     type Response = http::Response<Body>;
     type Error = Infallible;

@@ -1,11 +1,12 @@
-//! The service Lease: granted, revoked, kept alive.
+//! The service Lease: leases are granted, revoked and kept alive.
 //!
-//! A keep-alive is a stream: for each request one answer, in their order, as long as the client
-//! asks. A lease that is not there is answered with 0 seconds, and the stream goes on; anything
-//! that goes wrong ends it.
+//! Keep-alives use a stream. Each request gets one response, in order. For a lease that does not
+//! exist, the response has a TTL of 0, and the stream continues. Any error ends the stream, and so
+//! does the end of the client's requests. A stream with `hasleader: true`, as etcd's clients send
+//! it, also ends if this member has no leader for too long.
 //!
-//! What only the leader knows is asked of it over the peers' connections, until a member answers or
-//! the time is over.
+//! Only the leader knows expiry times. Other members ask the leader over the peers' connections,
+//! until the leader responds or [`REQUEST_TIMEOUT`] has passed.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use clearlane_proto::etcdserverpb::{
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
 };
 use clearlane_raft::read_index::ReadIndexError;
-use clearlane_server::{RequestError, Server};
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -27,13 +29,14 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::context::propose;
 use crate::credentials::server_for;
+use crate::interceptors::{RequireLeaderStream, require_leader};
 use crate::status::{self, Reply};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 pub(crate) const LEADER_RETRY_DELAY: Duration = Duration::from_millis(50);
 const KEEP_ALIVE_BUFFER_LEN: usize = 16;
 /// Maximum number of requests of a stream that are handled in one [turn](BulkTurns) of the thread.
-/// Their bytes are bounded by [`request_turns`](crate::request_turns).
+/// Their bytes are limited by [`request_turns`](crate::request_turns).
 const KEEP_ALIVES_PER_TURN: usize = 16;
 
 #[derive(Clone)]
@@ -42,7 +45,8 @@ pub(crate) struct LeaseService {
     pub(crate) turns: BulkTurns,
 }
 
-/// Renews a lease at the leader, and returns its time to live. 0 if there is no such lease.
+/// Renews a lease at the leader. Returns its TTL in seconds, or 0 if there is no such lease. Waits
+/// for a leader without a time limit.
 pub(crate) async fn renew(server: &Server, id: i64) -> Result<i64, RequestError> {
     let renew = || async {
         match server.remote_leader() {
@@ -69,7 +73,9 @@ impl LeaseService {
         Ok(response)
     }
 
-    /// Bounds the wait for a leader, too.
+    /// Runs `work`, which may include the wait for a leader, for at most [`REQUEST_TIMEOUT`]. After
+    /// this time it fails with `NoLeader` if this member knows no leader, and otherwise with
+    /// `TimedOut`.
     async fn with_timeout<T>(
         &self,
         work: impl Future<Output = Result<T, RequestError>>,
@@ -81,7 +87,8 @@ impl LeaseService {
         done.map_err(status::from_error)
     }
 
-    /// The header has the revision from before the renewal.
+    /// Renews a lease. Fails if the user may not write the keys of the lease. The header has the
+    /// store's revision from before the renewal.
     async fn keep_alive(
         &self,
         request: &LeaseKeepAliveRequest,
@@ -93,7 +100,8 @@ impl LeaseService {
         Ok(LeaseKeepAliveResponse { header, id: request.id, ttl })
     }
 
-    /// There is a user, and it may do this with the keys of the lease.
+    /// Fails unless the call has a user and `check` accepts this user for the keys of the lease.
+    /// Succeeds if auth is disabled.
     async fn require_for_lease(
         &self,
         id: i64,
@@ -110,7 +118,7 @@ impl LeaseService {
         self.server.require(|user| user.user()).await.map_err(status::from_error)
     }
 
-    /// For the user of a call.
+    /// Returns a copy of the service that acts with the credentials of a call.
     fn of<T>(&self, request: &Request<T>) -> LeaseService {
         LeaseService { server: server_for(&self.server, request), turns: self.turns.clone() }
     }
@@ -120,6 +128,8 @@ impl LeaseService {
         Ok(self.server.header_at(revision))
     }
 
+    /// Renews the leases of a stream's requests in order. An expired or missing lease gets a
+    /// response with TTL 0. An error of a renewal is sent to the client, and ends the stream.
     async fn run_keep_alive_stream(
         self,
         mut requests: Streaming<LeaseKeepAliveRequest>,
@@ -157,7 +167,8 @@ impl LeaseService {
     }
 }
 
-/// Asks again when the member that was asked has stepped down meanwhile, or has gone.
+/// Repeats a request while there is no leader, or while the member that receives the request is not
+/// the leader or cannot be reached. There is no time limit.
 async fn until_leader_answers<T, F: Future<Output = Result<T, RequestError>>>(
     ask: impl Fn() -> F,
 ) -> Result<T, RequestError> {
@@ -175,7 +186,8 @@ async fn until_leader_answers<T, F: Future<Output = Result<T, RequestError>>>(
 
 #[tonic::async_trait]
 impl Lease for LeaseService {
-    type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
+    type LeaseKeepAliveStream =
+        RequireLeaderStream<ReceiverStream<Result<LeaseKeepAliveResponse, Status>>>;
 
     async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Reply<LeaseGrantResponse> {
         let this = self.of(&request);
@@ -198,8 +210,10 @@ impl Lease for LeaseService {
     ) -> Reply<Self::LeaseKeepAliveStream> {
         let (answers, receiver) = mpsc::channel(KEEP_ALIVE_BUFFER_LEN);
         let this = self.of(&request);
+        let responses = ReceiverStream::new(receiver);
+        let responses = require_leader(&this.server, request.metadata().as_ref(), responses);
         tokio::spawn(this.run_keep_alive_stream(request.into_inner(), answers));
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(responses))
     }
 
     async fn lease_time_to_live(
@@ -214,7 +228,8 @@ impl Lease for LeaseService {
         }
         let response = this.with_timeout(this.time_to_live(&request)).await?;
         if request.keys {
-            // The leader has listed the keys, and this member may be behind.
+            // The check above covers the keys that this member knows. The leader, which has listed
+            // the keys, may know more keys. So check the permission for the listed keys as well.
             let keys = response.keys.clone();
             this.server.require_read_of(keys).await.map_err(status::from_error)?;
         }

@@ -1,18 +1,19 @@
-//! What does the wire say? gRPC services, the JSON gateway and HTTP pages in front of a member.
+//! The client port: Clearlane's gRPC services, JSON gateway and HTTP pages.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`serve`], `stream_executor` | network threads: which has which connection; its streams |
-//! | `router` | one request: gRPC, gateway or HTTP |
-//! | `kv`, `unary`, `*_body`, `message_parts`, `grpc_frame`, `gzip` | KV, from bytes to bytes |
-//! | `context`, `interceptors`, `credentials` | one call: may this member answer it? its user |
-//! | `client_info`, `slow_request` | which client it is; what the log says of slow calls |
+//! | [`serve`], `stream_executor` | network threads, their connections, streams |
+//! | `router` | finds the service for a request: gRPC, gateway or HTTP |
+//! | `kv`, `unary`, `*_body`, `message_parts`, `grpc_frame`, `gzip` | the unary calls of KV |
+//! | `read_ahead`, `request_turns`, `unread_body` | limits of the request bytes that are read |
+//! | `context`, `interceptors`, `credentials` | one call: may it be served, and which user? |
+//! | `client_info`, `slow_request` | the client in log lines; log lines about slow calls |
 //! | `kv_service`, [`watch`], `lease`, [`cluster`], [`maintenance`], `auth`, `health` | services |
-//! | `watch_permissions`, `snapshot` | watchers that a user may still have; a copy of the store |
+//! | `watch_permissions`, `snapshot` | permissions of watchers; a copy of the store |
 //! | `lock`, `election`, `lock_queue` | etcd's concurrency services |
 //! | [`http`], `gateway` | version, health, metrics, and the API in JSON |
 //! | [`metrics`] | the metrics page |
-//! | `status`, [`decoders`] | which gRPC code an error has; what fuzz targets call |
+//! | `status`, [`decoders`] | the gRPC code of each error; functions for fuzz targets |
 
 mod auth;
 mod client_info;
@@ -24,7 +25,7 @@ mod election;
 mod grpc_frame;
 mod gzip;
 mod gateway;
-mod health;
+pub mod health;
 pub mod http;
 mod interceptors;
 mod kv;

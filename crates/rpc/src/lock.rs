@@ -1,7 +1,8 @@
-//! The service Lock: the key at the front of a [queue](crate::lock_queue) has the lock.
+//! The service Lock: the first key of a [queue](crate::lock_queue) holds the lock.
 //!
-//! Nothing stops a client from writing what it has not locked. The lock's key lives as long as the
-//! lock is held, and a transaction that compares its revision of creation does something under it.
+//! The server does not prevent a client from writing without the lock. The lock's key exists as
+//! long as the lock is held. So a client protects a write with a transaction that compares the
+//! create revision of this key.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest};
@@ -23,7 +24,8 @@ impl LockService {
         if !queue.wait_until_first(&place).await.map_err(client_error)? {
             return Ok(LockResponse { header: place.header, key: place.key });
         }
-        // Its lease may have ended meanwhile, and then another client is the first.
+        // The client's lease may have ended while the client waited. In this case its key was
+        // deleted with the lease, and the lock belongs to another client.
         let own = RangeRequest { key: place.key.clone(), ..RangeRequest::default() };
         let own = queue.get(own).await.map_err(client_error)?;
         match own.count {

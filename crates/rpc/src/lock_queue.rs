@@ -1,16 +1,18 @@
-//! The queue of keys in which clients wait for locks and elections: etcd's `concurrency` package on
-//! the server's side.
+//! The queue of keys in which clients wait for locks and elections. It is etcd's `concurrency`
+//! package on the server side.
 //!
-//! A lock is a name. A client that wants it puts the key `name/LEASE`, which is bound to that
-//! lease, and the key with the lowest create revision holds the lock. A waiting client waits for
-//! the *last* key in front of its own only, and checks again when that is gone, so one removed key
-//! wakes one client. A request with the same lease finds the key it has put.
+//! A lock has a name. A client that wants the lock puts the key `name/LEASE`, where LEASE is the ID
+//! of its lease, and attaches the key to this lease. The key with the lowest create revision holds
+//! the lock. A waiting client waits only for the *last* key before its own, and checks again when
+//! that key is deleted. So one deleted key wakes one client. A later request with the same lease
+//! finds the key that the first request has put.
 //!
-//! * Nothing is kept here: a queue is keys and leases, and each member can serve it.
-//! * A client that gives up while it waits leaves no key behind, if this server lives. A holder
-//!   that dies loses its key when its lease ends.
-//! * A lease that was granted for a request without one ends after 60 seconds, unless the client
-//!   keeps it alive. While the request waits, the server renews it.
+//! * This module has no state: a queue consists of keys and leases, and each member can serve it.
+//! * If a client gives up before it has the lock, the server deletes the client's key. If this
+//!   server dies or cannot delete the key, or if a holder dies, the key is deleted when its lease
+//!   ends.
+//! * A request without a lease gets a lease of 60 seconds, which the client must keep alive.
+//! * While a request waits, the server renews its lease, even if the client has chosen the lease.
 
 use std::future::{Future, poll_fn};
 use std::time::Duration;
@@ -26,9 +28,11 @@ use clearlane_proto::etcdserverpb::{
     RequestOp, ResponseHeader, TxnRequest, TxnResponse,
 };
 use clearlane_proto::mvccpb::KeyValue;
-use clearlane_server::request_trace::RequestTrace;
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
+use clearlane_server::observe::request_trace::RequestTrace;
 use clearlane_server::watch::Stream;
-use clearlane_server::{RequestError, Server};
+use tokio::sync::oneshot;
 use tokio::sync::watch::Receiver;
 use tonic::{Request, Status};
 
@@ -36,52 +40,55 @@ use crate::credentials::server_for;
 use crate::lease;
 use crate::watch::WatchService;
 
-/// The TTL of a lease that is granted for a request without one: etcd's `defaultSessionTTL`.
+/// The TTL of a lease that is granted for a request without a lease: etcd's `defaultSessionTTL`.
 const SESSION_TTL_SECONDS: i64 = 60;
-/// How often a waiting client's lease is renewed.
+/// Interval at which the lease of a waiting client is renewed.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
 
-/// The queues of a member.
+/// Gives access to the queues, which are keys in the store. The queue of a lock with the name `l`:
 ///
 /// ```text
-///   l/a1   created at 5   holds it
-///   l/b7   created at 8   waits until l/a1 is gone
-///   l/c3   created at 9   waits until l/a1 and l/b7 are gone
+///   l/a1   created at 5   holds the lock
+///   l/b7   created at 8   waits until l/a1 is deleted
+///   l/c3   created at 9   waits until l/b7 is deleted, and then for l/a1 if it still exists
 /// ```
 #[derive(Clone)]
 pub(crate) struct LockQueue {
     pub(crate) server: Server,
     pub(crate) watch: WatchService,
-    /// Waits end when it becomes true.
+    /// When this becomes true, all waits end with an error.
     pub(crate) stopped: Receiver<bool>,
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct LockQueueEntry {
-    /// The name and a slash.
+    /// The name of the lock or election, followed by a slash.
     pub(crate) prefix: Vec<u8>,
     pub(crate) key: Bytes,
     pub(crate) create_revision: i64,
     pub(crate) lease: i64,
-    /// The value before, if the key was in the queue already.
+    /// The previous value, if the key was already in the queue.
     pub(crate) old_value: Option<Bytes>,
-    /// Of the answer that put or found the key.
+    /// The header of the response that put or found the key.
     pub(crate) header: Option<ResponseHeader>,
 }
 
-/// The status that etcd's own client, through which its server asks here, makes of an error.
+/// Returns the status for an error. The code is always `Unknown`, as in etcd: etcd's server
+/// implements these services with etcd's own client, whose errors have this code.
 pub(crate) fn client_error(error: RequestError) -> Status {
     Status::unknown(error.to_string())
 }
 
 impl LockQueue {
-    /// For the user of a call.
+    /// Returns a copy of the queues that acts with the credentials of a call.
     pub(crate) fn of<T>(&self, request: &Request<T>) -> LockQueue {
         LockQueue { server: server_for(&self.server, request), ..self.clone() }
     }
 
-    /// Puts a key into the queue, or finds the one that this lease has already.
+    /// Puts a key into the queue, or finds the key that this lease already has there. If `lease` is
+    /// 0, a new lease is granted. If the future is dropped before it returns, a key that was put is
+    /// deleted.
     pub(crate) async fn enqueue(
         &self,
         name: &[u8],
@@ -97,6 +104,28 @@ impl LockQueue {
             lease => lease,
         };
         let prefix = [name, b"/"].concat();
+        let (sender, receiver) = oneshot::channel();
+        let queue = self.clone();
+        // A separate task runs the transaction, which takes effect even if the client gives up. In
+        // this case the result is dropped, which deletes a new key.
+        tokio::spawn(async move {
+            let placed = queue.put_or_find(prefix, lease, value).await.map(|place| {
+                let is_new = place.old_value.is_none();
+                (place.clone(), ReleaseOnDrop(is_new.then_some((queue, place))))
+            });
+            let _ = sender.send(placed);
+        });
+        let (place, mut leaves) = receiver.await.map_err(|_| RequestError::Stopped)??;
+        leaves.0 = None;
+        Ok(place)
+    }
+
+    async fn put_or_find(
+        &self,
+        prefix: Vec<u8>,
+        lease: i64,
+        value: Bytes,
+    ) -> Result<LockQueueEntry, RequestError> {
         let key = Bytes::from([&prefix[..], format!("{lease:x}").as_bytes()].concat());
         let put = PutRequest { key: key.clone(), value, lease, ..PutRequest::default() };
         let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
@@ -118,8 +147,8 @@ impl LockQueue {
         })
     }
 
-    /// Waits until no key is in front, and returns whether one was. A client that stops to wait
-    /// loses its key.
+    /// Waits until no key is before this entry. Returns true if it had to wait. If the wait is
+    /// dropped or fails, the key is deleted.
     pub(crate) async fn wait_until_first(
         &self,
         place: &LockQueueEntry,
@@ -140,7 +169,8 @@ impl LockQueue {
         waited
     }
 
-    /// The last key in front of an entry, and the revision at which it was there.
+    /// Returns the last key before an entry, and the revision at which it was read. Returns `None`
+    /// if the entry is the first.
     async fn predecessor(
         &self,
         place: &LockQueueEntry,
@@ -154,16 +184,18 @@ impl LockQueue {
         Ok(found.kvs.into_iter().next().map(|record| (record.key, revision)))
     }
 
-    /// Waits until a key is gone that was there at a revision.
+    /// Waits until `key`, which existed at `revision`, is deleted. Returns early if the watcher
+    /// ends, so the caller must read the queue again.
     async fn wait_until_deleted(&self, key: &Bytes, revision: i64) -> Result<(), RequestError> {
         let keys = WatchedKeys::Single(key.clone());
         let mut stream =
             self.watch_after(revision, WatchRequest { no_put: true, ..WatchRequest::new(keys) });
-        // Events, or an end of the watcher: in any case the key is checked again.
+        // The stream may return events or the end of the watcher. In both cases the caller reads
+        // the queue again.
         wait_for_change(&mut stream).await
     }
 
-    /// Ends early when the server stops.
+    /// Runs `work`, and renews the lease while it runs. Fails when the server stops.
     async fn with_lease_renewal<T>(
         &self,
         lease: i64,
@@ -172,7 +204,8 @@ impl LockQueue {
         let renew = async {
             loop {
                 tokio::time::sleep(RENEWAL_INTERVAL).await;
-                // Without it the lease ends, and the request that waits for this key goes on.
+                // If the user has lost the permission, the lease is not renewed. It then ends, and
+                // the request that waits for this key can continue.
                 let may =
                     move |user: Checker<'_>, keys: &LeaseKeys<'_>| user.write_lease(lease, keys);
                 if self.server.require_for_lease(lease, may).await.is_ok() {
@@ -188,7 +221,7 @@ impl LockQueue {
     }
 
     pub(crate) async fn wait_until_stopped(&self) {
-        // The sender may have gone before.
+        // `wait_for` also returns if the sender was dropped.
         drop(self.stopped.clone().wait_for(|stopped| *stopped).await);
     }
 
@@ -201,7 +234,8 @@ impl LockQueue {
         Ok((found.kvs.into_iter().next(), found.header.unwrap_or_default()))
     }
 
-    /// Returns whether it was the holder.
+    /// Sets the value of an entry. Returns whether the entry still existed, and the header of the
+    /// response.
     pub(crate) async fn update_value(
         &self,
         place: &LockQueueEntry,
@@ -212,7 +246,7 @@ impl LockQueue {
         self.txn_if_present(place, Op::RequestPut(put)).await
     }
 
-    /// Does nothing if it was removed before.
+    /// Deletes an entry. Does nothing if it was already deleted.
     pub(crate) async fn release(
         &self,
         place: &LockQueueEntry,
@@ -239,7 +273,7 @@ impl LockQueue {
         self.server.txn(request, &mut RequestTrace::start()).await?.read_all(&self.server).await
     }
 
-    /// A linearizable read.
+    /// Reads a range linearizably.
     pub(crate) async fn get(&self, request: RangeRequest) -> Result<RangeResponse, RequestError> {
         let found = self.server.range(request, &mut RequestTrace::start()).await?;
         found.read_all(&self.server).await
@@ -258,13 +292,17 @@ pub(crate) async fn next_responses(
     Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
 }
 
-/// Waits for anything but the word that the watcher was made.
+/// Waits for any response except the creation of the watcher.
 pub(crate) async fn wait_for_change(stream: &mut Stream) -> Result<(), RequestError> {
-    while next_responses(stream).await?.iter().all(|told| told.kind == ResponseKind::Created) {}
+    while next_responses(stream)
+        .await?
+        .iter()
+        .all(|response| response.kind == ResponseKind::Created)
+    {}
     Ok(())
 }
 
-/// The prefix must end with a slash.
+/// Returns the range of all keys with this prefix. The prefix must end with a slash.
 pub(crate) fn prefix_range(prefix: &[u8]) -> (Bytes, Bytes) {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
@@ -273,7 +311,8 @@ pub(crate) fn prefix_range(prefix: &[u8]) -> (Bytes, Bytes) {
     (Bytes::copy_from_slice(prefix), end.into())
 }
 
-/// The first or the last of a queue.
+/// Returns a request for the first key of a queue (ascending order) or the last key (descending
+/// order), by create revision.
 fn queue_range(prefix: &[u8], order: SortOrder) -> RangeRequest {
     let (key, range_end) = prefix_range(prefix);
     RangeRequest {
@@ -308,7 +347,8 @@ struct ReleaseOnDrop(Option<(LockQueue, LockQueueEntry)>);
 
 impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
-        // Outside of a runtime the server has stopped, and the lease will end.
+        // If there is no runtime, the server has stopped. Then the key is deleted when its lease
+        // ends.
         if let (Some((line, place)), Ok(runtime)) =
             (self.0.take(), tokio::runtime::Handle::try_current())
         {

@@ -1,16 +1,17 @@
-//! The service Maintenance: alarms, sizes, sums, snapshots; and the leader.
+//! The service Maintenance: alarms, sizes, hashes, snapshots, and the leader.
 //!
-//! | call | done by | how long it may take |
+//! | call | executed by | duration |
 //! |---|---|---|
-//! | Alarm | the cluster, through the log | as a write |
-//! | Status | this member, whatever state it is in | short |
+//! | Alarm | the cluster, through the log | a write |
+//! | Status | this member, in any state | short |
 //! | MoveLeader | the leader | an election |
-//! | Downgrade | the cluster, through the log | as a write |
-//! | Defragment, Hash, HashKV, Snapshot | this member, from its store | as reading all of it |
+//! | Downgrade | the cluster, through the log | a write |
+//! | Defragment, Hash, HashKV, Snapshot | this member, from its store | a read of the store |
 //!
-//! The last four run on separate threads. Few run at a time, so that they do not fill the machine,
-//! and more requests wait. A [snapshot] lasts until its client has taken it, so
-//! snapshots have their own permits and the other three do not wait for them.
+//! The last four calls run on separate threads. For each network thread, a limited number of these
+//! calls runs at a time, so that they do not occupy the whole machine. Further calls wait. A
+//! [snapshot] lasts until its client has taken it, or has taken nothing for a minute. So snapshots
+//! have separate permits, and the other three calls do not wait for them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,9 +28,11 @@ use clearlane_proto::etcdserverpb::{
     StatusResponse,
 };
 use clearlane_proto::membershippb::DowngradeInfoSetRequest;
-use clearlane_server::corruption::MemberHash;
-use clearlane_server::downgrade::{self, downgrade_info, validate};
-use clearlane_server::{RequestError, Server, checksums};
+use clearlane_replica::RequestError;
+use clearlane_replica::downgrade::{self, downgrade_info, validate};
+use clearlane_server::Server;
+use clearlane_server::observe::checksums;
+use clearlane_server::observe::corruption::MemberHash;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -37,21 +40,24 @@ use tonic::{Request, Response, Status};
 use crate::client_info::{as_large_response, client_of};
 use crate::context::propose;
 use crate::credentials::server_for;
+use crate::health::ServingState;
 use crate::interceptors::{RequiredRole, check_member_can_serve, require_leader};
 use crate::snapshot::{self, SnapshotPermits};
 use crate::status::{self, Reply};
 
-/// The version of etcd whose API this is.
+/// The version of etcd whose API this server implements.
 pub const ETCD_VERSION: &str = "3.7.1";
-/// The version of etcd whose records these are.
+/// The version of etcd whose record format this server uses.
 pub const STORAGE_VERSION: &str = "3.7.0";
 
-/// A store that has not committed yet has a page all the same: `etcdctl` divides by its size.
+/// Minimum reported size of the store, in bytes. `etcdctl` divides by the size, so a store without
+/// a commit reports one page.
 const DB_SIZE_MIN: u64 = 4096;
 
 /// Maximum number of calls of Defragment, Hash and HashKV that one network thread runs at a time.
 const BLOCKING_CALLS_MAX: usize = 4;
-/// etcd's time for a request: 5 s, and two election time-outs.
+/// Time limit of MoveLeader, without the two election time-outs that are added to it. The sum is
+/// etcd's `ReqTimeout`. But in etcd only the client's deadline limits MoveLeader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct MaintenanceService {
@@ -59,19 +65,21 @@ pub(crate) struct MaintenanceService {
     /// The permits of Defragment, Hash and HashKV.
     permits: Arc<Semaphore>,
     snapshot_permits: SnapshotPermits,
+    serving: ServingState,
 }
 
 impl MaintenanceService {
-    pub(crate) fn new(server: Server) -> MaintenanceService {
+    pub(crate) fn new(server: Server, serving: ServingState) -> MaintenanceService {
         let permits = Arc::new(Semaphore::new(BLOCKING_CALLS_MAX));
-        MaintenanceService { server, permits, snapshot_permits: SnapshotPermits::default() }
+        let snapshot_permits = SnapshotPermits::default();
+        MaintenanceService { server, permits, snapshot_permits, serving }
     }
 
     fn check_can_serve<T>(&self, request: &Request<T>, role: RequiredRole) -> Result<(), Status> {
         check_member_can_serve(&self.server, request.metadata().as_ref(), role)
     }
 
-    /// The call's user has the role `root`, if authentication is enabled.
+    /// Fails unless the call's user has the role `root`. Succeeds if auth is disabled.
     async fn require_admin<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let server = server_for(&self.server, request);
         server.require(|user| user.admin()).await.map_err(status::from_error)
@@ -89,17 +97,18 @@ impl MaintenanceService {
         let turn = Arc::clone(&self.permits).acquire_owned().await;
         let member = self.server.clone();
         let done = tokio::task::spawn_blocking(move || {
-            // Given back when the work is done, also if no request waits for it any more.
+            // The permit is held until the work is done, even if the client cancels the request
+            // earlier.
             let _turn = turn;
             work(&member)
         });
         match done.await {
             Ok(done) => done.map_err(status::from_error),
-            Err(error) => Err(Status::internal(format!("the work was given up: {error}"))),
+            Err(error) => Err(Status::internal(format!("the work was not completed: {error}"))),
         }
     }
 
-    /// The target's full version.
+    /// Validates a downgrade. Returns the full version of the target.
     async fn validate(&self, target: &str) -> Result<String, RequestError> {
         self.server.linearizable_read_notify().await?;
         let target = target.to_owned();
@@ -129,7 +138,7 @@ impl MaintenanceService {
                 );
                 Some(DowngradeInfoSetRequest { enabled: true, ver })
             }
-            // If there is nothing to cancel, there is nothing to put into the log.
+            // If no downgrade is enabled, nothing is proposed.
             DowngradeAction::Cancel => {
                 self.is_downgrade_enabled().await?.then(DowngradeInfoSetRequest::default)
             }
@@ -154,7 +163,7 @@ impl MaintenanceService {
     }
 }
 
-/// As etcd prints it.
+/// Returns the alarm as etcd prints it.
 fn text(alarm: &AlarmMember) -> String {
     let kind = match AlarmType::try_from(alarm.alarm) {
         Ok(kind) => kind.as_str_name().to_owned(),
@@ -204,8 +213,11 @@ impl Maintenance for MaintenanceService {
     async fn defragment(&self, request: Request<DefragmentRequest>) -> Reply<DefragmentResponse> {
         self.check_can_serve(&request, RequiredRole::Voter)?;
         self.require_admin(&request).await?;
-        let work = |member: &Server| {
-            // It is written anew beside the old one.
+        let serving = self.serving.clone();
+        let work = move |member: &Server| {
+            let _run = serving.on_defragment();
+            // The store is rewritten into a new file next to the old file. So the disk needs space
+            // for all data in use.
             member.threads().require_disk_space(member.threads().sizes().in_use())?;
             Ok(member.threads().defragment()?)
         };
@@ -241,11 +253,11 @@ impl Maintenance for MaintenanceService {
     async fn snapshot(&self, request: Request<SnapshotRequest>) -> Reply<Self::SnapshotStream> {
         self.check_can_serve(&request, RequiredRole::Any)?;
         self.require_admin(&request).await?;
-        // It begins with a commit.
+        // A snapshot starts with a commit, which may need disk space.
         self.server.threads().require_disk_space(0).map_err(status::from_error)?;
         let client = client_of(request.extensions());
         let permit = self.snapshot_permits.acquire(&client).await;
-        // The permit may have arrived late.
+        // The permission may have changed while the call waited for the permit.
         self.require_admin(&request).await?;
         let stream = snapshot::start(&self.server, client, permit)?;
         let stream = as_large_response(stream, request.extensions());

@@ -1,31 +1,32 @@
-//! A message whose records are encoded when they are sent, and of which the rest is encoded
-//! already.
+//! A message whose records are encoded when they are sent. The rest of the message is already
+//! encoded.
 //!
 //! ```text
 //!   bytes │ records │ tail │ records │ tail │ ...
 //!         └──── part ──────┴──── part ──────┘
 //! ```
 //!
-//! A record lies in the store, and in an answer, as an encoded `KeyValue`; it needs its tag and its
-//! length in front.
+//! A record has the same form in the store and in a response: an encoded `KeyValue`. In a response,
+//! a tag and the length precede each record.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::vec::IntoIter;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use clearlane_net::sched::YieldPoints;
-use clearlane_server::streamed_range::StreamedRange;
+use clearlane_contention::YieldPoints;
+use clearlane_server::read::streamed_range::StreamedRange;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-/// The size of the pieces in which a message is sent.
+/// Size of the chunks in which a message is sent.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
-/// At most so much is in memory twice: read, and encoded.
+/// Maximum number of bytes of records that are read at once. These bytes are in memory twice: as
+/// read, and as encoded.
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct MessageParts {
-    /// What comes next, before the records of the first part.
+    /// The encoded bytes that are sent before the records of the first part.
     pub(crate) bytes: BytesMut,
     pub(crate) parts: VecDeque<RecordsPart>,
 }
@@ -33,7 +34,7 @@ pub(crate) struct MessageParts {
 #[derive(Debug)]
 pub(crate) struct RecordsPart {
     pub(crate) records: StreamedRange,
-    /// The number of the field that the records are.
+    /// The field number of the records in the message.
     pub(crate) field: u32,
     pub(crate) tail: Bytes,
 }
@@ -43,16 +44,17 @@ impl MessageParts {
         self.parts.is_empty() && self.bytes.is_empty()
     }
 
-    /// Of all that is left.
+    /// Returns the encoded length of everything that is left.
     pub(crate) fn encoded_len(&self) -> u64 {
         let parts = self.parts.iter();
         let lengths = parts.map(|part| part.records.encoded_len() + part.tail.len() as u64);
         lengths.fold(self.bytes.len() as u64, u64::saturating_add)
     }
 
-    /// Reads about so many bytes of records, and at least one record, and encodes them. What is
-    /// encoded already counts, too, and is handed on without a copy if it is long.
-    pub(crate) fn read(&mut self, bytes: usize) -> clearlane_server::Result<VecDeque<Bytes>> {
+    /// Returns the next chunks of the message, with about `bytes` bytes in total. First takes bytes
+    /// that are already encoded, without copying them if they fill a chunk. Then reads and encodes
+    /// whole records, so a large record may exceed `bytes`.
+    pub(crate) fn read(&mut self, bytes: usize) -> clearlane_replica::Result<VecDeque<Bytes>> {
         let (mut chunks, mut left, mut steps) = (VecDeque::new(), bytes, YieldPoints::default());
         while left > 0 {
             if self.bytes.len() >= CHUNK_BYTES {
@@ -94,7 +96,7 @@ impl MessageParts {
     }
 }
 
-/// At most [`CHUNK_BYTES`].
+/// Takes the first [`CHUNK_BYTES`] bytes, or all bytes if there are fewer.
 fn take_chunk(bytes: &mut BytesMut) -> Bytes {
     if bytes.len() > CHUNK_BYTES {
         bytes.split_to(CHUNK_BYTES).freeze()
@@ -103,7 +105,7 @@ fn take_chunk(bytes: &mut BytesMut) -> Bytes {
     }
 }
 
-/// About [`CHUNK_BYTES`] in all.
+/// Encodes records until `bytes` has about [`CHUNK_BYTES`].
 pub(crate) fn encode_chunk(field: u32, records: &mut IntoIter<Bytes>, bytes: &mut BytesMut) {
     let (mut count, mut length) = (0, bytes.len());
     for record in records.as_slice() {
@@ -113,7 +115,7 @@ pub(crate) fn encode_chunk(field: u32, records: &mut IntoIter<Bytes>, bytes: &mu
         count += 1;
         length += field_len(record.len());
     }
-    // With space for the tail.
+    // Reserve space for the tail as well.
     bytes.reserve(length - bytes.len() + 32);
     records.take(count).for_each(|record| encode_record(field, &record, bytes));
 }
@@ -124,7 +126,7 @@ pub(crate) fn encode_record(field: u32, record: &[u8], bytes: &mut BytesMut) {
     bytes.put_slice(record);
 }
 
-/// Of bytes in a field, the tag of which has one byte.
+/// Returns the encoded length of a field that has `length` bytes and a tag of one byte.
 pub(crate) fn field_len(length: usize) -> usize {
     key_len(1) + encoded_len_varint(length as u64) + length
 }

@@ -1,16 +1,16 @@
-//! The answer to a range, from stored records to bytes.
+//! The response to a range, from stored records to bytes.
 //!
-//! The store keeps a record as an encoded `KeyValue`, and an answer has it in that form, too. So
-//! nothing is decoded here. A committed value is copied twice, from its page and into the frame; a
-//! pending one once, into the frame.
+//! A record has the same form in the store and in a response: an encoded `KeyValue`. So nothing is
+//! decoded here. A committed value is copied twice: from its page, and into the frame. A pending
+//! value is copied once, into the frame.
 //!
 //! ```text
 //!   0 │ length │ header │ tag length record │ tag length record │ ... │ more │ count
-//!     └────────── sent first: known before the first record goes ────────────┘
+//!              └ the message, whose length is known before its first record is sent ┘
 //! ```
 //!
-//! A small answer is one piece of memory. A large one goes in [pieces](StreamedRangeBody); what is
-//! longer still is read and encoded in the read pool, a piece ahead of the connection.
+//! A small response is one buffer. A large one is sent in [chunks](StreamedRangeBody). The read
+//! pool reads and encodes the largest responses, one batch ahead of the connection.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,11 +19,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_net::coalescing_writer::{ActiveLargeResponses, LargeResponseGuard};
-use clearlane_server::RequestError;
+use clearlane_replica::RequestError;
 use clearlane_server::deadline::Deadline;
-use clearlane_server::range::{RangeMeta, RangeRows};
-use clearlane_server::response_memory::ResponseMemoryPermit;
-use clearlane_server::streamed_range::StreamedRange;
+use clearlane_server::read::range::{RangeMeta, RangeRows};
+use clearlane_server::read::response_memory::ResponseMemoryPermit;
+use clearlane_server::read::streamed_range::StreamedRange;
 use clearlane_server::threads::{JobKind, ServerThreads};
 use http::Response;
 use prost::Message;
@@ -39,7 +39,7 @@ use crate::message_parts::{
 use crate::response_body::{BodyError, ResponseBody, ok_response};
 use crate::stream_executor::RESET_DELAY;
 
-/// The number of pieces left at which the pool is asked for more.
+/// The pool reads the next batch when at most this number of chunks are left to send.
 const CHUNKS_AHEAD: usize = 8;
 /// Field numbers of `RangeResponse`.
 const HEADER: u32 = 1;
@@ -47,7 +47,7 @@ const KVS: u32 = 2;
 const MORE: u32 = 3;
 const COUNT: u32 = 4;
 
-/// For rows that are in memory.
+/// Returns the response for rows that are in memory.
 pub(crate) fn rows_response(
     RangeRows { meta, records }: RangeRows,
     until_ns: Option<u64>,
@@ -65,7 +65,7 @@ pub(crate) fn rows_response(
     Ok(ok_response(ResponseBody::Message(bytes.freeze())))
 }
 
-/// For rows that are read while they are sent.
+/// Returns the response for rows that are read while they are sent.
 pub(crate) fn stream_response(
     threads: &Arc<ServerThreads>,
     large_responses: &ActiveLargeResponses,
@@ -85,7 +85,7 @@ pub(crate) fn stream_response(
     Ok(parts_response(threads, large_responses, length, message, until_ns))
 }
 
-/// For a message of `length` bytes, with the head of its frame.
+/// Returns the response for a message of `length` bytes. `message` also has the head of the frame.
 pub(crate) fn parts_response(
     threads: &Arc<ServerThreads>,
     large_responses: &ActiveLargeResponses,
@@ -113,18 +113,18 @@ fn streamed_response(
     })))
 }
 
-/// What stands around the records of an answer.
+/// The parts of a response before and after the records.
 struct RangeFrame {
-    /// Of the whole message.
+    /// Length of the whole message.
     length: usize,
-    /// Before the records.
+    /// The bytes before the records.
     bytes: BytesMut,
-    /// After the records.
+    /// The bytes after the records.
     tail: Bytes,
 }
 
 impl RangeFrame {
-    /// `encoded` is the length of the records with what lies between them.
+    /// Creates the frame. `encoded` is the length of the records, including their tags and lengths.
     fn new(about: &RangeMeta, encoded: usize) -> Result<RangeFrame, Status> {
         let tail = tail(about);
         let header = about.header.as_ref().map_or(0, |header| field_len(header.encoded_len()));
@@ -154,7 +154,7 @@ fn tail(about: &RangeMeta) -> Bytes {
     tail.freeze()
 }
 
-/// The first of `records` is encoded behind `bytes`.
+/// The source of the chunks. `bytes` precede the first of `records`.
 #[derive(Debug)]
 enum RangeSource {
     Records { records: std::vec::IntoIter<Bytes>, bytes: BytesMut, tail: Bytes },
@@ -171,7 +171,7 @@ struct StreamedRead {
     active_response: LargeResponseGuard,
 }
 
-/// `rest` is what the pool has still to read.
+/// One batch of chunks. `rest` is the part of the message that the pool has not read yet.
 #[derive(Debug, Default)]
 struct ReadBatch {
     chunks: VecDeque<Bytes>,
@@ -193,7 +193,7 @@ impl StreamedRead {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
-            // Not before, or a client that takes nothing would have more in memory.
+            // Do not read earlier: a client that takes nothing would then use more memory.
             if self.batch.chunks.len() <= CHUNKS_AHEAD
                 && let Some(rest) = self.batch.rest.take()
             {
@@ -212,13 +212,14 @@ impl StreamedRead {
     }
 }
 
-/// A client that goes away leaves an old view behind, and the thread that drops its last reference
-/// frees it. The connections of this thread would wait for that, so the pool does it.
+/// If a client leaves, an old read transaction may still be open. The thread that drops the last
+/// reference to it also frees its data, which may take a long time. So the read pool drops the read
+/// transaction, and other connections of this network thread do not wait.
 impl Drop for StreamedRead {
     fn drop(&mut self) {
         let read = self.next_batch.take().and_then(|mut next| {
-            // A job that waits is passed over then, with all it has; one that is done has left its
-            // piece here.
+            // After `close`, the pool skips a job that has not started, and drops its data. A job
+            // that has finished has left its batch in the channel.
             next.close();
             next.try_recv().ok()?.ok()?.rest
         });
@@ -228,7 +229,8 @@ impl Drop for StreamedRead {
     }
 }
 
-/// No request waits for it: so the job does nothing but end, and what it has ends with it.
+/// Drops a value in the read pool. No task waits for the job, so the pool skips its work and drops
+/// its data.
 fn drop_in_pool(threads: &ServerThreads, left: impl Send + 'static) {
     drop(threads.read_pool().submit(JobKind::Continued, move || drop(left)));
 }
@@ -248,22 +250,24 @@ fn read_batch(
 
 #[derive(Debug)]
 pub(crate) struct StreamedRangeBody {
-    /// Of the whole message.
+    /// Length of the whole message.
     length: usize,
     source: RangeSource,
     deadline: Deadline,
     /// If true, at least one chunk was sent.
     is_begun: bool,
-    /// Runs from the deadline on, if a part of the message was sent.
+    /// The delay between the deadline and the error. `Some` after the deadline, if a part of the
+    /// message was sent.
     reset_delay: Option<Pin<Box<Sleep>>>,
-    /// The task yields between two pieces.
+    /// If true, the task yields before the next chunk.
     yields_next: bool,
 }
 
-/// `None` behind the last piece of a message.
+/// A frame of the body; `None` after the last chunk of a message.
 type BodyFrame = Option<Result<http_body::Frame<Bytes>, BodyError>>;
 
-/// The deadline passed. `is_begun`: a part of the message was sent, and the rest was not.
+/// The deadline has passed. `is_begun` is true if a part of the message was sent, and the rest was
+/// not.
 #[derive(Debug)]
 pub(crate) struct DeadlinePassed {
     pub(crate) is_begun: bool,
@@ -274,8 +278,9 @@ impl StreamedRangeBody {
         self.length
     }
 
-    /// An error after the deadline. If a part of the message was sent, the error is delayed: the
-    /// client mostly ends the call itself, and then reports its own deadline.
+    /// Returns the next frame, or an error after the deadline. If a part of the message was sent,
+    /// the error is delayed: usually the client ends the call itself during the delay, and reports
+    /// its own deadline.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,

@@ -1,17 +1,18 @@
 //! Reads the requests of a stream while its responses wait. See `docs/watch.md`.
 //!
-//! h2 keeps DATA frames that no task has read, and it ends a connection with too many small ones.
-//! The connection cannot stop reading its socket: the window updates that let responses leave
-//! arrive after the requests. So one task for each stream of requests reads them and copies their
-//! bytes into a queue, which takes a tenth of the memory:
+//! h2 keeps DATA frames in memory until a task reads them, and ends a connection with too many
+//! small unread frames. The connection cannot stop reading its socket, because it can send
+//! responses only after window updates, which arrive after the requests. So each stream of requests
+//! has a task that reads the requests and copies their bytes into a queue. The queue needs a tenth
+//! of the memory that h2 needs:
 //!
 //! ```text
 //!   h2 ──▶ read_requests ──▶ [bytes of many requests] ──▶ ReadAheadBody ──▶ the service
 //!              stops at STREAM_BYTES_MAX, or at CONNECTION_BYTES_MAX for all streams together
 //! ```
 //!
-//! At a limit the window of the stream fills, and the client waits. A stream with an empty queue
-//! is always read, so streams without a reader hold up no other.
+//! At a limit, the stream's window fills and the client waits. A stream with less than 4 KiB in its
+//! queue is always read, so streams without a reader delay no other stream.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -28,16 +29,17 @@ use tokio::task::AbortHandle;
 
 use crate::response_body::BodyError;
 
-/// Maximum number of bytes in the queue of one stream.
+/// A stream with this number of bytes in its queue is not read further.
 const STREAM_BYTES_MAX: usize = 8 << 20;
-/// Maximum number of bytes in the queues of all streams of a connection.
+/// If the queues of all streams of a connection have this number of bytes, only streams with fewer
+/// than [`STREAM_BYTES_MIN`] bytes in their queues are read further.
 const CONNECTION_BYTES_MAX: usize = 128 << 20;
-/// A stream with less than this in its queue is read even if the connection is at its limit.
+/// A stream with fewer bytes in its queue is read even if the connection is at its limit.
 const STREAM_BYTES_MIN: usize = 4 << 10;
 const CHUNK_BYTES_MIN: usize = 256;
 const CHUNK_BYTES_MAX: usize = 16 << 10;
 
-/// The memory that the queues of one connection take.
+/// The memory of the queues of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReadAheadMemory(Arc<ConnectionMemory>);
 
@@ -57,7 +59,7 @@ impl ConnectionMemory {
     }
 }
 
-/// The body of a request whose bytes are read as they arrive. Dropping it ends the task that reads.
+/// The body of a request whose bytes are read as they arrive. Dropping it ends the reading task.
 #[derive(Debug)]
 pub(crate) struct ReadAheadBody {
     queue: Arc<RequestBytes>,
@@ -65,7 +67,7 @@ pub(crate) struct ReadAheadBody {
 }
 
 impl ReadAheadBody {
-    /// Starts the task, so it must be called on the runtime of the connection.
+    /// Starts the reading task. Must be called on the runtime of the connection.
     pub(crate) fn start<B>(body: B, memory: &ReadAheadMemory) -> ReadAheadBody
     where
         B: Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
@@ -105,14 +107,14 @@ where
 struct RequestBytes {
     memory: ReadAheadMemory,
     state: Mutex<QueueState>,
-    /// Wakes the task that reads when bytes have left the queue.
+    /// Wakes the reading task when bytes have left the queue.
     taken: Notify,
 }
 
 #[derive(Debug, Default)]
 struct QueueState {
     chunks: VecDeque<BytesMut>,
-    /// The memory that the chunks take.
+    /// The memory of the chunks, in bytes.
     bytes: usize,
     end: Option<RequestEnd>,
     /// The task that waits for more bytes.
@@ -136,7 +138,7 @@ impl RequestBytes {
     async fn wait_for_capacity(&self) {
         while !self.has_capacity() {
             let mut released = pin!(self.memory.0.released.notified());
-            // This registers the wait before the check, so that no release between them is missed.
+            // Register the wait before the check, so that no release between them is missed.
             released.as_mut().enable();
             if self.has_capacity() {
                 return;
@@ -157,7 +159,8 @@ impl RequestBytes {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends the requests. After an error the queued ones are dropped, because the client is gone.
+    /// Ends the requests. After an error the queued requests are dropped, because the client has
+    /// left.
     fn end(&self, end: RequestEnd) {
         let mut state = self.state.lock();
         if matches!(end, RequestEnd::Failed(_)) {
@@ -192,7 +195,7 @@ impl RequestBytes {
 }
 
 impl QueueState {
-    /// Returns how much more memory the queue takes.
+    /// Adds bytes. Returns by how many bytes the memory of the queue grows.
     fn push(&mut self, data: &[u8]) -> usize {
         if let Some(last) = self.chunks.back_mut()
             && last.capacity() - last.len() >= data.len()
@@ -200,7 +203,8 @@ impl QueueState {
             last.extend_from_slice(data);
             return 0;
         }
-        // A first request is mostly taken before the next one arrives.
+        // The first chunk of an empty queue has no spare capacity, because a request is usually
+        // taken before the next request arrives.
         let capacity = match self.chunks.back() {
             None => 0,
             Some(last) => (2 * last.capacity()).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
@@ -252,7 +256,8 @@ mod tests {
 
     use super::*;
 
-    /// Frames of this length, up to a number of bytes. Counts the bytes that were read.
+    /// Returns a body that has `bytes` bytes in frames of `frame` bytes. `read` counts the bytes
+    /// that the reading task has read.
     fn requests(
         frame: usize,
         bytes: usize,
@@ -271,7 +276,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work);
     }
 
-    /// Lets the reading tasks run until they can do nothing more.
+    /// Lets the reading tasks run until they can make no more progress.
     async fn settle() {
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -325,11 +330,11 @@ mod tests {
             let held = || memory.0.bytes.load(Ordering::Relaxed);
             assert!(held() >= CONNECTION_BYTES_MAX);
             assert!(held() < CONNECTION_BYTES_MAX + 40 * 40_000, "{} bytes", held());
-            // The last stream is read although others hold the memory.
+            // The last stream is read although other streams use all of the memory.
             let mut last = bodies.pop().unwrap();
             while last.frame().await.is_some() {}
             assert_eq!(reads[39].load(Ordering::Relaxed), 2 * STREAM_BYTES_MAX);
-            // Streams that wait get the memory that other streams free.
+            // Waiting streams receive the memory that other streams free.
             let before: usize = reads.iter().map(|read| read.load(Ordering::Relaxed)).sum();
             bodies.drain(..10);
             settle().await;
@@ -341,7 +346,7 @@ mod tests {
         });
     }
 
-    /// A body that shows when it was dropped.
+    /// A body without data. It sets the flag when it is dropped.
     struct Silent(Arc<AtomicBool>);
 
     impl Drop for Silent {

@@ -1,23 +1,24 @@
-//! Bounds the bytes of requests that a call takes in one [turn](BulkTurns) of its network thread.
+//! Limits the request bytes that a call of tonic's services reads in one [turn](BulkTurns) of its
+//! network thread.
 //!
-//! A compressed message of 2 KiB may have 2 MiB when it is unpacked. A stream that takes a fixed
-//! number of such messages in a turn would hold up all other connections of the thread. So the
-//! body of a request waits for a new turn after [`BYTES_PER_TURN`] bytes, compressed or not.
+//! A compressed message of 2 KiB may have 2 MiB when it is decompressed. A stream that reads a
+//! fixed number of such messages in a turn would delay all other connections of the thread. So the
+//! body of a request waits for a new turn after [`BYTES_PER_TURN`] decompressed bytes.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use clearlane_net::bulk_turn::{BulkTurn, BulkTurns};
 
-/// Number of bytes after which a turn ends. One message or chunk may exceed it.
+/// A turn ends after this number of bytes. The last message or chunk of a turn may exceed it.
 pub(crate) const BYTES_PER_TURN: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct RequestTurns {
     turns: BulkTurns,
-    /// Number of bytes that were taken in this turn.
+    /// Number of bytes that were read in this turn.
     bytes: usize,
-    /// No byte is taken before this turn.
+    /// A requested turn. No byte is read before it is granted.
     next: Option<BulkTurn>,
 }
 
@@ -26,7 +27,7 @@ impl RequestTurns {
         RequestTurns { turns, bytes: 0, next: None }
     }
 
-    /// Pending until the call may take more bytes.
+    /// Returns `Pending` until the call may read more bytes.
     pub(crate) fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(turn) = &mut self.next {
             ready!(Pin::new(turn).poll(context));
@@ -35,7 +36,7 @@ impl RequestTurns {
         Poll::Ready(())
     }
 
-    /// Counts unpacked bytes that the call has taken.
+    /// Counts decompressed bytes that the call has read.
     pub(crate) fn record(&mut self, bytes: usize) {
         self.bytes += bytes;
         if self.bytes >= BYTES_PER_TURN {

@@ -1,4 +1,4 @@
-//! What goes out: the bodies of answers.
+//! The bodies of responses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,7 +14,7 @@ use crate::message_parts::CHUNK_BYTES;
 use crate::range_body::{DeadlinePassed, StreamedRangeBody};
 use crate::status;
 
-/// A message cannot be completed: the call is cut off.
+/// An error inside a message: the message cannot be completed, and the call is cut off.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -25,10 +25,10 @@ pub(crate) enum ResponseBody {
     Empty,
     /// A frame, followed by the status OK.
     Message(Bytes),
-    /// The same, encoded while it is sent.
+    /// A frame that is encoded while it is sent, followed by the status OK.
     Range(Box<StreamedRangeBody>),
     OkTrailers,
-    /// `rest` is sent before the next frame of `body`.
+    /// A body of tonic. `rest` is sent before the next frame of `body`.
     Tonic {
         body: tonic::body::Body,
         rest: Bytes,
@@ -64,7 +64,8 @@ impl Body for ResponseBody {
             match ready!(pieces.poll(context)) {
                 Ok(Some(piece)) => return Poll::Ready(Some(piece)),
                 Ok(None) => *self = ResponseBody::OkTrailers,
-                // A client takes trailers after a part of a message for a broken response.
+                // Reset the stream: a client treats trailers after a part of a message as a broken
+                // response.
                 Err(DeadlinePassed { is_begun: true }) => {
                     *self = ResponseBody::Empty;
                     return Poll::Ready(Some(Err(cancelled())));
@@ -114,8 +115,8 @@ impl Body for ResponseBody {
     }
 }
 
-/// Splits off at most [`CHUNK_BYTES`]. hyper gives a frame to h2 when a part of it fits into the
-/// client's window, so h2 keeps at most this much of a body.
+/// Splits off at most [`CHUNK_BYTES`] bytes. hyper gives a frame to h2 when a part of the frame
+/// fits into the client's window, so h2 keeps at most this number of bytes of a body.
 fn split_chunk(bytes: &mut Bytes) -> Bytes {
     bytes.split_to(bytes.len().min(CHUNK_BYTES))
 }
@@ -136,7 +137,8 @@ fn poll_tonic(
     Poll::Ready(Some(Ok(Frame::data(split_chunk(rest)))))
 }
 
-/// Resets the stream with `CANCEL`, which grpc-go reports as an expired deadline.
+/// Returns the error that resets the stream with `CANCEL`. grpc-go reports this code as an expired
+/// deadline if the deadline of the call has passed.
 fn cancelled() -> BodyError {
     h2::Error::from(h2::Reason::CANCEL).into()
 }
@@ -153,7 +155,7 @@ pub(crate) fn ok_response(answer: ResponseBody) -> Response<ResponseBody> {
     response
 }
 
-/// Trailers only: the status is in the head.
+/// Returns a response without a body. The status is in the head.
 pub(crate) fn error_response(status: &Status) -> Response<ResponseBody> {
     status.clone().into_http()
 }

@@ -1,15 +1,15 @@
-//! One request, as it comes off a connection: which service answers it?
+//! Finds the service that responds to a request from a connection.
 //!
 //! A port carries three kinds of requests. They differ in their heads:
 //!
 //! ```text
-//!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ kv       this module
+//!                           ┌─ Range, Put, DeleteRange, Txn, Compact ─▶ kv
 //!   connection ─▶ request ──┼─ other gRPC calls ─────────────────────▶ tonic    watch, lease ...
 //!                           └─ HTTP ─────────────────────────────────▶ http     health, metrics
 //! ```
 //!
-//! The unary calls of [KV](crate::kv) go past tonic: its router and its codec cost as much as
-//! looking a key up. RangeStream does not.
+//! The unary calls of [KV](crate::kv) bypass tonic, whose router and codec cost as much as the
+//! lookup of a key. RangeStream uses tonic.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -88,7 +88,8 @@ impl Router {
         }
     }
 
-    /// For code that only sees the request.
+    /// Adds the client's name to the extensions of the request if it is the name of a user. Code
+    /// that has only the request reads the name there.
     fn add_client_name(&self, request: &mut Request<Incoming>) {
         if let Some(name) = self.client.user_name() {
             request.extensions_mut().insert(name.clone());
@@ -138,7 +139,8 @@ impl hyper::service::Service<Request<Incoming>> for Router {
     }
 }
 
-/// A response that does not depend on the body of its request.
+/// Returns a response that does not depend on the body of its request, after the body was
+/// [discarded](unread_body::discard).
 fn refusal(response: Response<ResponseBody>, request: Request<Incoming>) -> ResponseFuture {
     Box::pin(async move {
         unread_body::discard(request.into_body()).await;
@@ -146,15 +148,16 @@ fn refusal(response: Response<ResponseBody>, request: Request<Incoming>) -> Resp
     })
 }
 
-/// Whether a request is gRPC; nothing if it is plain HTTP. What only begins like it, such as
-/// `application/grpc-web`, is neither.
+/// Returns true for a gRPC request, and `None` for plain HTTP, which includes each request over
+/// HTTP/1.1. Returns false for a content type that only starts like gRPC's, such as
+/// `application/grpc-web`.
 fn classify_content_type<B>(request: &Request<B>) -> Option<bool> {
     let kind = request.headers().get(CONTENT_TYPE)?.as_bytes();
     let rest = kind.strip_prefix(b"application/grpc")?;
     (request.version() == Version::HTTP_2).then_some(matches!(rest, [] | [b'+' | b';', ..]))
 }
 
-/// With etcd's text.
+/// Returns etcd's error for a content type that is not supported.
 fn unsupported_content_type<B>(request: &Request<B>) -> Response<ResponseBody> {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = String::from_utf8_lossy(kind);
@@ -164,7 +167,7 @@ fn unsupported_content_type<B>(request: &Request<B>) -> Response<ResponseBody> {
     answer
 }
 
-/// With etcd's text.
+/// Returns etcd's error for an unknown method.
 fn unknown_method(uri: &Uri) -> Status {
     let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let named = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));

@@ -1,17 +1,17 @@
-//! Which thread has which connection?
+//! The network threads and their connections.
 //!
-//! A few threads have a runtime each, and no task moves from one to another. Connections are dealt
-//! in turn by the thread that accepts them.
+//! Each network thread has its own runtime, and no task moves between threads. The thread that
+//! accepts connections assigns them to the network threads in turn.
 //!
 //! ```text
-//!   accept ── deals ──┬─▶ (tls-0) ─▶ net-0   its connections, services and request queue
-//!                     └─▶ (tls-1) ─▶ net-1
+//!   accept ── assigns ─┬─▶ (tls-0) ─▶ net-0   its connections, services and request queue
+//!                      └─▶ (tls-1) ─▶ net-1
 //! ```
 //!
-//! On a port with TLS, each network thread has a [thread for
-//! handshakes](clearlane_net::handshake_thread) before it. The first bytes then say whether a
-//! connection is HTTP/2 or HTTP/1.1. Each request goes to the thread's [`Router`]. What a client
-//! may send and how long it may take is in `docs/http.md`.
+//! On a port with TLS, a connection first goes to the network thread's [handshake
+//! thread](clearlane_net::handshake_thread). Then its first bytes show whether it is HTTP/2 or
+//! HTTP/1.1. Each request goes to the thread's [`Router`]. `docs/http.md` lists the limits that
+//! apply to clients.
 
 use std::io;
 use std::net::SocketAddr;
@@ -39,8 +39,8 @@ use clearlane_proto::etcdserverpb::watch_server::WatchServer;
 use clearlane_proto::grpc::health::v1::health_server::HealthServer;
 use clearlane_proto::v3electionpb::election_server::ElectionServer;
 use clearlane_proto::v3lockpb::lock_server::LockServer;
+use clearlane_replica::apply::Limits;
 use clearlane_server::Server;
-use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -57,7 +57,7 @@ use crate::client_info::{ClientInfo, RemoteAddress};
 use crate::cluster::{ClusterService, ReconfigRules};
 use crate::context::ThreadServices;
 use crate::election::ElectionService;
-use crate::health::HealthService;
+use crate::health::{HealthService, ServingState};
 use crate::http::{HttpService, HttpServiceConfig};
 use crate::interceptors::{RequiredRole, check_member_can_serve};
 use crate::kv_service::KvService;
@@ -71,9 +71,9 @@ use crate::router::Router;
 use crate::stream_executor::StreamExecutor;
 use crate::watch::WatchService;
 
-/// Threads of a network thread that wait: in an old era one for each read that is under way, in the
-/// default era few. They are there only as long as there is something to do; what comes when all
-/// wait is queued.
+/// Maximum number of blocking threads in the runtime of a network thread. An old era uses one of
+/// these threads for each read in progress; the default era uses few. The threads exist only while
+/// they have work. If all of them are busy, further work is queued.
 const WAITING_THREADS_MAX: usize = 1024;
 /// etcd's default of `--warning-unary-request-duration`.
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
@@ -81,45 +81,47 @@ const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
 pub const SLOW_APPLY_THRESHOLD: Duration = Duration::from_millis(100);
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
 pub(crate) const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the head of a request may be: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without
-/// TLS etcd takes 16 times as much.
+/// Maximum length of the head of a request: Go's `http.DefaultMaxHeaderBytes`. Over HTTP/2 without
+/// TLS, etcd accepts 16 times as much.
 const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
-/// Maximum number of streams that a client has opened and reset before the server looked at them.
-/// More of them end the connection. After a pause of the server, all calls whose deadlines have
-/// passed are such streams, and the connection must go on for its watches. Each stream takes about
-/// a kibibyte until then.
+/// Maximum number of streams of a connection that the client has opened and reset before the server
+/// has read them. A connection with more such streams is closed. The limit is high, because after a
+/// pause of the server all calls whose deadlines have passed are such streams. The connection must
+/// stay open, because it may also have watches. Each stream takes about a kibibyte until the server
+/// has read it.
 const UNSEEN_RESETS_MAX: usize = 10_000;
-/// Maximum number of streams that the server had to reset for an error. More of them end the
-/// connection. This is h2's default.
+/// Maximum number of streams of a connection that the server had to reset because of an error. A
+/// connection with more such streams is closed. This is h2's default.
 const ERROR_RESETS_MAX: usize = 1024;
-/// Over HTTP/1.1 Go takes so much more.
+/// Number of bytes by which the head of a request may exceed the limit over HTTP/1.1, as in Go.
 const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
-/// hyper takes no less.
+/// The smallest buffer that hyper accepts.
 const HTTP1_BUFFER_MIN: usize = 8 << 10;
-/// The default, if the limit of open files allows as many.
+/// The default of `--max-connections`, if the process may open that many files.
 pub const CONNECTIONS_MAX: usize = 1 << 16;
 pub const PENDING_HANDSHAKES_MAX: usize = 1024;
 
-/// The defaults are etcd's, but for those that etcd does not limit.
+/// Limits of connections. The defaults are etcd's, except where etcd has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig {
-    /// `--grpc-keepalive-min-time`.
+    /// `--grpc-keepalive-min-time`: the minimum time between two pings of a client.
     pub ping_min_interval: Duration,
-    /// `--grpc-keepalive-interval`: how long nothing happens until the client is sent a ping.
+    /// `--grpc-keepalive-interval`: the idle time after which the server sends a ping.
     pub keep_alive_interval: Duration,
-    /// `--grpc-keepalive-timeout`: how long the client may take to answer it.
+    /// `--grpc-keepalive-timeout`: the time for the client's answer to a ping.
     pub keep_alive_timeout: Duration,
-    /// `--max-concurrent-streams`, of each connection.
+    /// `--max-concurrent-streams`: the maximum number of open streams of one connection.
     pub concurrent_streams_max: u32,
-    /// `--client-cert-auth`: the common name of a client's certificate is its user.
+    /// `--client-cert-auth`: if true, the common name of a client's certificate is the name of its
+    /// user.
     pub certificates_name_users: bool,
-    /// `--max-connections`, of all listeners together.
+    /// `--max-connections`: the maximum number of connections of all listeners together.
     pub connections_max: usize,
-    /// `--max-pending-handshakes`, of all listeners together.
+    /// `--max-pending-handshakes`: the maximum number of handshakes of all listeners together.
     pub pending_handshakes_max: usize,
-    /// `--request-head-timeout`.
+    /// `--request-head-timeout`: the time limit for receiving the head of a request.
     pub request_head_timeout: Duration,
-    /// `--max-request-head-bytes`.
+    /// `--max-request-head-bytes`: the maximum length of the head of a request.
     pub request_head_bytes_max: u32,
 }
 
@@ -141,13 +143,18 @@ impl Default for ConnectionConfig {
 
 #[derive(Clone, Debug)]
 pub struct RpcConfig {
+    /// A unary call of KV, or a call of Authenticate, is logged if it takes longer than this time.
     pub slow_request_threshold: Duration,
-    /// Reads that take longer are logged, too.
+    /// A range or a read-only transaction is also logged if its read takes longer than this time.
     pub slow_apply_threshold: Duration,
     pub connections: ConnectionConfig,
     pub reconfig_rules: ReconfigRules,
     pub metrics: Arc<RpcMetrics>,
     pub http: Arc<HttpServiceConfig>,
+    /// If true, the API is also served in JSON.
+    pub serves_gateway: bool,
+    pub serving: ServingState,
+    /// Longest time for which [`RpcServer::stop`] waits for calls in progress.
     pub drain_timeout: Duration,
 }
 
@@ -160,6 +167,8 @@ impl Default for RpcConfig {
             reconfig_rules: ReconfigRules::default(),
             metrics: Arc::default(),
             http: Arc::default(),
+            serves_gateway: true,
+            serving: ServingState::new(false),
             drain_timeout: DRAIN_TIMEOUT,
         }
     }
@@ -230,7 +239,7 @@ impl RpcServer {
         &self.addresses
     }
 
-    /// The first port; `0.0.0.0:0` if there are only sockets.
+    /// Returns the first TCP address, or `0.0.0.0:0` if there are only Unix sockets.
     pub fn address(&self) -> SocketAddr {
         let mut ports = self.addresses.iter().filter_map(|place| match &place.address {
             BindAddress::Tcp(address) => Some(*address),
@@ -239,7 +248,9 @@ impl RpcServer {
         ports.next().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 
-    /// Accepts no more, and returns when the calls under way have ended.
+    /// Stops accepting connections, and returns when the calls in progress have ended. Calls that
+    /// take longer than [`RpcConfig::drain_timeout`] are cut off. Streams of watchers and waits for
+    /// locks end at once.
     pub fn stop(mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
         let panicked = |_| io::Error::other("a network thread has panicked");
@@ -253,8 +264,10 @@ impl RpcServer {
     }
 }
 
-/// Half of the connections at most are in a handshake, and a quarter wait for one, or silent ones
-/// would keep others out before there are too many of them. But each thread has one of each.
+/// Returns the handshake limits of one network thread. In all threads together, at most half of the
+/// allowed connections may be in a handshake, and a quarter may wait for one. Otherwise silent
+/// clients could exclude others before the connection limit is reached. Each thread has at least
+/// one place of each kind.
 fn handshake_config(config: &ConnectionConfig, threads: usize) -> HandshakeConfig {
     let ConnectionConfig { pending_handshakes_max, connections_max, .. } = *config;
     let share = |of_all: usize| (of_all / threads.max(1)).max(1);
@@ -283,7 +296,7 @@ fn run_accept_thread(
     })
 }
 
-/// Does not return.
+/// Accepts connections. Does not return.
 async fn accept(
     listener: AsyncListener,
     queues: Vec<ConnectionQueue>,
@@ -323,13 +336,18 @@ fn run_net_thread(
             server,
         };
         let http = config.http_service(&services.server, &services.metrics);
-        let grpc = services.grpc.clone();
-        let http = http.with_gateway(grpc, turns.clone(), services.slow_thresholds);
+        let http = match config.serves_gateway {
+            true => {
+                let grpc = services.grpc.clone();
+                http.with_gateway(grpc, turns.clone(), services.slow_thresholds)
+            }
+            false => http,
+        };
         let client = ClientInfo::without_tls(RemoteAddress::Unix);
         let (read_ahead, streams) = Default::default();
         let router = Router { services, http, client, read_ahead, streams };
         let mut open = JoinSet::new();
-        // It ends when the accepting thread does, and that for handshakes.
+        // This loop ends when the accept thread and the handshake threads have ended.
         while let Some(connection) = connections.recv().await {
             let turn = turns.request();
             let conditions = Conditions {
@@ -344,7 +362,7 @@ fn run_net_thread(
             });
             while open.try_join_next().is_some() {}
         }
-        // What is not done by then is cut off.
+        // Connections that are still open after the time-out are cut off.
         let _ = tokio::time::timeout(config.drain_timeout, async {
             while open.join_next().await.is_some() {}
         })
@@ -354,7 +372,7 @@ fn run_net_thread(
     })
 }
 
-/// All that tonic answers.
+/// Returns all services that tonic serves.
 fn grpc_services(
     server: &Server,
     config: &RpcConfig,
@@ -376,12 +394,14 @@ fn grpc_services(
     let slow_threshold = config.slow_request_threshold;
     let auth = AuthService { server: server(), slow_threshold };
     let lock = LockService { queue: queue.clone() };
+    let serving = &config.serving;
+    let health = HealthService { state: serving.clone() };
     let mut services = Routes::builder();
     services
         .add_service(KvService { server: server() })
-        .add_service(MaintenanceServer::new(MaintenanceService::new(server())))
+        .add_service(MaintenanceServer::new(MaintenanceService::new(server(), serving.clone())))
         .add_service(WatchServer::new(watch))
-        .add_service(HealthServer::with_interceptor(HealthService, voters.clone()))
+        .add_service(HealthServer::with_interceptor(health, voters.clone()))
         .add_service(LeaseServer::with_interceptor(lease, voters.clone()))
         .add_service(ClusterServer::with_interceptor(cluster, voters.clone()))
         .add_service(AuthServer::with_interceptor(auth, voters.clone()))
@@ -390,7 +410,7 @@ fn grpc_services(
     services.routes()
 }
 
-/// What each connection of a thread is served with.
+/// The context of each connection of a thread.
 struct Conditions {
     router: Router,
     config: ConnectionConfig,
@@ -404,7 +424,7 @@ async fn serve_connection(connection: EstablishedConnection, conditions: Conditi
         Some(address) => RemoteAddress::Tcp(address),
         None => RemoteAddress::Unix,
     });
-    // These fail only if there are too many files.
+    // Registering a socket fails only if too many files are open. The connection is then closed.
     match stream {
         EstablishedStream::Plain(Connection::Tcp(stream)) => {
             if let Ok(stream) = TcpStream::from_std(stream) {
@@ -420,7 +440,8 @@ async fn serve_connection(connection: EstablishedConnection, conditions: Conditi
             if stream.get_mut().0.attach().is_ok() {
                 let is_user = conditions.config.certificates_name_users;
                 let client = ClientInfo { is_secure: true, name, is_user, ..client };
-                // In a box of its own: its size would be that of all connections.
+                // The future of a TLS connection is boxed. Otherwise the future of every connection
+                // would be as large as the future of a TLS connection.
                 Box::pin(serve_http(stream, client, conditions)).await;
             }
         }
@@ -443,7 +464,7 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let served = protocols.serve_connection(TokioIo::new(connection), router);
     let mut served = pin!(served);
     tokio::select! {
-        // A broken connection is the client's business.
+        // Errors of a broken connection are ignored.
         _ = served.as_mut() => return,
         _ = stopped.changed() => served.as_mut().graceful_shutdown(),
     }
@@ -452,13 +473,14 @@ async fn serve_http<C: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 /// Maximum number of bytes that a client may send on a connection before they are read.
 ///
-/// h2 also derives from it how many small frames may be unread on a connection. Each counts as much
-/// as it lacks to 256 bytes, and all together may count half of this window: 280,000 frames of a
-/// few bytes.
+/// This window also determines how many small frames may be unread on a connection. h2 counts 256
+/// bytes minus the length of the frame for each small frame. The sum may be up to half of this
+/// window, which allows 263,000 frames of 1 byte, or 280,000 frames of 16 bytes.
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 20;
-/// Maximum number of bytes that a client may send on one stream before they are read. Streams whose
-/// [queue](crate::read_ahead) is full leave as much unread: 16 streams at the queue's limits, with
-/// frames of 15 bytes, stay below the limit of small frames.
+/// Maximum number of bytes that a client may send on one stream before they are read. A stream
+/// whose [queue](crate::read_ahead) is full leaves up to this number of bytes unread. 16 streams
+/// with full queues reach the limit of their connection. The unread frames of these 16 streams stay
+/// below the limit of small frames if each frame has 16 bytes or more.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
 fn http_builder(

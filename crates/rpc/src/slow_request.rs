@@ -1,4 +1,4 @@
-//! The lines of the log about calls that took long, of KV and Authenticate, in etcd's words.
+//! Log lines about slow calls of KV and Authenticate, with etcd's text.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,21 +7,21 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{
     AuthenticateRequest, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest,
 };
-use clearlane_server::apply::describe::write_keys;
-use clearlane_server::apply::txn::is_read_only;
-use clearlane_server::request_trace::{RequestTrace, SlowRequestFields};
-use clearlane_server::trace;
+use clearlane_replica::apply::describe::write_keys;
+use clearlane_replica::apply::txn::is_read_only;
+use clearlane_server::observe::request_trace::{RequestTrace, SlowRequestFields};
+use clearlane_server::observe::trace;
 use http::Response;
 use tonic::Status;
 
 use crate::context::CallHead;
 use crate::response_body::ResponseBody;
 
-/// A range with more records is a long one in a recording: as many as the network threads read by
-/// themselves.
+/// Maximum number of records in the response to a short range. A recording shows longer ranges
+/// under another name. Network threads read up to this number of records themselves.
 const SHORT_RANGE_RECORDS_MAX: usize = 128;
 
-/// What the log shows of a request: no values, and no password.
+/// The details of a request that the log shows. They contain no values and no password.
 pub(crate) enum RequestSummary {
     Range { key: Bytes, range_end: Bytes, limit: i64 },
     Delete { key: Bytes, range_end: Bytes },
@@ -59,7 +59,8 @@ impl RequestSummary {
         RequestSummary::Authenticate { name: request.name.clone() }
     }
 
-    /// The name and the lane in a recording; `count` is the length of the answer.
+    /// Returns the name and the lane of the request in a recording. `count` is the number of
+    /// records in the response.
     pub(crate) fn trace_class(&self, count: usize) -> (&'static str, trace::LaneKind) {
         use trace::LaneKind::{Read, Write};
         match self {
@@ -75,7 +76,8 @@ impl RequestSummary {
         }
     }
 
-    /// The beginning of etcd's line about a slow read; `None` for a write.
+    /// Returns the start of etcd's line about a slow read, or `None` for a request that is neither
+    /// a range nor a read-only transaction.
     fn slow_read_prefix(&self) -> Option<&'static str> {
         match self {
             RequestSummary::Range { .. } => Some("read-only range "),

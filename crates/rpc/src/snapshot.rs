@@ -1,13 +1,16 @@
-//! The stream of a Snapshot: copies of the store, each read by its own thread.
+//! The response stream of the call Snapshot. For each stream, a separate thread reads a copy of the
+//! store.
 //!
 //! ```text
 //!   permit ─▶ thread `snapshot` ─▶ [CHUNKS_AHEAD chunks of 32 KiB] ─▶ SnapshotStream ─▶ the client
 //! ```
 //!
-//! The thread keeps its permit and an old state of the store until it ends. It ends when
+//! The thread keeps its permit and a snapshot of the store (of another engine: a temporary copy)
+//! until it ends. It ends when
 //!
-//! * the client has all chunks;
-//! * the stream is dropped, because the client has gone or the call's deadline has passed;
+//! * the last chunk is in the channel;
+//! * the store cannot be read or copied, in which case the stream ends with an error;
+//! * the stream is dropped, because the client has left or the call's deadline has passed;
 //! * the client takes no chunk for [`CLIENT_IDLE_MAX`]. The stream then ends with an error.
 
 use std::pin::Pin;
@@ -20,8 +23,9 @@ use clearlane_engine::{Image, Snapshot};
 use clearlane_net::log_limiter::LogLimiter;
 use clearlane_net::sched::SchedClass;
 use clearlane_proto::etcdserverpb::SnapshotResponse;
-use clearlane_server::snapshot_file::SnapshotWriter;
-use clearlane_server::{RequestError, Server};
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
+use clearlane_server::snapshot::snapshot_file::SnapshotWriter;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::Stream;
@@ -33,10 +37,11 @@ use crate::status;
 
 /// Maximum number of snapshots that one network thread sends at a time.
 const SNAPSHOTS_MAX: usize = 4;
-/// Maximum number of chunks that are read before the client takes them.
+/// Capacity of the channel in chunks. When the thread waits, it has read one more chunk.
 const CHUNKS_AHEAD: usize = 4;
-/// Longest wait for a client that takes nothing, such as a suspended process. After it the snapshot
-/// ends, because it keeps others waiting. Each chunk that the client takes restarts the time.
+/// Longest wait for a client that takes no chunk, such as a suspended process. After this time the
+/// snapshot ends, because other snapshots may wait for its permit. Each chunk that the client takes
+/// restarts the time.
 const CLIENT_IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// The permits for snapshots of one network thread.
@@ -53,7 +58,7 @@ impl Default for SnapshotPermits {
 }
 
 impl SnapshotPermits {
-    /// Waits until fewer than [`SNAPSHOTS_MAX`] snapshots are sent, and logs that it waits.
+    /// Waits while [`SNAPSHOTS_MAX`] snapshots are sent, and logs that it waits. Returns a permit.
     pub(crate) async fn acquire(&self, client: &ClientInfo) -> OwnedSemaphorePermit {
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return permit;
@@ -71,12 +76,12 @@ impl SnapshotPermits {
     }
 }
 
-/// Why a snapshot ended before its last chunk.
+/// The reason why a snapshot ended before its last chunk.
 #[derive(Debug)]
 enum SnapshotError {
-    /// Nothing receives the chunks.
+    /// The receiver of the chunks was dropped.
     ClientGone,
-    /// The client took nothing for this time.
+    /// The client took no chunk for this time.
     ClientIdle(Duration),
     Failed(RequestError),
 }
@@ -87,8 +92,8 @@ impl From<RequestError> for SnapshotError {
     }
 }
 
-impl From<clearlane_server::Error> for SnapshotError {
-    fn from(error: clearlane_server::Error) -> SnapshotError {
+impl From<clearlane_replica::Error> for SnapshotError {
+    fn from(error: clearlane_replica::Error) -> SnapshotError {
         SnapshotError::Failed(error.into())
     }
 }
@@ -100,7 +105,9 @@ struct ChunkSender {
 }
 
 impl ChunkSender {
-    /// Waits while the channel is full. [`SnapshotStream`] wakes the thread.
+    /// Sends a chunk, and waits while the channel is full. [`SnapshotStream`] wakes this thread
+    /// when the client takes a chunk or leaves. Fails if the client has left or has taken no chunk
+    /// for `idle_max`.
     fn send(&self, mut chunk: SnapshotResponse) -> Result<(), SnapshotError> {
         let begin = Instant::now();
         loop {
@@ -118,11 +125,11 @@ impl ChunkSender {
     }
 }
 
-/// Dropping it ends the thread that reads the chunks.
+/// The stream of chunks. Dropping it ends the thread that reads the chunks.
 #[derive(Debug)]
 pub(crate) struct SnapshotStream {
     chunks: mpsc::Receiver<SnapshotResponse>,
-    /// What the thread returned. `None` once it was delivered.
+    /// The result of the thread. `None` after it was delivered.
     result: Option<oneshot::Receiver<Result<(), Status>>>,
     thread: Thread,
 }
@@ -153,7 +160,8 @@ impl Drop for SnapshotStream {
     }
 }
 
-/// Sends the server's store to `client`. The permit is released when the thread ends.
+/// Starts the thread that sends the server's store to `client`, and returns the stream. The permit
+/// is released when the thread ends.
 pub(crate) fn start(
     server: &Server,
     client: ClientInfo,
@@ -163,7 +171,8 @@ pub(crate) fn start(
     start_thread(client, permit, CLIENT_IDLE_MAX, move |sender| send_snapshot(&server, sender))
 }
 
-/// It must be called on the runtime, which does not end before the thread.
+/// Starts the thread that runs `work`. Must be called on a runtime, whose shutdown waits for the
+/// thread.
 fn start_thread(
     client: ClientInfo,
     permit: OwnedSemaphorePermit,
@@ -172,7 +181,8 @@ fn start_thread(
 ) -> Result<SnapshotStream, Status> {
     let (to_client, chunks) = mpsc::channel(CHUNKS_AHEAD);
     let (report, result) = oneshot::channel();
-    // No thread of the runtime: a thread of class `Batch` may not return to another class.
+    // The thread is not one of the runtime's reusable threads, because it changes to the class
+    // `Batch`, and may be unable to return to another class.
     let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
         let _permit = permit;
         let result = work(&ChunkSender { chunks: to_client, idle_max });
@@ -188,7 +198,7 @@ fn start_thread(
     Ok(SnapshotStream { chunks, result: Some(result), thread })
 }
 
-/// Also logs that the snapshot ended.
+/// Returns the error for an idle client, and logs that the snapshot ended.
 fn idle_status(client: &ClientInfo, idle: Duration) -> Status {
     tracing::warn!(
         %client,
@@ -199,11 +209,12 @@ fn idle_status(client: &ClientInfo, idle: Duration) -> Status {
 }
 
 fn send_snapshot(server: &Server, to_client: &ChunkSender) -> Result<(), SnapshotError> {
-    let exporter = server.threads().store().snapshot().map_err(clearlane_server::Error::from)?;
-    // The commit before holds a lock.
+    let exporter = server.threads().store().snapshot().map_err(clearlane_replica::Error::from)?;
+    // The call above commits the store, and holds a lock during the commit. So this thread gets its
+    // low scheduling class only after the call.
     SchedClass::Batch.apply_to_thread();
     let image = image_of(server, Arc::clone(exporter.snapshot()))?;
-    // Of the state, only the image is needed.
+    // Only the image is needed, so release the rest of the snapshot.
     drop(exporter);
     let mut writer = SnapshotWriter::new(image);
     while let Some(blob) = writer.next_chunk()? {
@@ -217,16 +228,18 @@ fn send_snapshot(server: &Server, to_client: &ChunkSender) -> Result<(), Snapsho
     Ok(())
 }
 
-/// A store of another engine is written to a temporary bolt file first.
+/// Returns the image of a snapshot. A store of another engine is first written to a temporary bolt
+/// file.
 fn image_of(server: &Server, snapshot: Arc<dyn Snapshot>) -> Result<Image, RequestError> {
-    let image = Arc::clone(&snapshot).image().map_err(clearlane_server::Error::from)?;
+    let image = Arc::clone(&snapshot).image().map_err(clearlane_replica::Error::from)?;
     if let Some(image) = image {
         return Ok(image);
     }
     let threads = server.threads();
     threads.require_disk_space(threads.sizes().in_use())?;
-    let image = Image::of_records(&*snapshot, &threads.store_dir().temporary_dir());
-    Ok(image.map_err(clearlane_server::Error::from)?)
+    let dir = threads.store_dir().temporary_dir().unwrap_or_else(std::env::temp_dir);
+    let image = Image::of_records(&*snapshot, &dir);
+    Ok(image.map_err(clearlane_replica::Error::from)?)
 }
 
 #[cfg(test)]
@@ -298,13 +311,14 @@ mod tests {
         });
     }
 
-    /// A thread that nothing wakes would wait for an hour.
+    /// Checks that a dropped stream wakes its thread. A thread that is not woken would wait for an
+    /// hour.
     #[test]
     fn the_thread_ends_with_its_stream() {
         runtime().block_on(async {
             let permits = SnapshotPermits::default();
             let stream = start(&permits, CHUNKS_AHEAD + 1, HOUR).await;
-            // The thread waits when the channel is full.
+            // Wait until the channel is full. After that, the thread waits for the client.
             while stream.chunks.len() < CHUNKS_AHEAD {
                 tokio::task::yield_now().await;
             }
@@ -331,7 +345,7 @@ mod tests {
         });
     }
 
-    /// Counts the events that have the field `max`.
+    /// Counts the log lines about a snapshot that waits. Only these lines have the field `max`.
     #[derive(Clone, Default)]
     struct WaitLines(Arc<Mutex<usize>>);
 

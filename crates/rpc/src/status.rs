@@ -1,19 +1,19 @@
-//! Which gRPC code goes with which error text.
+//! The gRPC code for each error.
 //!
-//! Clients of etcd tell errors apart by their text, and decide by the code whether to try again.
-//! Two codes are not what one would expect, and are etcd's all the same: "too many requests" and
-//! "not enough started members" come as `Unknown`.
+//! Clients of etcd distinguish errors by their text, and decide by the code whether to try again.
+//! Two codes are unexpected, but the same as etcd's: "too many requests" and "not enough started
+//! members" have the code `Unknown`.
 
 use clearlane_auth::AuthRejection as Users;
 use clearlane_raft::read_index::ReadIndexError as Read;
-use clearlane_server::RequestError;
-use clearlane_server::apply::RequestRejection as Request;
-use clearlane_server::downgrade::DowngradeRejection as Downgrade;
-use clearlane_server::membership::MembershipRejection as Members;
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::RequestRejection as Request;
+use clearlane_replica::downgrade::DowngradeRejection as Downgrade;
+use clearlane_replica::membership::MembershipRejection as Members;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-/// What a method of a service returns.
+/// The result of a method of a service.
 pub(crate) type Reply<T> = Result<tonic::Response<T>, Status>;
 
 pub(crate) fn from_error(error: impl Into<RequestError>) -> Status {

@@ -1,15 +1,17 @@
-//! Resets the stream of a call after its deadline, even if the client takes nothing.
+//! Resets the stream of a call after its deadline, even if the client reads nothing.
 //!
 //! hyper runs each HTTP/2 stream as a task. It polls the body of a response only while the client's
-//! flow-control window is open, so a body cannot see its deadline behind a closed window. A stream
-//! ends when its task is dropped: h2 then discards the data that is still queued and sends
-//! `RST_STREAM` with `CANCEL`. All that the call holds is released with the task.
+//! flow-control window is open, so a body cannot check its deadline while the window is closed. A
+//! stream ends when its task is dropped: h2 then discards the queued data and sends `RST_STREAM`
+//! with `CANCEL`. Everything that the call holds is released with the task. Only gRPC calls have a
+//! deadline; other HTTP requests have no time limit here.
 //!
 //! ```text
 //!   Router::call ─▶ [time limit] ─▶ execute ─▶ the task, dropped RESET_DELAY after the deadline
 //! ```
 //!
 //! hyper calls the router and then the executor for each stream, before it accepts the next stream.
+//! So the time limit that the router sets applies to the task of the same stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
-//! A call with one message each way.
+//! Calls with one message in each direction.
 //!
-//! A message that comes in one piece is decoded where it lies; its keys and values are slices of
-//! what was read from the socket, and code that keeps them must copy them. The answer is encoded
-//! once, into memory of just its length.
+//! A message that arrives in one piece is decoded in place. Its keys and values are slices of the
+//! data from the socket, and code that keeps them must copy them. The response is encoded once,
+//! into a buffer of exactly its length.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::nested;
-use clearlane_server::apply::RequestRejection;
+use clearlane_replica::apply::RequestRejection;
 use http::Response;
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -28,7 +28,7 @@ pub(crate) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
     M::decode(bytes).map_err(|error| malformed_request(&error))
 }
 
-/// Transactions may hold others, as deep as etcd takes them.
+/// Decodes a transaction. Transactions may be nested as deep as etcd accepts.
 pub(crate) fn decode_txn(bytes: Bytes) -> Result<TxnRequest, Status> {
     nested::decode_txn(bytes).map_err(|error| match error {
         nested::Error::TooDeep => status::from_error(RequestRejection::TooManyOps),
@@ -40,8 +40,8 @@ fn malformed_request(error: &DecodeError) -> Status {
     Status::internal(format!("grpc: error unmarshalling request: {error}"))
 }
 
-/// An answer, or one that the pool is asked for. What is rare is boxed, or every call
-/// would allocate the space for it.
+/// A response that is ready, or a response that the read pool makes. The second variant is rare and
+/// therefore boxed; otherwise every call would allocate the space for it.
 pub(crate) enum EncodedResponse<'a> {
     Ready(Response<ResponseBody>),
     Pooled(Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Status>> + Send + 'a>>),
@@ -63,8 +63,9 @@ impl EncodedResponse<'_> {
     }
 }
 
-/// A client that sends more than it has announced is cut off before that takes memory. `is_packed`:
-/// the message may be compressed.
+/// Reads the message of a request. Fails if there is no message, if its announced length is above
+/// `limit`, or if the client sends more or fewer bytes than it has announced. If `is_packed` is
+/// true, the message may be compressed.
 pub(crate) async fn read_message(
     mut body: Incoming,
     limit: usize,
@@ -89,7 +90,7 @@ pub(crate) async fn read_message(
     }
 }
 
-/// Skips empty pieces.
+/// Returns the next data that is not empty, or `None` at the end of the body.
 async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     while !body.is_end_stream() {
         match body.frame().await {
@@ -105,7 +106,8 @@ async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, Status> {
     Ok(None)
 }
 
-/// `None` if the head of the frame is incomplete.
+/// Returns the length of the frame, or `None` if its head is incomplete. Fails if the message is
+/// above `limit`, or if `bytes` has more than this frame.
 fn frame_len(bytes: &[u8], limit: usize) -> Result<Option<usize>, Status> {
     let Some((_, length)) = read_head(bytes) else { return Ok(None) };
     check_received_size(length, limit)?;

@@ -1,7 +1,9 @@
-//! Reads what a response has left of its request's body, over HTTP/2.
+//! Reads and discards the rest of a request's body if the service has not read all of it. Only
+//! requests over HTTP/2 need this.
 //!
-//! A stream whose response ends before its request does is reset by h2. Some clients, such as curl
-//! 7.88, report that as an error and lose the response. So the start of the rest is read first.
+//! If the response ends before its request does, h2 resets the stream. Some clients, such as curl
+//! 7.88, report the reset as an error and lose the response. So up to 64 KiB of the rest are read
+//! before the response is sent, for at most 1 s.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -15,10 +17,11 @@ use tokio::sync::oneshot;
 
 /// Maximum number of bytes that are read. A stream with a longer rest is reset.
 const UNREAD_BYTES_MAX: usize = 64 << 10;
-/// Longest wait of a response for the rest of its request.
+/// Longest time for which a response waits until the rest of its request is read.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads the body to its end or its limit.
+/// Reads the body until it ends, until more than [`UNREAD_BYTES_MAX`] bytes are read, or until
+/// [`UNREAD_TIMEOUT`] has passed.
 pub(crate) async fn discard<B: Body>(body: B) {
     let mut body = pin!(body);
     let mut read = 0;
@@ -32,10 +35,11 @@ pub(crate) async fn discard<B: Body>(body: B) {
     let _ = tokio::time::timeout(UNREAD_TIMEOUT, reading).await;
 }
 
-/// A body that can be discarded after it was dropped.
+/// A request body. If it is dropped before its end, the rest of the body can still be read and
+/// discarded.
 #[derive(Debug)]
 pub(crate) struct RecoverableBody<B: Body> {
-    /// `Some` until it is dropped.
+    /// The original body. `Some` until this value is dropped.
     body: Option<B>,
     dropped: Option<oneshot::Sender<B>>,
 }
@@ -53,7 +57,8 @@ pub(crate) fn recoverable<B: Body>(
 }
 
 impl<B: Body> UnreadBody<B> {
-    /// Does nothing if the body was read to its end, or is still in use.
+    /// Reads the rest of the body. Does nothing if the body was read to its end, or is still in
+    /// use.
     pub(crate) async fn discard(mut self) {
         if let Ok(body) = self.0.try_recv() {
             discard(body).await;
@@ -104,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of this many frames of 1 KiB, which then ends or does not.
+    /// Returns a body of `count` frames of 1 KiB. If `ends` is false, it never ends.
     fn frames(count: usize, ends: bool) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
         let mut left = count;
         StreamBody::new(stream::poll_fn(move |_| {

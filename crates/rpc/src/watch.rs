@@ -1,17 +1,19 @@
 //! The service Watch: many watchers in one stream. See `docs/watch.md`.
 //!
 //! The connection polls a stream when it has capacity to send. The stream then takes requests,
-//! sends progress notices that are due, and takes responses out of its channel, which the member's
-//! threads fill ([`clearlane_server::watch`]).
+//! sends progress notices that are due, and takes responses from its channel. The member's threads
+//! fill that channel ([`clearlane_server::watch`]).
 //!
-//! * Many events at once, as for an unsynced watcher, go in [turns](BulkTurns) of the thread.
-//! * If the client does not read, the stream is not polled: it takes no responses out of its
-//!   channel, which is bounded, and no more requests. These wait in a [queue](crate::read_ahead).
-//! * As in etcd, the end of the requests does not end the stream. It ends when the client goes
-//!   away, when the member has been without a leader for too long and the client requires one, when
-//!   the store cannot be read, and when the server stops.
-//! * etcd spreads the interval of progress notices by up to a tenth with a random generator; here
-//!   the number of the stream gives the spread.
+//! * Many events at once, as for an unsynced watcher, are sent in [turns](BulkTurns) of the thread.
+//! * If the client does not read, the stream is not polled. During this time the stream takes no
+//!   responses from its channel, which is bounded, and no further requests. Further requests wait
+//!   in a [queue](crate::read_ahead).
+//! * As in etcd, the end of the requests does not end the stream. The stream ends when the client
+//!   leaves or sends an invalid message, at the deadline of the call, when the member has had no
+//!   leader for too long and the client requires one, when the store cannot be read, and when the
+//!   server stops.
+//! * etcd varies the interval of progress notices by up to a tenth with a random generator. Here
+//!   the number of the stream determines the variation.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -35,8 +37,9 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::mvccpb::Event;
 use clearlane_proto::mvccpb::event::EventType;
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
 use clearlane_server::watch::{Stream as Watchers, WatchWakeSet};
-use clearlane_server::{RequestError, Server};
 use http::HeaderMap;
 use prost::Message as _;
 use tokio::sync::watch;
@@ -53,14 +56,15 @@ use crate::status;
 use crate::watch_permissions::{Creation, WatchPermission, WatchPermissions};
 
 const EVENT_BYTES_PER_POLL: usize = 64 << 10;
-/// After so many bytes of events the next wait for a turn of the thread.
+/// Number of bytes of events after which the next events wait for a turn of the thread.
 const BULK_EVENT_BYTES: usize = 16 << 10;
 /// Maximum number of requests that a stream takes in one [turn](BulkTurns) of the thread. Their
-/// bytes are bounded by [`request_turns`](crate::request_turns).
+/// bytes are limited by [`request_turns`](crate::request_turns).
 const REQUESTS_PER_TURN: usize = 64;
-/// etcd's `grpcOverheadBytes`: a message longer than the longest request and this is cut.
+/// etcd's `grpcOverheadBytes`. If a watcher accepts fragments, a message is fragmented if it is
+/// longer than the limit of requests plus this number of bytes.
 const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
-/// etcd's minimum: a shorter interval is raised to it.
+/// Minimum interval of progress notices. As in etcd, this minimum replaces a shorter interval.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
@@ -83,7 +87,8 @@ impl Drop for AbortOnDrop {
 }
 
 impl WatchService {
-    /// Must be called on the thread's runtime. Streams end when `stopped` becomes true.
+    /// Creates the service of one network thread. Must be called on the runtime of that thread.
+    /// Streams end when `stopped` becomes true.
     pub fn new(member: Server, stopped: watch::Receiver<bool>, turns: BulkTurns) -> WatchService {
         let wake_set = WatchWakeSet::new(member.threads().watch_server());
         let task = Arc::new(AbortOnDrop(tokio::spawn(wake_set.clone().run())));
@@ -101,11 +106,11 @@ impl WatchService {
         &self.wake_set
     }
 
-    /// Includes the next stream's spread.
+    /// Returns the interval of the next stream, with its variation.
     fn progress_interval(&self) -> Duration {
         let interval = self.wake_set.watch_server().progress_interval().max(PROGRESS_INTERVAL_MIN);
         let number = self.streams_opened.fetch_add(1, Ordering::Relaxed) as u32;
-        // Multiples of the golden ratio lie evenly, however many there are.
+        // Multiples of the golden ratio are spread evenly, however many there are.
         let share = f64::from(number.wrapping_mul(0x9E37_79B9)) / f64::from(u32::MAX);
         interval + interval.mul_f64(share / 10.0)
     }
@@ -123,7 +128,8 @@ impl Watch for WatchService {
         check_member_can_serve(&self.server, &head, RequiredRole::Voter)?;
         let mut stopped = self.stopped.clone();
         let large_responses = request.extensions().get::<ActiveLargeResponses>().cloned();
-        // Always: authentication may be enabled while the stream is open.
+        // Set the user even if auth is disabled, because auth may be enabled while the stream is
+        // open.
         let server = server_for(&self.server, &request);
         server.wait_for_token().await.map_err(status::from_error)?;
         let watched = WatchResponseStream {
@@ -150,28 +156,30 @@ impl Watch for WatchService {
 
 pub struct WatchResponseStream {
     server: Server,
-    /// `None` when the client has ended its requests.
+    /// The client's requests. `None` when the client has ended them.
     requests: Option<Streaming<WatchRequest>>,
-    /// No request is taken before this turn. `Some` after a batch of [`REQUESTS_PER_TURN`].
+    /// A requested turn. `Some` from the end of a batch of [`REQUESTS_PER_TURN`] requests until the
+    /// turn is granted. During this time no request is taken.
     next_request_turn: Option<BulkTurn>,
     watchers: Watchers,
     responses: VecDeque<WatchResponse>,
     permissions: WatchPermissions,
     bulk: BulkEvents,
     progress_interval: Duration,
-    /// `Some` from the first watcher on that wants progress notices.
+    /// The timer of progress notices. `None` until a watcher requests them.
     progress: Option<Interval>,
     stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_ended: bool,
 }
 
-/// Whether the stream has many events to send, one batch after the other.
+/// The turns of a stream that has many events to send, one batch after the other.
 struct BulkEvents {
     turns: BulkTurns,
-    /// Nothing is taken out of the channel before it comes.
+    /// A requested turn. Nothing is taken from the channel before it is granted.
     next_turn: Option<BulkTurn>,
     large_responses: ActiveLargeResponses,
-    /// From the first large batch until the channel is empty.
+    /// `Some` from the first large batch until the channel is empty. During this time, the
+    /// connection counts the stream as a large response.
     active_response: Option<LargeResponseGuard>,
 }
 
@@ -225,7 +233,9 @@ impl WatchResponseStream {
             }
             let response =
                 ready!(polled).map_err(|error| status::from_error(RequestError::Failed(error)))?;
-            // A change that was applied before these events were published is known by now.
+            // A change of permissions that was applied before these events were published is
+            // visible by now. So cancel the watchers that have lost their permission before the
+            // events are sent.
             self.cancel_revoked(context);
             self.bulk.record(&response);
             response.into_iter().for_each(|response| self.queue_response(response));
@@ -251,7 +261,8 @@ impl WatchResponseStream {
                 Poll::Pending => return Ok(()),
             }
         }
-        // The responses so far are sent first, and tasks of other connections run.
+        // Before the next requests, the responses so far are sent, and tasks of other connections
+        // run.
         let mut turn = self.bulk.turns.request();
         if Pin::new(&mut turn).poll(context).is_ready() {
             context.waker().wake_by_ref();
@@ -303,9 +314,10 @@ impl WatchResponseStream {
         }
     }
 
-    /// One message, unless the response is fragmented.
+    /// Queues the messages of a response: one message, or several if the response is fragmented.
+    /// Queues none for events of a revoked watcher.
     fn queue_response(&mut self, response: mvcc::Response) {
-        // The store has not heard of it yet.
+        // Omit responses of a revoked watcher. The store may send some before it ends the watcher.
         let is_end = matches!(response.kind, ResponseKind::Canceled | ResponseKind::Compacted(_));
         if self.permissions.is_revoked(response.id) && !is_end {
             return;
@@ -351,7 +363,8 @@ impl WatchResponseStream {
         self.responses.push_back(message);
     }
 
-    /// Each message is shorter than `length_max`, if its first event is.
+    /// Queues events, in as many messages as needed. A message is longer than `length_max` only if
+    /// its first event is too long.
     fn queue_events(&mut self, message: &WatchResponse, events: &[mvcc::Event], length_max: usize) {
         let cut = WatchResponse { fragment: true, ..message.clone() };
         let left = length_max.saturating_sub(cut.encoded_len() + 1);
@@ -376,13 +389,13 @@ fn first_key(key: &Bytes) -> Bytes {
     if key.is_empty() { Bytes::from_static(&[0]) } else { key.clone() }
 }
 
-/// As Go's gRPC prints an error.
+/// Returns the error as Go's gRPC prints it.
 fn reason(refused: AuthRejection) -> String {
     let status = status::from_error(refused);
     format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }
 
-/// As in a range, an end of one NUL is no end.
+/// Translates a creation request. As in a range, an end of one NUL byte means no end.
 fn parse_create(create: WatchCreateRequest, is_refused: bool) -> mvcc::WatchRequest {
     let has_filter = |filter: FilterType| create.filters.contains(&(filter as i32));
     let (no_put, no_delete) = (has_filter(FilterType::Noput), has_filter(FilterType::Nodelete));
@@ -405,7 +418,8 @@ fn parse_create(create: WatchCreateRequest, is_refused: bool) -> mvcc::WatchRequ
     }
 }
 
-/// An error at the end of the requests: mostly, the client has gone.
+/// Returns the status of the response stream after an error in the stream of requests. The code
+/// `Cancelled` usually means that the client has left.
 fn request_stream_error(status: Status) -> Status {
     match status.code() {
         Code::Cancelled => Status::cancelled("etcdserver: watch canceled"),

@@ -1,9 +1,9 @@
-//! Which watchers of a stream were permitted to which user, and which are not any more.
+//! The permissions of the watchers of a stream, and which of them were revoked.
 //!
-//! etcd asks for the permission when a watcher is created. Here a watcher also ends when its user
-//! may not read its keys any more, before it gets an event of a later revision: the auth state is
-//! published before the changes of later entries are. A token that expires, or a password that is
-//! changed, takes no permission away. What was created while authentication was disabled stays.
+//! etcd checks the permission when a watcher is created. Here a watcher also ends when its user may
+//! no longer read its keys. The watcher then receives no event of a later revision, because the
+//! auth state is published before the changes of later entries. An expired token or a changed
+//! password revokes no permission. A watcher that was created while auth was disabled stays.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -33,7 +33,7 @@ type AuthChange = Pin<Box<dyn Future<Output = Receiver<u64>> + Send>>;
 
 /// A watcher that is being created.
 pub(crate) enum Creation {
-    /// Authentication was disabled.
+    /// Auth was disabled, so there is no permission to check.
     Unchecked,
     Permitted(WatchPermission),
     Refused(AuthRejection),
@@ -41,14 +41,16 @@ pub(crate) enum Creation {
 
 #[derive(Default)]
 pub(crate) struct WatchPermissions {
-    /// In the order of the requests, which is that of their responses.
+    /// Watchers that are being created, in the order of the requests. Their responses have the same
+    /// order.
     creating: VecDeque<Creation>,
     granted: HashMap<WatchId, WatchPermission>,
-    /// Cancelled here, and not yet by the store.
+    /// Watchers that this stream has cancelled because their permission was revoked, and whose end
+    /// has not arrived from the store yet.
     revoked: HashSet<WatchId>,
-    /// Wakes the stream. From the first watcher on that needed a permission.
+    /// Wakes the stream when users or roles change. `None` until a watcher needs a permission.
     next_change: Option<AuthChange>,
-    /// The auth revision at which `granted` was looked through.
+    /// The auth revision at which `granted` was last checked.
     checked_revision: u64,
 }
 
@@ -60,8 +62,8 @@ impl WatchPermissions {
         self.creating.push_back(creation);
     }
 
-    /// Returns whether the watcher has to end at once: users or roles have changed since the
-    /// permission was asked for.
+    /// Records the ID of the next watcher in `creating`. Returns true if this watcher must end at
+    /// once, because users or roles have changed since its permission was checked.
     pub(crate) fn created(&mut self, server: &Server, id: WatchId) -> bool {
         let Some(Creation::Permitted(permission)) = self.creating.pop_front() else { return false };
         if permission.still_holds(server) {
@@ -72,7 +74,8 @@ impl WatchPermissions {
         true
     }
 
-    /// Returns why, if it was the permission.
+    /// Removes the next watcher in `creating`, which was rejected. Returns the reason if the user
+    /// had no permission, and `None` for any other reason.
     pub(crate) fn rejected(&mut self) -> Option<AuthRejection> {
         match self.creating.pop_front() {
             Some(Creation::Refused(refused)) => Some(refused),
@@ -80,7 +83,8 @@ impl WatchPermissions {
         }
     }
 
-    /// Returns whether the watcher was ended because of its permission.
+    /// Removes a watcher that has ended. Returns true if it ended because its permission was
+    /// revoked.
     pub(crate) fn ended(&mut self, id: WatchId) -> bool {
         self.granted.remove(&id);
         self.revoked.remove(&id)
@@ -90,7 +94,7 @@ impl WatchPermissions {
         self.revoked.contains(&id)
     }
 
-    /// Returns the watchers that have to end because users or roles have changed.
+    /// Returns the watchers that must end because users or roles have changed.
     pub(crate) fn poll_revoked(
         &mut self,
         server: &Server,
@@ -102,7 +106,8 @@ impl WatchPermissions {
         {
             self.next_change = Some(next_change(changes));
         }
-        // The wake-up comes after a step of entries; what a later entry has put may be read before.
+        // The wake-up may arrive later than the change, after events of later entries were read. So
+        // check the auth revision itself.
         let revision = server.auth_revision();
         if self.checked_revision != revision && !self.granted.is_empty() {
             self.checked_revision = revision;
@@ -121,7 +126,7 @@ impl WatchPermissions {
 fn next_change(mut changes: Receiver<u64>) -> AuthChange {
     Box::pin(async move {
         if changes.changed().await.is_err() {
-            // The member has stopped: its streams end otherwise.
+            // The member has stopped. Its streams end for that reason.
             std::future::pending::<()>().await;
         }
         changes

@@ -1,4 +1,5 @@
-//! Waits up to the deadline of a request. The timer is made at the first poll that finds nothing.
+//! Waits up to the deadline of a request. A timer is created only if the work is not ready at its
+//! first poll.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use clearlane_contention::now_ns;
 use tokio::time::{Sleep, sleep};
 
-/// On the clock of the locks.
+/// A deadline, on the clock of [`now_ns`]. It may be infinite.
 #[derive(Debug)]
 pub struct Deadline {
     deadline_ns: u64,
@@ -20,7 +21,7 @@ impl Deadline {
         Deadline { deadline_ns: until_ns.unwrap_or(u64::MAX), timer: None }
     }
 
-    /// Reads the clock.
+    /// Returns whether the deadline has passed. Reads the clock.
     pub fn has_passed(&self) -> bool {
         self.deadline_ns != u64::MAX && now_ns() >= self.deadline_ns
     }

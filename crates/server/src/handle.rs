@@ -1,27 +1,19 @@
-//! A member as a network thread uses it: its request channel, and the calls that requests become.
+//! A member as a network thread uses it: its request channel, and the calls that serve requests.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clearlane_proto::etcdserverpb::{
-    AlarmType, CompactionRequest, CompactionResponse, InternalRaftRequest, ResponseHeader,
-};
+use clearlane_proto::etcdserverpb::{InternalRaftRequest, ResponseHeader};
 use clearlane_proto::membershippb::{
     Attributes, ClusterMemberAttrSetRequest, ClusterVersionSetRequest,
 };
-use clearlane_raft::read_index::RequestIdGenerator;
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::Limits;
+use clearlane_replica::membership::{Member, MemberChange};
 
-use crate::alarms;
-use crate::apply::{
-    AppliedResponse, EvaluatedCompares, Limits, PartialResponse, RequestRejection, check,
-};
-use crate::credentials::Credentials;
+use crate::auth::credentials::Credentials;
 use crate::deadline::within_deadline;
-use crate::membership::{Member, MemberChange};
-use crate::proposal::Proposal;
-use crate::quota;
-use crate::request_error::RequestError;
 use crate::threads::{PeerClients, RequestChannel, ServerThreads};
 
 /// A member, as one network thread uses it.
@@ -34,21 +26,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// The channel's [task](RequestChannel::run) must run on the thread that uses this.
+    /// Creates a handle. The channel's [task](RequestChannel::run) must run on the thread that uses
+    /// the handle.
     pub fn new(node: &Arc<ServerThreads>, limits: Limits) -> Server {
         let (threads, requests) = (Arc::clone(node), node.request_channel());
         Server { threads, requests, limits, credentials: Credentials::None }
     }
 
-    /// The same with a deadline: see [`RequestChannel::with_deadline`].
+    /// Returns this handle with a deadline: see [`RequestChannel::with_deadline`].
     pub fn with_deadline(&self, until_ns: u64) -> Server {
-        // Each call with a time-out comes here: no more is cloned than is kept.
+        // This function is called for each request with a time-out. So it clones only the parts
+        // that the new handle keeps, and not the whole handle.
         let (threads, requests) = (&self.threads, self.requests.with_deadline(until_ns));
         let credentials = self.credentials.clone();
         Server { threads: Arc::clone(threads), requests, limits: self.limits, credentials }
     }
 
-    /// The same for the requests of another user.
+    /// Returns this handle with other credentials, for requests of another user.
     pub fn with_credentials(&self, credentials: Credentials) -> Server {
         let (threads, requests) = (Arc::clone(&self.threads), self.requests.clone());
         Server { threads, requests, limits: self.limits, credentials }
@@ -79,78 +73,6 @@ impl Server {
 
     pub fn deadline_ns(&self) -> Option<u64> {
         self.requests.deadline_ns()
-    }
-
-    pub fn propose<P: Proposal>(
-        &self,
-        request: P,
-    ) -> impl Future<Output = Result<P::Response, RequestError>> + Send {
-        // The struct has a field for every kind of request: moving the box is cheaper.
-        let request = Box::new(request.into_request());
-        async move {
-            let response = self.propose_boxed(request, None).await?.into_whole();
-            P::response_of(match response {
-                Ok(response) => response,
-                Err(response) => Box::pin(self.read_whole(response)).await?,
-            })
-        }
-    }
-
-    pub(crate) async fn propose_boxed(
-        &self,
-        mut request: Box<InternalRaftRequest>,
-        compares: Option<Box<EvaluatedCompares>>,
-    ) -> Result<PartialResponse, RequestError> {
-        let header = request.header.get_or_insert_default();
-        header.id = placeholder_id(self.threads.metadata().node_id);
-        check(&request, &self.limits)?;
-        if self.threads.auth().is_enabled() {
-            Box::pin(self.name_user(&mut request)).await?;
-            check::entry_size(&request, &self.limits)?;
-        }
-        self.check_quota(&request).await?;
-        let started = Instant::now();
-        let proposed = self.requests.propose(request, compares).await;
-        let mut response = proposed.map_err(|error| self.explain_timeout(error, started))?;
-        self.fill_header(header_mut(response.response_mut()));
-        Ok(response)
-    }
-
-    /// Whether the quota and the disk have room for the request. If not, the alarm is raised before
-    /// the client is told.
-    async fn check_quota(&self, request: &InternalRaftRequest) -> Result<(), RequestError> {
-        let (cost, size) = (quota::cost(request), self.threads.sizes().size());
-        if cost == 0 {
-            return Ok(());
-        }
-        // The raft loop raises the alarm.
-        if self.threads.is_disk_low() {
-            return Err(RequestRejection::NoSpace.into());
-        }
-        if self.threads.quota().allows(size, cost) {
-            return Ok(());
-        }
-        let member = self.threads.metadata().node_id;
-        if !self.threads.alarms().is_raised_by(member, AlarmType::Nospace) {
-            // If the alarm is lost, the next refused request raises it.
-            let _ = self.requests.propose(Box::new(alarms::no_space(member)), None).await;
-        }
-        Err(RequestRejection::NoSpace.into())
-    }
-
-    /// Waits for all steps of a physical compaction; any other is only scheduled.
-    pub async fn compact(
-        &self,
-        request: CompactionRequest,
-    ) -> Result<CompactionResponse, RequestError> {
-        let (at, is_physical) = (request.revision, request.physical);
-        let reply = self.propose(request).await?;
-        if is_physical {
-            // An error means that the member has stopped.
-            let mut compacted = self.threads.compacted();
-            let _ = self.within_deadline(compacted.wait_for(|done| *done >= at)).await?;
-        }
-        Ok(reply)
     }
 
     pub async fn move_leader(&self, to: u64) -> Result<(), RequestError> {
@@ -193,8 +115,10 @@ impl Server {
         changed.map_err(|error| self.explain_timeout(error, started))
     }
 
-    /// etcd's error for a time-out: a proposal may have been lost with the leader of its time.
-    fn explain_timeout(&self, error: RequestError, started: Instant) -> RequestError {
+    /// Replaces [`RequestError::TimedOut`] with etcd's more precise error, if the reason for the
+    /// time-out is known. For example, the proposal may have been lost because the leader changed.
+    /// Returns all other errors unchanged.
+    pub(crate) fn explain_timeout(&self, error: RequestError, started: Instant) -> RequestError {
         if !matches!(error, RequestError::TimedOut) {
             return error;
         }
@@ -204,7 +128,8 @@ impl Server {
         let at = node.now().saturating_sub(started.elapsed());
         match status.leader() {
             _ if at < elected && at + 2 * election_timeout > elected => RequestError::LeaderLost,
-            // It was not proposed: no leader was known all the time.
+            // The request was not proposed, because this member knew no leader during the whole
+            // request.
             0 if status.leader_lost() <= at => RequestError::DeadlineExceeded,
             0 => RequestError::TimedOut,
             leader if leader == own && !self.has_quorum_since(started) => {
@@ -237,7 +162,7 @@ impl Server {
         header.raft_term = self.threads.status().term();
     }
 
-    /// Of an answer that was read at this revision.
+    /// Returns the header of a response whose data was read at this revision.
     pub fn header_at(&self, revision: i64) -> Option<ResponseHeader> {
         let mut header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
         self.fill_header(&mut header);
@@ -252,27 +177,5 @@ impl Server {
         let leader = self.threads.status().leader();
         let is_another = leader != 0 && leader != self.threads.metadata().node_id;
         self.threads.peer_clients().filter(|_| is_another).map(|others| (others, leader))
-    }
-}
-
-/// As long, encoded, as the id that the request is given when it is proposed.
-fn placeholder_id(member: u64) -> u64 {
-    RequestIdGenerator::new(member, u64::MAX).last()
-}
-
-fn header_mut(reply: &mut AppliedResponse) -> &mut Option<ResponseHeader> {
-    match reply {
-        AppliedResponse::Put(response) => &mut response.header,
-        AppliedResponse::DeleteRange(response) => &mut response.header,
-        AppliedResponse::Range(response) => &mut response.header,
-        AppliedResponse::Txn(response) => &mut response.header,
-        AppliedResponse::Compact(response) => &mut response.header,
-        AppliedResponse::Alarm(response) => &mut response.header,
-        AppliedResponse::Downgrade(response) => &mut response.header,
-        AppliedResponse::Auth(header) => header,
-        AppliedResponse::Authenticate(response) => &mut response.header,
-        AppliedResponse::LeaseGrant(response) => &mut response.header,
-        AppliedResponse::LeaseRevoke(response) => &mut response.header,
-        AppliedResponse::LeaseCheckpoint(response) => &mut response.header,
     }
 }

@@ -1,13 +1,21 @@
 //! Lease requests of a network thread that do not go through the log.
 //!
 //! ```text
-//!   renew, time to live   from the leader, after a round of ReadIndex
-//!   list                  what this member has, as in etcd
+//!   renew, time to live   from the leader, after a ReadIndex request
+//!   list                  the leases that this member has, as in etcd
 //! ```
 //!
-//! Without the round, a leader that has been replaced and does not know it yet would renew a lease
-//! that its successor lets expire. Other members answer [`RequestError::NotLeader`], and the caller
-//! asks the leader.
+//! With etcd's gate `FastLeaseKeepAlive`, a renewal of a lease that exists here does not wait until
+//! the leader has applied the index that the ReadIndex request returned. A sole voter that has
+//! applied everything acknowledged sends no ReadIndex request.
+//!
+//! If the remaining time of a lease was checkpointed, a renewal first proposes a checkpoint that
+//! restores the full TTL, and waits until it is applied. The lease may expire during this wait.
+//!
+//! Without the ReadIndex request, a leader that has been replaced and does not know it yet would
+//! renew a lease that its successor lets expire. Members that do not lead return
+//! [`RequestError::NotLeader`], and the caller requests the renewal from the leader. If no leader
+//! is known, they return [`RequestError::NoLeader`].
 
 use std::sync::Arc;
 
@@ -16,21 +24,27 @@ use clearlane_auth::AuthState;
 use clearlane_auth::checks::{CheckResult, Checker, LeaseKeys};
 use clearlane_lease::{Lessor, Renewal};
 use clearlane_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseTimeToLiveResponse};
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::RequestError;
 
 use crate::auth::Admission;
 use crate::handle::Server;
-use crate::read_executor::ReadSize;
-use crate::request_error::RequestError;
+use crate::read::executor::ReadSize;
 
-/// Number of leases, or of keys, that a network thread lists itself.
+/// Maximum number of leases, or of keys, that a network thread lists itself.
 const INLINE_ENTRIES_MAX: usize = 1024;
 const TTL_OF_MISSING_LEASE: i64 = -1;
 
 impl Server {
-    /// Returns the TTL in seconds; 0 if there is no such lease.
+    /// Renews a lease. Returns the TTL in seconds, or 0 if there is no such lease.
     pub async fn renew_lease(&self, id: i64) -> Result<i64, RequestError> {
         loop {
-            self.require_leader().await?;
+            let need = match self.threads().leases().contains(id) {
+                true => self.threads().need_of_renewals(),
+                // The grant of the lease may be committed, but not applied here yet.
+                false => ReadNeed::Applied,
+            };
+            self.require_leader(need).await?;
             match self.threads().leases().renew(id, self.threads().now()) {
                 Renewal::Renewed(ttl) => return Ok(ttl),
                 Renewal::NotFound => return Ok(0),
@@ -48,9 +62,9 @@ impl Server {
         id: i64,
         keys: bool,
     ) -> Result<LeaseTimeToLiveResponse, RequestError> {
-        self.require_leader().await?;
-        // Before the keys are read: a change attaches keys to leases before it can be read, so the
-        // keys are at least those of this revision.
+        self.require_leader(ReadNeed::Applied).await?;
+        // The revision is read before the keys. A change attaches keys to leases before it becomes
+        // readable, so the keys include all keys of this revision.
         let revision = self.store_revision().await?;
         let leases = self.threads().leases();
         let mut response =
@@ -68,8 +82,9 @@ impl Server {
         Ok(response)
     }
 
-    /// A long list is made on a thread of its own: it takes the lessor's lock, which a thread of
-    /// the read pool might keep while it has no core.
+    /// Lists all leases. A long list is made on a separate thread, because it takes the lessor's
+    /// lock. A thread of the read pool might hold that lock while the kernel runs other threads on
+    /// its core. A check of permissions for many leases still lists the leases in the read pool.
     pub async fn lease_ids(&self) -> Result<Vec<i64>, RequestError> {
         if self.threads().leases().count() <= INLINE_ENTRIES_MAX {
             return Ok(self.threads().leases().list());
@@ -78,7 +93,8 @@ impl Server {
         self.run_on_own_thread(move || threads.leases().list()).await
     }
 
-    /// On this thread if there is little to list.
+    /// Runs `list` on this thread if there are at most [`INLINE_ENTRIES_MAX`] entries, or else in
+    /// the read pool.
     async fn list_leases<T: Send + 'static>(
         &self,
         count: usize,
@@ -95,7 +111,8 @@ impl Server {
         self.within_deadline(listed).await?.map_err(|_| RequestError::Stopped)
     }
 
-    /// Whether the user may do something with a lease that depends on its keys.
+    /// Fails unless `check` accepts the user for the keys of this lease. Succeeds if auth is
+    /// disabled or the user is an admin.
     pub async fn require_for_lease(
         &self,
         id: i64,
@@ -105,7 +122,9 @@ impl Server {
         self.require_for_keys(keys, check).await
     }
 
-    /// The same for all leases, whose keys are at least as many.
+    /// Checks whether the user may list all leases: a user with role root may, and any other user
+    /// must be permitted to read the keys of every lease. If there are many leases, the check runs
+    /// in the read pool.
     pub async fn require_for_leases(&self) -> Result<(), RequestError> {
         let count = self.threads().leases().count();
         let threads = Arc::clone(self.threads());
@@ -120,12 +139,14 @@ impl Server {
         .await
     }
 
-    /// The user may read these keys, which hang on a lease.
+    /// Checks that the user may read these keys, which are attached to a lease.
     pub async fn require_read_of(&self, keys: Vec<Bytes>) -> Result<(), RequestError> {
         self.require_for_keys(keys.len(), move |user, _| user.read_keys(&keys)).await
     }
 
-    /// Many keys are checked in the read pool. A change of users or roles meanwhile is an error.
+    /// Checks a permission that depends on the number `keys` of keys. Many keys are checked in the
+    /// read pool. Succeeds at once if auth is disabled or the user is an admin. Fails if users or
+    /// roles change during the check.
     async fn require_for_keys(
         &self,
         keys: usize,
@@ -149,12 +170,15 @@ impl Server {
         self.check_admission(Admission::At(revision))
     }
 
-    /// Confirms that this member leads, and waits until it has applied all that was acknowledged.
-    async fn require_leader(&self) -> Result<(), RequestError> {
+    /// Fails unless this member leads. Confirms its leadership with a ReadIndex request, and waits
+    /// as `need` requires. A sole voter that has applied everything acknowledged needs no
+    /// confirmation.
+    async fn require_leader(&self, need: ReadNeed) -> Result<(), RequestError> {
         match self.threads().status().leader() {
             0 => Err(RequestError::NoLeader),
             leader if leader != self.threads().metadata().node_id => Err(RequestError::NotLeader),
-            _ => self.linearizable_read_notify().await.map(drop),
+            _ if self.threads().is_sole_voter_caught_up() => Ok(()),
+            _ => self.requests().read_index(need).await.map(drop),
         }
     }
 }

@@ -1,18 +1,20 @@
 //! The durable end: a file next to the segments that names the newest synced record.
 //!
 //! If the last records of a log turn into zeros, or its last segment is deleted, the rest looks
-//! like a complete log. So the file `durable` names the end of what the last sync covered:
+//! like a complete log. So the file `durable` names the end of the records that the last sync
+//! covered:
 //!
 //! ```text
 //!   append ── write ── sync the segment ── overwrite `durable`, without a sync
 //! ```
 //!
 //! * The file is written after the sync. So it never names a record that a power cut can lose.
-//! * It fits into one sector and is overwritten in place, so it is always whole. After a power
-//!   cut it may name an earlier sync.
-//! * A program that does not know it (etcd) only appends after this place. So it stays true.
+//! * It fits into one sector and is overwritten in place, so it is always whole. After a power cut
+//!   it may name an earlier sync.
+//! * A program that does not know the file (etcd) only appends after this position. So the file
+//!   stays true.
 //!
-//! A log that does not reach its durable end has lost acknowledged records. `docs/log.md`.
+//! A log that does not reach its durable end has lost acknowledged records. See `docs/log.md`.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -23,7 +25,7 @@ use crate::files::{
     File, FileSystem, create_with, is_out_of_space, read_short, remove_if_there, replace,
 };
 
-/// The file's name. It is overwritten after every sync.
+/// The name of the file that contains the durable end. The file is overwritten after every sync.
 pub const DURABLE_END_FILE: &str = "durable";
 const DURABLE_END_FILE_NEW: &str = "durable.tmp";
 const TEXT_BYTES: usize = 110;
@@ -33,14 +35,15 @@ const TEXT_BYTES: usize = 110;
 pub(super) struct DurableEnd {
     pub(super) segment: SegmentName,
     pub(super) offset: u64,
-    /// The running crc at this place.
+    /// The running crc at this position.
     pub(super) crc: u32,
-    /// The last entry of the log up to this place.
+    /// The index of the last entry before this position, or of a received snapshot if the log
+    /// restarts there.
     pub(super) last_index: u64,
 }
 
 impl DurableEnd {
-    /// Whether this place follows the end of a log.
+    /// Returns whether this position is after the given end of a log.
     pub(super) fn is_after(&self, (sequence, offset): (u64, u64)) -> bool {
         (self.segment.sequence, self.offset) > (sequence, offset)
     }
@@ -56,7 +59,7 @@ impl DurableEnd {
         text.into_bytes()
     }
 
-    /// `None` if these are not the bytes of a durable end.
+    /// Decodes the file's bytes. Returns `None` if they are not exactly the bytes of a durable end.
     fn decode(bytes: &[u8]) -> Option<DurableEnd> {
         let mut lines = std::str::from_utf8(bytes).ok()?.lines().skip(1);
         let segment = SegmentName::parse(lines.next()?)?;
@@ -73,7 +76,7 @@ impl fmt::Display for DurableEnd {
     }
 }
 
-/// Returns `None` if there is no such file, or it is damaged.
+/// Reads the file. Returns `None` if it does not exist or is damaged.
 pub(super) fn read(files: &dyn FileSystem, dir: &Path) -> io::Result<Option<DurableEnd>> {
     match read_short(files, &dir.join(DURABLE_END_FILE), TEXT_BYTES as u64) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -81,19 +84,19 @@ pub(super) fn read(files: &dyn FileSystem, dir: &Path) -> io::Result<Option<Dura
     }
 }
 
-/// Removes the file. After this call no end is expected.
+/// Removes the file. After this call the log has no durable end.
 pub(super) fn remove(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
     remove_if_there(files, &dir.join(DURABLE_END_FILE))?;
     files.sync_dir(dir)
 }
 
-/// The file, open to be overwritten.
+/// The file, open for overwriting.
 #[derive(Debug)]
 pub(super) struct DurableEndFile(Box<dyn File>);
 
 impl DurableEndFile {
-    /// Makes or replaces the file. Everything up to `end` must be on disk. Returns `None` if the
-    /// disk is full: a member must be able to start.
+    /// Creates or replaces the file. Everything up to `end` must be on disk. If the disk is full,
+    /// removes the file and returns `None`, because a member must be able to start.
     pub(super) fn create(
         files: &dyn FileSystem,
         dir: &Path,
@@ -103,7 +106,7 @@ impl DurableEndFile {
         match replace(files, dir, DURABLE_END_FILE_NEW, DURABLE_END_FILE, &bytes) {
             Ok(()) => DurableEndFile::open(files, dir).map(Some),
             Err(error) if is_out_of_space(&error) => {
-                // The old file is true as well, but nothing would renew it.
+                // The old file would still be true, but nothing would update it.
                 remove(files, dir)?;
                 Ok(None)
             }
@@ -111,7 +114,7 @@ impl DurableEndFile {
         }
     }
 
-    /// Makes the file in a directory that is not the log's directory yet.
+    /// Creates the file in the temporary directory of a new log. The directory is renamed later.
     pub(super) fn create_first(
         files: &dyn FileSystem,
         dir: &Path,
@@ -124,7 +127,7 @@ impl DurableEndFile {
         files.open(&dir.join(DURABLE_END_FILE)).map(DurableEndFile)
     }
 
-    /// Everything up to `end` must be on disk.
+    /// Overwrites the file, without a sync. Everything up to `end` must be on disk.
     pub(super) fn write(&mut self, end: &DurableEnd) -> io::Result<()> {
         self.0.write_at(0, &end.encode())
     }

@@ -1,17 +1,19 @@
-//! Frames of records in a segment; tells a torn record from a damaged one.
+//! Frames of records in a segment. This module distinguishes a torn record from a damaged record.
 //!
 //! ```text
 //!   0        8                                  multiple of 8
 //!   ├─length─┤├────────── record ──────────┤├ zeros ┤├─length─┤ ...
 //!
-//!   length: 64 bits, little endian. The low 56 are the record's length. If zeros are needed to
-//!           get to a multiple of 8, the highest bit is set and the three lowest bits of its byte
-//!           say how many, otherwise that byte is 0.
+//!   length: 64 bits, little endian. The low 56 bits are the record's length. If zeros are needed
+//!           to reach a multiple of 8, the highest bit is set, and the three lowest bits of the
+//!           highest byte are the number of zeros. Otherwise that byte is 0.
+//!
+//!   example: a record of 13 bytes needs 3 zeros, so its length field is 0x83_00_00_00_00_00_00_0d
 //! ```
 //!
-//! A length does not cross a sector, because frames begin at multiples of 8. A length of zero means
-//! that nothing was written from here on: segments are allocated ahead and full of zeros.
-//! `docs/log.md` has the table of what counts as torn and what as damaged.
+//! A length never crosses a sector boundary, because frames start at multiples of 8. Segments are
+//! allocated ahead and filled with zeros. So if a length is zero and only zeros follow, nothing was
+//! written from this point on. `docs/log.md` has a table of torn and damaged states.
 
 use crate::files::SECTOR;
 use crate::wire::{Record, RecordKind};
@@ -20,7 +22,7 @@ const ALIGNMENT: u64 = 8;
 const LENGTH_BITS: u32 = 56;
 const LENGTH_SIZE: u64 = 8;
 
-/// Appends a record with its frame. `out` must begin at a multiple of 8 in the segment.
+/// Appends a record with its frame. `out` must start at a multiple of 8 in the segment.
 pub(super) fn put(out: &mut Vec<u8>, record: &Record<'_>) {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH_SIZE as usize]);
@@ -41,32 +43,33 @@ fn length_field(length: u64) -> u64 {
     }
 }
 
-/// The contents of a segment, from some sector on. Offsets are those in the segment.
+/// A part of a segment, starting at a sector. All offsets are offsets in the segment.
 #[derive(Debug)]
 pub(super) struct SegmentBytes {
-    /// Up to the end of the segment; if they end before it, only a whole record may be taken from
-    /// them.
+    /// The bytes. Unless they extend to the end of the segment, only the result `Record` may be
+    /// used: all other results need the rest of the segment.
     pub(super) bytes: Vec<u8>,
-    /// At a sector, because losses are judged by sectors.
+    /// The offset of the first byte. It is the start of a sector, because losses are judged by
+    /// sectors.
     pub(super) start: u64,
-    /// The last segment, whose end may be torn.
+    /// If true, this is the last segment, whose end may be torn.
     pub(super) is_last: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FrameResult<'a> {
-    /// A record that fits, and where the next one begins. The crc after a record of type crc is
-    /// the record's.
+    /// A valid record, and the offset of the next frame. The running crc after the record is the
+    /// record's crc.
     Record { record: Record<'a>, next: u64 },
-    /// Zeros from here on: nothing was written.
+    /// Only zeros follow: nothing was written from this point on.
     End,
-    /// From here on is what a power cut left of a write.
+    /// From this point on, the bytes are the remains of a write that a power cut interrupted.
     Torn,
-    /// Bytes have changed.
+    /// Bytes have changed since they were written. The text is the reason for this result.
     Corrupt(String),
 }
 
-/// A frame whose length is possible.
+/// A frame whose length field is possible.
 struct Frame {
     offset: u64,
     length: u64,
@@ -83,7 +86,8 @@ impl Frame {
 }
 
 impl SegmentBytes {
-    /// Reads the frame at `offset`, a multiple of 8; `crc` is the sum so far.
+    /// Reads the frame at `offset`, which is a multiple of 8. `crc` is the running crc before the
+    /// frame.
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> FrameResult<'_> {
         let rest = self.bytes_from(offset);
         let Some(field) = rest.first_chunk() else {
@@ -99,17 +103,19 @@ impl SegmentBytes {
         }
         let frame = Frame { offset, length: field & ((1 << LENGTH_BITS) - 1) };
         if frame.length == 0 || field != length_field(frame.length) {
-            return FrameResult::Corrupt("a length that contradicts itself".to_owned());
+            return FrameResult::Corrupt("a length whose padding is wrong".to_owned());
         }
         self.read_record(&frame, crc)
     }
 
-    /// Searches after a torn frame at `offset` for a record that was written after a sync that
-    /// covered the frame. Then the frame is not torn, but damaged. Returns the record's offset.
+    /// Searches for a record of a later sync, starting at a torn frame at `offset`. If there is
+    /// such a record, an earlier sync has covered the frame, so the frame is not torn but damaged.
+    /// Returns the record's offset, or `None`.
     ///
-    /// One sync covers entries and, after them, one state. So the third record of "entry, state,
-    /// entry" is of a later sync, unless a snapshot record is between them. The search counts only
-    /// records whose crc continues from the record before.
+    /// One sync covers entries, followed by at most one state. So in the sequence "entry, state,
+    /// entry" the third record belongs to a later sync, unless a snapshot record is between them.
+    /// The search uses only records whose crc continues from the previous record, and a first
+    /// record whose crc the next record continues.
     pub(super) fn find_later_sync(&self, offset: u64) -> Option<u64> {
         let (mut at, mut crc) = (offset, None);
         let (mut has_entry, mut has_state) = (false, false);
@@ -129,8 +135,9 @@ impl SegmentBytes {
         None
     }
 
-    /// Returns the whole record at `offset`, and the offset after it. `crc` is the sum of the
-    /// record before. If it is unknown, the next record must continue from this one.
+    /// Returns the record at `offset`, and the offset after it. `crc` is the crc of the previous
+    /// record, and this record's crc must continue from it. If `crc` is `None`, the crc of the next
+    /// record must continue from this record's crc. Returns `None` if the check fails.
     fn find_record(&self, offset: u64, crc: Option<u32>) -> Option<(Record<'_>, u64)> {
         let (record, next) = self.decode_frame(offset)?;
         let is_found = match crc {
@@ -142,7 +149,9 @@ impl SegmentBytes {
         is_found.then_some((record, next))
     }
 
-    /// A frame with a record of any crc, other than a segment's first records.
+    /// Returns the record of the frame at `offset`, and the offset after the frame. Does not check
+    /// the crc. Returns `None` for an invalid frame, and for the two kinds of records that start a
+    /// segment.
     fn decode_frame(&self, offset: u64) -> Option<(Record<'_>, u64)> {
         let field = u64::from_le_bytes(*self.bytes_from(offset).first_chunk()?);
         let frame = Frame { offset, length: field & ((1 << LENGTH_BITS) - 1) };
@@ -162,7 +171,7 @@ impl SegmentBytes {
         self.start + self.bytes.len() as u64
     }
 
-    /// As far as the file reaches.
+    /// Returns the bytes from `from` up to `to`, as far as they are available.
     fn slice(&self, from: u64, to: u64) -> &[u8] {
         let [from, to] = [from, to].map(|offset| (offset.min(self.end()) - self.start) as usize);
         &self.bytes[from..to.max(from)]
@@ -172,15 +181,15 @@ impl SegmentBytes {
         if self.is_last { FrameResult::Torn } else { FrameResult::Corrupt(what.to_owned()) }
     }
 
-    /// For a length of zero: the end, or a torn or damaged frame.
+    /// Returns the result for a length of zero: the end, a torn frame or a damaged frame.
     fn read_unwritten(&self, offset: u64) -> FrameResult<'_> {
         let sector_end = (offset / SECTOR + 1) * SECTOR;
         if !is_zero(self.slice(offset, sector_end)) {
-            FrameResult::Corrupt("a length of zero, and more behind it".to_owned())
+            FrameResult::Corrupt("a length of zero, but more bytes after it".to_owned())
         } else if is_zero(self.bytes_from(sector_end)) {
             FrameResult::End
         } else {
-            self.torn_or_corrupt("a length of zero, and more in later sectors")
+            self.torn_or_corrupt("a length of zero, but more bytes in later sectors")
         }
     }
 
@@ -196,17 +205,19 @@ impl SegmentBytes {
         FrameResult::Corrupt(damage)
     }
 
-    /// Whether the record's own length, if it is in the sector of the frame's, is another one. The
-    /// two were written together, so one of them has changed.
+    /// Returns whether the record's own length differs from the frame's length. Returns false if
+    /// the two lengths are not in one sector. In one sector they were written together, so if they
+    /// differ, one of them has changed since.
     fn contradicts_length(&self, frame: &Frame) -> bool {
         let sector_end = (frame.offset / SECTOR + 1) * SECTOR;
         let head = self.slice(frame.body(), sector_end);
         Record::decode_length(head).is_ok_and(|length| length != frame.length)
     }
 
-    /// Whether behind the frame's length is a whole record with the expected crc, so that the
-    /// damage is in the length, or in the zeros behind the record. If the record has the frame's
-    /// length, the file may end within those zeros: that is torn.
+    /// Returns whether a whole record with the expected crc follows the frame's length. If so, the
+    /// damage is in the length or in the zeros after the record. There is one exception: if the
+    /// record has the frame's length and the file ends within those zeros, returns false, because
+    /// the frame is torn.
     fn has_whole_record(&self, frame: &Frame, crc: u32) -> bool {
         let body = self.bytes_from(frame.body());
         let is_cut = frame.end() > self.end();
@@ -218,7 +229,7 @@ impl SegmentBytes {
 
     fn decode_record(&self, frame: &Frame, crc: u32) -> Result<Record<'_>, String> {
         if frame.end() > self.end() {
-            return Err("a frame that reaches beyond the file".to_owned());
+            return Err("a frame that extends beyond the end of the file".to_owned());
         }
         let body = self.slice(frame.body(), frame.body() + frame.length);
         let record = Record::decode(body).map_err(|garbage| garbage.to_string())?;
@@ -226,16 +237,17 @@ impl SegmentBytes {
         if is_zero(self.slice(frame.body() + frame.length, frame.end())) {
             Ok(record)
         } else {
-            Err("no zeros behind a record".to_owned())
+            Err("no zeros after a record".to_owned())
         }
     }
 
-    /// Whether a part of the frame looks as if it was not written to the disk.
+    /// Returns whether some part of the frame seems not to have reached the disk: the file ends
+    /// early, or the frame's part in some sector is zero.
     fn has_lost_sector(&self, frame: &Frame) -> bool {
         if frame.end() > self.end() {
             return true;
         }
-        // The sector with the length is there, and with it all that is in it.
+        // The sector with the length was written completely. So only the later sectors are checked.
         let mut from = frame.body().next_multiple_of(SECTOR);
         while from < frame.end() {
             let to = (from + SECTOR).min(frame.end());
@@ -250,7 +262,8 @@ impl SegmentBytes {
 
 fn check_crc(record: &Record<'_>, crc: u32) -> Result<(), String> {
     let due = match (record.kind, record.data) {
-        // A scan that begins in the middle of a log has no sum yet.
+        // A scan that starts in the middle of a log does not know the running crc yet, so `crc` is
+        // 0.
         (RecordKind::Crc, _) if crc == 0 => return Ok(()),
         (RecordKind::Crc, _) => crc,
         (_, data) => crc32c::crc32c_append(crc, data.unwrap_or_default()),
@@ -258,12 +271,12 @@ fn check_crc(record: &Record<'_>, crc: u32) -> Result<(), String> {
     if record.crc == due {
         Ok(())
     } else {
-        Err(format!("crc {:08x}, where {due:08x} is due", record.crc))
+        Err(format!("crc {:08x}, expected {due:08x}", record.crc))
     }
 }
 
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // By words, which the compiler makes fast: tails of 64 MB are scanned when a log is opened.
+    // Comparing blocks of 64 bytes is fast: tails of 64 MB are scanned when a log is opened.
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

@@ -1,22 +1,29 @@
-//! One sync for all waiting appends: what is submitted while a batch is synced is the next batch.
+//! One sync for all waiting appends: appends that are submitted during a sync form the next batch.
 //!
-//! [`GroupCommit`] does no I/O: [`submit`](GroupCommit::submit) an append,
-//! [`take_batch`](GroupCommit::take_batch), [`Batch::write`] to the log,
-//! [`finish_batch`](GroupCommit::finish_batch). A simulation does this in one thread and lets some
-//! of its time pass between write and finish; a server writes in a thread of its own.
+//! [`GroupCommit`] does no I/O. The caller [submits](GroupCommit::submit) appends,
+//! [takes a batch](GroupCommit::take_batch), [writes](Batch::write) it to the log and
+//! [finishes](GroupCommit::finish_batch) it. A simulation makes these calls in one thread, and lets
+//! simulated time pass between write and finish. A server writes in a separate thread.
 //!
-//! * Appends are numbered from 1, in the order of submission, and become durable in that order.
-//! * One batch is in flight at a time. After one that fails to be written or synced, the log
-//!   refuses all.
-//! * An append is written as a whole.
-//! * The queue is bounded by the submitter: raft limits the proposals that are not committed.
+//! ```text
+//!   submit 1            submit 2, 3, 4
+//!      └▶ batch [1] ── write, sync ──▶ finish: durable up to 1
+//!                                        └▶ batch [2, 3, 4] ── write, sync ──▶ durable up to 4
+//! ```
 //!
-//! `docs/log.md` draws it.
+//! * Appends are numbered from 1 in the order of submission. They become durable in that order.
+//! * One batch is in flight at a time. After a batch that could not be written or synced, the log
+//!   rejects all further batches.
+//! * An append is never split between two batches.
+//! * The submitter bounds the queue: raft limits the uncommitted proposals.
+//!
+//! `docs/log.md` explains group commit.
 
 use super::{Append, Wal};
 use crate::error::Result;
 
-/// The first append has number 1. Durable up to 0 means that nothing is.
+/// The number of an append. The first append has number 1. "Durable up to 0" means that nothing is
+/// durable.
 pub type AppendNumber = u64;
 
 #[derive(Debug, Default)]
@@ -33,18 +40,20 @@ impl GroupCommit {
         self.submitted
     }
 
-    /// Takes all pending appends; `None` if there are none, or a batch is in flight.
+    /// Takes all pending appends. Returns `None` if there are none, or if a batch is in flight.
     pub fn take_batch(&mut self) -> Option<Batch> {
         if self.is_running || self.pending.is_empty() {
             return None;
         }
         self.is_running = true;
-        // The next batch will be about as large as this one.
+        // The next batch will probably be about as large as this one.
         let next = Vec::with_capacity(self.pending.len());
         Some(Batch { appends: std::mem::replace(&mut self.pending, next), last: self.submitted })
     }
 
-    /// Returns the number up to which all appends are durable.
+    /// Ends the batch in flight. Returns the number of its last append. Appends up to this number
+    /// are durable if they need a sync. An append that needs no sync may still be in the buffer of
+    /// the log. Fails if the batch was not appended or synced.
     pub fn finish_batch(&mut self, written: BatchResult) -> Result<AppendNumber> {
         self.is_running = false;
         written.result.map(|()| written.last)
@@ -59,12 +68,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// At least one.
+    /// Returns the appends of the batch, at least one.
     pub fn appends(&self) -> &[Append] {
         &self.appends
     }
 
-    /// Writes the batch, with one sync, or none if no append needs one.
+    /// Appends the batch to the log, with one sync, or none if no append needs one.
     pub fn write(self, wal: &mut Wal) -> BatchResult {
         BatchResult { last: self.last, result: write_all(&self.appends, wal) }
     }

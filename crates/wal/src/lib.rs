@@ -1,18 +1,24 @@
-//! The write-ahead log: what is appended and synced survives a power cut.
+//! Clearlane's write-ahead log: records that were appended and synced survive a power cut.
 //!
-//! A log is a directory of segments, files of records of which only the last is written to. Bytes,
-//! names and record types are etcd's (`server/storage/wal`).
+//! A log is a directory of segments. A segment is a file of records, and only the last segment is
+//! written to. The bytes, file names and record types are etcd's (`server/storage/wal`).
 //!
-//! * Records appended before a successful [`sync`](Wal::sync) survive a power cut, in order. A
-//!   prefix of later records may also survive.
-//! * A log that does not fit is refused, with file and offset, and stays as it was. A torn write at
-//!   the end of the last segment is cut off, if it is after the [durable end](durable_end).
-//! * An append that a start would refuse fails before anything is written.
-//! * Each segment in use is locked, against other processes and within this one.
-//! * After a failed write or sync, every later append, sync and purge returns that failure.
+//! * Records that were appended before a successful [`sync`](Wal::sync) survive a power cut, in
+//!   order. The first few later records may also survive.
+//! * A log with an invalid record is rejected with file and offset, and stays unchanged. A torn
+//!   write at the end of the last segment is cut off, if it is after the
+//!   [durable end](durable_end).
+//! * An append that would make the next start fail is rejected before anything is written.
+//! * Each segment that a [`Wal`] has read or written is locked against other processes and against
+//!   other parts of this process. [`read`] locks nothing.
+//! * After a failed write or sync, every later append, sync and purge fails with the same error.
+//!   The server's files wait for free disk space before a write fails (`TimedFiles` in crate
+//!   `server`).
 //!
-//! `docs/log.md` has the format, the damage that the format cannot tell, and what differs from
-//! etcd.
+//! `docs/log.md` describes the format, the kinds of damage that the format cannot detect, and the
+//! differences from etcd.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod wire;
 pub mod files;
@@ -49,21 +55,23 @@ const TEMPORARY_NAMES: [&str; 2] = ["0.tmp", "1.tmp"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A segment that has reached this size is cut. It is allocated as a whole when it is begun, if
-    /// the disk has room for it and for others.
+    /// A segment that has reached this size is finished, and the next one is started. A new segment
+    /// is allocated completely if the disk has enough free space for it and for other files.
     pub segment_bytes: u64,
-    /// How many segments [`Wal::purge`] leaves although they are not needed; `None`: all.
+    /// [`Wal::purge`] removes unneeded segments until this number of segments is left. The number
+    /// includes needed segments and the segment being written. If `None`, `purge` removes none.
     pub segments_max: Option<usize>,
-    /// If true, etcd changed the store of this log last. It may have been killed while it
-    /// repaired the last segment, which is short then.
+    /// If true, etcd was the last to change the store of this log. etcd may have been killed while
+    /// it repaired the last segment. So a last segment that is too short is accepted if it ends
+    /// exactly with a record.
     pub etcd_wrote_last: bool,
-    /// If true, a log that has lost acknowledged records at its end is opened, and ends where its
-    /// first record is missing.
+    /// If true, a log that has lost acknowledged records at its end is opened anyway. The log then
+    /// ends before the first missing record.
     pub accept_loss: bool,
 }
 
 impl Default for Options {
-    /// As in etcd: 64 MB (of 1000 x 1000), and five segments.
+    /// Returns etcd's values: 64 MB (of 1000 x 1000 bytes) and five segments.
     fn default() -> Options {
         Options {
             segment_bytes: 64_000_000,
@@ -74,16 +82,17 @@ impl Default for Options {
     }
 }
 
-/// Allocating ahead leaves this much of the disk free for the store, above all so that it can
-/// delete.
+/// Number of bytes of the disk that allocating ahead leaves free for the store, mainly so that the
+/// store can delete records.
 const FREE_BYTES_MIN: u64 = 64 << 20;
-/// The log's own reserve behind its end, kept on a full disk, too: a delete is an entry as well.
+/// Maximum number of bytes that the log reserves for itself after its end, even on a full disk,
+/// because deleting a record of the store also needs an entry in the log.
 const RESERVE_BYTES_MAX: u64 = 2 << 20;
 
 impl Options {
-    /// Allocates a segment that ends at `end`, as far as there is room, and the reserve in any
-    /// case. Returns how far. The file has its whole length all the same, unless the file system
-    /// refuses.
+    /// Allocates a segment whose records end at `end`. Allocates the full size if the disk has
+    /// enough space, and at least the reserve. Returns the allocated length, which is 0 if the disk
+    /// is full. The file gets its full length even if less is allocated, unless the disk is full.
     fn preallocate(
         &self,
         files: &dyn FileSystem,
@@ -92,6 +101,8 @@ impl Options {
         end: u64,
     ) -> io::Result<u64> {
         let room = files.free_space(dir).saturating_sub(FREE_BYTES_MIN);
+        // Filling a whole segment in memory with zeros would take longer than the rest of a start.
+        let room = if file.is_in_memory() { 0 } else { room };
         let ahead = self.segment_bytes.min(end.saturating_add(room));
         let allocated = allocate(file, ahead.max(end + self.reserve()))?;
         if !self.has_full_length(file)? {
@@ -103,19 +114,20 @@ impl Options {
         Ok(allocated)
     }
 
-    /// Whether the file has at least the configured segment size.
+    /// Returns whether the file has at least the configured segment size.
     fn has_full_length(&self, file: &dyn File) -> io::Result<bool> {
         Ok(file.length()? >= self.segment_bytes)
     }
 
-    /// Bytes allocated behind the end of the log even if the disk is nearly full.
+    /// Returns the number of bytes to allocate after the end of the log, even if the disk is nearly
+    /// full.
     fn reserve(&self) -> u64 {
         RESERVE_BYTES_MAX.min(self.segment_bytes / 32)
     }
 }
 
-/// Returns how far the file is allocated: 0 if the disk is full, and the file grows as it is
-/// written.
+/// Allocates space for the first `length` bytes of a file. Returns the allocated length, or 0 if
+/// the disk is full. On a full disk, the file grows as it is written.
 fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     match file.allocate(length) {
         Ok(()) => Ok(length),
@@ -124,24 +136,26 @@ fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     }
 }
 
-/// What must be on disk together: one `Ready` of the raft library.
+/// The parts that must become durable together. They are one `Ready` of the raft library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Append {
-    /// Received, or made by this member.
+    /// A snapshot that was received, or that this member made.
     pub snapshot: Option<WalSnapshot>,
-    /// In order; the first may replace an uncommitted one and all after it.
+    /// The new entries in order. The first may replace an uncommitted entry and all entries after
+    /// it.
     pub entries: Vec<Entry>,
-    /// `None` if it has not changed.
+    /// The new hard state, or `None` if it has not changed.
     pub hard_state: Option<HardState>,
 }
 
-/// The contents of a log from a snapshot on.
+/// The contents of a log after the snapshot from which it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub metadata: Metadata,
     pub hard_state: HardState,
-    /// Those on record in the segments that were read, in order.
+    /// The snapshot records in the segments that were read, in order. A snapshot record is omitted
+    /// if a later entry has the same or a smaller index, because that snapshot is not valid.
     pub snapshots: Vec<WalSnapshot>,
-    /// The first directly follows the start.
+    /// The entries after the snapshot from which the log is read, in order and without a gap.
     pub entries: Vec<Entry>,
 }

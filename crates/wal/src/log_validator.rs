@@ -1,12 +1,14 @@
-//! The rules of a log's content, checked for every record that is read and before every write.
+//! The rules for a log's contents. They are checked for every record that is read, and before every
+//! write.
 //!
-//! The crc of a record covers its data only. One bit turns the type "entry" (2) into "state" (3),
-//! and the crc still fits; what does not fit then is the content.
+//! The crc of a record covers only its data. One flipped bit turns the type "entry" (2) into
+//! "state" (3), and the crc still matches. Then the contents break one of these rules:
 //!
-//! * An entry: its index is at most one more than the last, and above what is committed. Its term
-//!   is at least 1 and not below that of the entry before it. A change of configuration has data.
-//! * A state: term and commit do not fall; a vote stays in its term. Term 0 has no vote and no
-//!   commit; what is committed is in the log.
+//! * An entry's index is at most one more than the last index, and above the commit index. Its term
+//!   is at least 1 and not below the term of the previous entry. A change of the configuration has
+//!   data.
+//! * A state's term and commit index never fall. Once a term has a vote, the vote does not change
+//!   in that term. Term 0 has no vote and no commit index. The committed entries are in the log.
 //! * A snapshot does not contradict a committed entry.
 //!
 //! See `docs/log.md`.
@@ -16,19 +18,20 @@ use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogValidator {
     pub(super) last_index: u64,
-    /// The first index of each term, rising in both. Entries before the first
-    /// are not known: they are committed, or were never read.
+    /// Pairs of a term's first index and the term. Both numbers rise from pair to pair. Entries
+    /// before the first pair are unknown: they are committed, were never read, or are before a
+    /// received snapshot.
     terms: Vec<(u64, u64)>,
     pub(super) hard_state: HardState,
 }
 
 impl LogValidator {
-    /// A log whose entries up to `last` are unknown.
+    /// Returns a validator for a log whose entries up to `last` are unknown.
     pub(super) fn after(last: u64) -> LogValidator {
         LogValidator { last_index: last, ..LogValidator::default() }
     }
 
-    /// `None` if the entry is not known.
+    /// Returns the term of an entry, or `None` if the entry is unknown.
     fn term(&self, index: u64) -> Option<u64> {
         let runs = self.terms.partition_point(|(first, _)| *first <= index);
         let run = self.terms[..runs].last().filter(|_| index <= self.last_index);
@@ -39,17 +42,19 @@ impl LogValidator {
         let Entry { kind, term, index, data } = entry;
         let (last, commit) = (self.last_index, self.hard_state.commit);
         if *index == 0 || *index > last.saturating_add(1) {
-            return Err(format!("entry {index} after entry {last}"));
+            return Err(format!("entry {index} cannot follow entry {last}"));
         }
         if *index <= commit {
-            return Err(format!("entry {index} replaces one that is committed, up to {commit}"));
+            return Err(format!(
+                "entry {index} replaces a committed entry; the commit index is {commit}"
+            ));
         }
         let before = self.term(index - 1).unwrap_or(1);
         if *term < before {
-            return Err(format!("entry {index} of term {term} after one of term {before}"));
+            return Err(format!("entry {index} of term {term} follows an entry of term {before}"));
         }
         if *kind != EntryKind::Normal && data.is_empty() {
-            return Err(format!("entry {index} changes the configuration and has no data"));
+            return Err(format!("entry {index} changes the configuration, but has no data"));
         }
         self.truncate(index - 1);
         if self.terms.last().is_none_or(|(_, last)| *last != *term) {
@@ -62,14 +67,14 @@ impl LogValidator {
     pub(super) fn accept_hard_state(&mut self, state: &HardState) -> Result<(), String> {
         let (old, HardState { term, vote, commit }) = (self.hard_state, *state);
         if term < old.term {
-            return Err(format!("term {term} after term {}", old.term));
+            return Err(format!("term {term} follows term {}", old.term));
         }
         if commit < old.commit {
-            return Err(format!("commit {commit} after commit {}", old.commit));
+            return Err(format!("commit index {commit} follows commit index {}", old.commit));
         }
         if term == old.term && old.vote != 0 && vote != old.vote {
             return Err(format!(
-                "term {term} has a vote for {vote:x} after one for {:x}",
+                "term {term} has a vote for {vote:x} and an earlier vote for {:x}",
                 old.vote
             ));
         }
@@ -77,22 +82,27 @@ impl LogValidator {
             return Err(format!("a vote for {vote:x} or commit {commit} in term 0"));
         }
         if commit > self.last_index {
-            return Err(format!("commit {commit} with entries up to {}", self.last_index));
+            return Err(format!(
+                "the commit index is {commit}, but the last entry is {}",
+                self.last_index
+            ));
         }
         self.hard_state = *state;
-        // What is committed is not replaced, so only the term of its last entry matters.
+        // Committed entries are never replaced, so only the term of the last committed entry
+        // matters.
         let runs = self.terms.partition_point(|(first, _)| *first <= commit);
         self.terms.drain(..runs.saturating_sub(1));
         Ok(())
     }
 
-    /// Returns whether the log begins anew behind the snapshot. One that a member made of its own
-    /// state is within its log and changes nothing. Behind one that it received, which is
-    /// beyond the log or replaces entries that were not committed, the log begins anew:
+    /// Accepts a snapshot, or fails if it contradicts a committed entry. Returns whether the log
+    /// restarts after it. A snapshot that a member made of its own state is within its log and
+    /// changes nothing. A received snapshot is beyond the log or replaces entries that were not
+    /// committed, and then the log restarts after it:
     ///
     /// ```text
-    ///   entries 1 2 3 4 5   snapshot 3         entries go on with 6
-    ///   entries 1 2 3 4 5   snapshot 9         entries go on with 10
+    ///   entries 1 2 3 4 5   snapshot 3         entries continue with 6
+    ///   entries 1 2 3 4 5   snapshot 9         entries continue with 10
     /// ```
     pub(super) fn accept_snapshot(&mut self, snapshot: &WalSnapshot) -> Result<bool, String> {
         let WalSnapshot { index, term, .. } = snapshot;
@@ -102,11 +112,12 @@ impl LogValidator {
             None if is_committed => return Ok(false),
             Some(_) if is_committed => {
                 return Err(format!(
-                    "a snapshot of index {index} and term {term}, which is another"
+                    "a snapshot at {index} with term {term} contradicts a committed entry"
                 ));
             }
-            // An uncommitted entry that is not known does not exist: it would be in a snapshot
-            // before this one, which was never taken.
+            // The entry at the snapshot's index is not committed. Its term differs, or its term is
+            // unknown: the index is after the end of the log, or is below an earlier snapshot that
+            // was never taken.
             _ => {}
         }
         self.last_index = *index;
@@ -135,7 +146,8 @@ mod tests {
         HardState { term, vote, commit }
     }
 
-    /// Entries 1 to 6 of the terms 1, 1, 2, 2, 4, 4; 3 of them committed.
+    /// Returns a validator after the entries 1 to 6 with the terms 1, 1, 2, 2, 4, 4. The first
+    /// three entries are committed.
     fn rules() -> LogValidator {
         let mut rules = LogValidator::after(0);
         for (term, index) in [(1, 1), (1, 2), (2, 3), (2, 4), (4, 5), (4, 6)] {

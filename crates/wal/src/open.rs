@@ -1,14 +1,22 @@
-//! Opening a log: its segments, what follows a snapshot, and the repair of a torn end.
+//! Opens a log: its segments, the records after a snapshot, and the repair of a torn end.
 //!
-//! A member starts from a snapshot, a record that says "the store has everything up to index i".
-//! [`valid_snapshots`] lists those that a start may choose from; [`read`] or [`Wal::open`] reads
-//! what follows one of them, from the last segment that begins at its index or before.
+//! A member starts from a snapshot. This is a record which states that the store has everything up
+//! to some index. [`valid_snapshots`] lists the snapshots from which a start may choose. [`read`]
+//! and [`Wal::open`] read the records after one of them. Both functions start with the last segment
+//! whose first index is not above the snapshot's index.
 //!
-//! [`read`] ignores a torn end. [`Wal::open`] repairs it, in one step where etcd repairs and opens
-//! again: see [`repair`](super::repair).
+//! [`read`] ignores a torn end. [`Wal::open`] repairs it in one step, whereas etcd repairs the log
+//! and opens it again: see [`repair`](super::repair).
 //!
-//! A start in front of a place where the log begins anew, behind a snapshot that was taken, is
-//! refused: what lies before that place is void or has a gap.
+//! A torn end is harmless only if everything that was synced is still there. Opening fails in these
+//! cases, unless the caller accepts the loss:
+//!
+//! * The log ends before its [durable end](super::durable_end): `LostEnd`.
+//! * Records of a later sync follow the torn place (`frame.rs`): `LostRecord`.
+//! * The last segment is shorter than the file `length` says (`repair.rs`): `ShortSegment`.
+//!
+//! Opening also fails if the start is older than a received snapshot that was taken. The log
+//! restarts at that snapshot, and earlier entries are void or have a gap.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,13 +39,13 @@ pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
     }
 }
 
-/// The snapshots from which a start may choose, in the order in which they were recorded. All
-/// segments are read, and none is changed.
+/// Returns the snapshots from which a start may choose, in the order of their records. Reads all
+/// segments and changes none.
 ///
-/// A snapshot counts if the last state says that its index is committed, and no entry at its index
-/// or below follows it. The record of a received snapshot is written before the state that covers
-/// it. If the power failed in between, the snapshot was not taken, but its record stays, and the
-/// log may grow past its index by entries:
+/// A snapshot is valid if two conditions hold. Its index must be committed according to the last
+/// state. No entry at or below its index may follow it. The record of a received snapshot is
+/// written before the state that covers it. If the power fails in between, the snapshot was not
+/// taken, but its record remains. The log may then grow past the snapshot's index by entries:
 ///
 /// ```text
 ///   1 2 3 │ S(9) │ 10 11        taken; 4 to 9 are in the store that was received
@@ -47,8 +55,8 @@ pub fn exists(files: &dyn FileSystem, dir: &Path) -> Result<bool> {
 pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnapshot>> {
     let segments = open_segments(dir, &segment_names(files, dir)?, |path| to_read(files, path))?;
     let mut found = Vec::new();
-    let ScanEnd { end, .. } = scan(&segments, None, |told| {
-        match told {
+    let ScanEnd { end, .. } = scan(&segments, None, |scanned| {
+        match scanned {
             ScannedRecord::Snapshot { snapshot, .. } => found.push(snapshot),
             ScannedRecord::Entry(entry) => {
                 found.retain(|snapshot: &WalSnapshot| snapshot.index < entry.index)
@@ -61,8 +69,8 @@ pub fn valid_snapshots(files: &dyn FileSystem, dir: &Path) -> Result<Vec<WalSnap
     Ok(found)
 }
 
-/// The log behind the snapshot of this index and term. Nothing is locked and nothing is changed; a
-/// torn end is left out.
+/// Reads the log after the snapshot with this index and term. Locks nothing and changes nothing. A
+/// torn end is omitted.
 pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Result<Contents> {
     let names = segment_names(files, dir)?;
     let needed = segments_from(&names, index).ok_or_else(|| no_snapshot(dir, (index, term)))?;
@@ -72,8 +80,8 @@ pub fn read(files: &dyn FileSystem, dir: &Path, (index, term): (u64, u64)) -> Re
 
 impl Wal {
     /// Opens a log to append to it. Returns its contents after the snapshot with the index and term
-    /// `start`; all of them are on disk. A torn end is cut off. Fails if the log has lost its end,
-    /// unless the options accept that.
+    /// `start`. All these contents are on disk. A torn end is cut off. Fails if the log has lost
+    /// its end, unless the options accept that.
     pub fn open(
         files: Arc<dyn FileSystem>,
         dir: &Path,
@@ -83,9 +91,10 @@ impl Wal {
         let names = segment_names(&*files, dir)?;
         let needed = segments_from(&names, start.0).ok_or_else(|| no_snapshot(dir, start))?;
         let mut segments = open_segments(dir, needed, |path| locked(&*files, path))?;
-        let unread = |source| Error::path(dir, "read where it was on disk", source);
+        let unread = |source| Error::path(dir, "read the file that names its durable end", source);
         let durable = durable_end::read(&*files, dir).map_err(unread)?;
-        // A record before the segments that are read is before the snapshot.
+        // If the durable end is before the segments that this start needs, no record up to the
+        // durable end is needed, so none is checked.
         let durable = durable.filter(|end| end.segment.sequence >= needed[0].sequence);
         let (contents, found) = read_contents(dir, &segments, durable.as_ref(), start)?;
         let durable = durable.filter(|_| !found.has_durable_end);
@@ -94,16 +103,20 @@ impl Wal {
             return Err(error);
         }
         let ScanEnd { mut end, written, .. } = found;
-        // Behind a snapshot that was never taken, the log ends where what was returned ends.
+        // The log ends with the last returned entry, even if a snapshot that was not taken follows
+        // it.
         end.validator.truncate(start.0 + contents.entries.len() as u64);
         let snapshots = contents.snapshots.iter().map(|snapshot| snapshot.index);
         let snapshot = snapshots.filter(|index| *index <= contents.hard_state.commit).max();
         end.snapshot_index = snapshot.unwrap_or(start.0);
         let Some(mut last) = segments.pop() else { return Err(no_snapshot(dir, start)) };
         if durable.is_some() {
-            // Before the end is cut: the log would not reach it after a crash, either.
+            // The durable end is removed before the log is cut. After a crash the remaining log
+            // would otherwise be rejected, although its loss was accepted.
             let removed = durable_end::remove(&*files, dir);
-            removed.map_err(|source| Error::path(dir, "forget where it was on disk", source))?;
+            removed.map_err(|source| {
+                Error::path(dir, "remove the file that names its durable end", source)
+            })?;
         }
         let length = last.file.length().map_err(|source| Error::path(dir, "read it", source))?;
         let is_full = length == end.offset && length >= options.segment_bytes;
@@ -119,8 +132,10 @@ impl Wal {
     }
 }
 
-/// Returns the error for a log that has lost records that were on disk, or `None`. `durable` is the
-/// durable end, if the log does not have it. `last` is the last segment.
+/// Returns the error for a log that has lost records that were on disk, or that has another record
+/// at its durable end. Returns `None` if no loss is found. `durable` is the expected durable end.
+/// It is `None` if the log has a record that ends there, or if no durable end is expected. `last`
+/// is the last segment.
 fn find_loss(
     dir: &Path,
     last: SegmentName,
@@ -139,7 +154,7 @@ fn find_loss(
         });
     };
     if !durable.is_after((last.sequence, end.offset)) {
-        let detail = "the record that was on disk here is another one";
+        let detail = "the record here is not the record that was synced";
         let path = dir.join(durable.segment.to_string());
         return Some(Error::corrupt(&path, durable.offset, detail));
     }
@@ -156,7 +171,8 @@ fn no_snapshot(dir: &Path, (index, term): (u64, u64)) -> Error {
     Error::NoSnapshot { path: dir.to_owned(), index, term }
 }
 
-/// In order; a gap is an error.
+/// Returns the names of the segments in order. Fails if there is none, or if one is missing between
+/// two others.
 fn segment_names(files: &dyn FileSystem, dir: &Path) -> Result<Vec<SegmentName>> {
     let missing = || Error::Missing { path: dir.to_owned() };
     let found = files.list(dir).map_err(|source| match source.kind() {
@@ -175,7 +191,8 @@ fn segment_names(files: &dyn FileSystem, dir: &Path) -> Result<Vec<SegmentName>>
     if names.is_empty() { Err(missing()) } else { Ok(names) }
 }
 
-/// The segments in which everything after `index` lies.
+/// Returns the segments that contain everything after `index`, or `None` if the oldest of them was
+/// removed.
 fn segments_from(names: &[SegmentName], index: u64) -> Option<&[SegmentName]> {
     let first = names.iter().rposition(|name| name.index <= index)?;
     Some(&names[first..])
@@ -211,24 +228,25 @@ fn read_contents(
 ) -> Result<(Contents, ScanEnd)> {
     let (mut entries, mut snapshots) = (Vec::new(), Vec::<WalSnapshot>::new());
     let (mut state, mut is_there) = (HardState::default(), false);
-    // The snapshots behind which the log begins anew, if they were taken.
+    // The indexes of snapshots at which the log restarts, if those snapshots were taken.
     let mut begins = Vec::new();
-    let found = scan(segments, durable, |told| {
-        if let ScannedRecord::Entry(entry) = &told {
+    let found = scan(segments, durable, |scanned| {
+        if let ScannedRecord::Entry(entry) = &scanned {
             snapshots.retain(|snapshot| snapshot.index < entry.index);
             begins.retain(|begin| *begin < entry.index);
         }
-        match told {
+        match scanned {
             ScannedRecord::Entry(entry) if entry.index > start => {
                 let place = usize::try_from(entry.index - start - 1).unwrap_or(usize::MAX);
                 if place > entries.len() {
                     let last = start + entries.len() as u64;
-                    return Err(format!("entry {} after entry {last}", entry.index));
+                    return Err(format!("entry {} cannot follow entry {last}", entry.index));
                 }
                 entries.truncate(place);
                 entries.push(entry);
             }
-            // Earlier entries were void when they were written, though they are behind the start.
+            // This entry is at or below the start. If entries above the start come before it in the
+            // log, it has replaced them.
             ScannedRecord::Entry(_) => entries.clear(),
             ScannedRecord::State(new) => state = new,
             ScannedRecord::Snapshot { snapshot, restarts_log: anew } => {
@@ -251,13 +269,14 @@ fn read_contents(
     if !is_there {
         return Err(no_snapshot(dir, (start, term)));
     }
-    // Each segment begins with the last state: one that was read without it is damaged.
+    // The start must be committed. Each segment starts with the last state, so a smaller commit
+    // index may also mean that this state is missing.
     if state.commit < start {
-        let why = format!("to start at {start}, the log being committed up to {}", state.commit);
+        let why = format!("a start at {start}: the log is committed only up to {}", state.commit);
         return Err(Error::Refused(why));
     }
     if let Some(begin) = begins.iter().find(|begin| (start + 1..=state.commit).contains(begin)) {
-        let why = format!("to start at {start}, the log having begun anew at {begin}");
+        let why = format!("a start at {start}: the log restarts at {begin}");
         return Err(Error::Refused(why));
     }
     let metadata = found.end.metadata;

@@ -1,4 +1,4 @@
-//! The repair of a log's torn end, when it is opened to be appended to (etcd: `wal.Repair`).
+//! Repairs a log's torn end when the log is opened for appending. In etcd: `wal.Repair`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,16 @@ use super::{Options, ShortTail, segment_length};
 use crate::error::{Error, Result};
 use crate::files::{FileSystem, create_with, remove_if_there};
 
-/// Ends the log on disk after the last record that was read. `written` is the end of the last
-/// nonzero byte in the last segment.
+/// Ends the log on disk after the last record that was read. `written` is the offset after the last
+/// non-zero byte in the last segment.
 ///
 /// Fails if the last segment has become [shorter](segment_length) and no crash can explain that. If
 /// the options accept the loss, the segment gets its length back, and the loss is returned.
 ///
-/// A torn end is copied to `<segment>.broken` first, as far as it was written, for the operator.
-/// Then the segment is cut after its last record, extended with zeros, and synced. The zeros must
-/// be on disk before anything is appended. Otherwise the torn bytes could follow the new records
-/// after the next power cut, and be read as damage or as records.
+/// If the end is torn, the segment is first copied to `<segment>.broken` for the operator, up to
+/// the end of its written part. Then the segment is cut after its last record, extended with zeros,
+/// and synced. The zeros must be on disk before anything is appended. Otherwise the torn bytes
+/// could follow the new records after the next power cut, and be read as damage or as records.
 pub(super) fn repair_tail(
     files: &dyn FileSystem,
     dir: &Path,
@@ -25,12 +25,13 @@ pub(super) fn repair_tail(
     (end, written): (&LogEnd, u64),
     options: &Options,
 ) -> Result<Option<ShortTail>> {
-    let unread = |source| Error::path(dir, "find how long its last segment is", source);
+    let unread = |source| Error::path(dir, "read the length of its last segment", source);
     let mut expected = segment_length::read(files, dir).map_err(unread)?;
     let found = tail.file.length().map_err(unread)?;
     let (path, last_index) = (tail.path.clone(), end.validator.last_index);
-    // etcd cuts a segment after its last record, at a start and in a repair. If it is killed then,
-    // or after a repair, the file ends with a record. Clearlane removes the expected length first.
+    // etcd cuts a segment after its last record, both at a start and in a repair. If it is killed
+    // at that point, the file ends with a record. Clearlane removes the expected length before it
+    // cuts.
     let is_cut_by_etcd = options.etcd_wrote_last && found == end.offset;
     let lost = expected.filter(|expected| found < *expected && !is_cut_by_etcd);
     let lost = lost.map(|expected| ShortTail { path, expected, found, last_index });
@@ -42,15 +43,16 @@ pub(super) fn repair_tail(
     }
     let failed = |source| Error::path(&tail.path, "cut off its torn end", source);
     if written > end.offset {
-        // After a crash behind the cut, the segment is short, and nothing is lost.
+        // After a crash between the cut and the extension, the segment would be short although
+        // nothing is lost. So the expected length is removed first.
         segment_length::clear(files, dir).map_err(failed)?;
         expected = None;
         tail.file.set_length(end.offset).map_err(failed)?;
     }
-    // Behind the end there are zeros at most, and room that is kept.
+    // This extends the segment again, with zeros and reserved space after the end.
     tail.reserved = options.preallocate(files, dir, &mut *tail.file, end.offset).map_err(failed)?;
-    // What was read may be in the page cache only, if the process before died and did not
-    // sync. The same holds for the names.
+    // The bytes may be only in the page cache, if the previous process died before its sync. The
+    // same is true for names, which `remove_leftovers` syncs.
     tail.file.sync().map_err(failed)?;
     let kept = match (options.has_full_length(&*tail.file).map_err(failed)?, expected) {
         (true, Some(expected)) if expected == options.segment_bytes => Ok(()),
@@ -58,12 +60,12 @@ pub(super) fn repair_tail(
         (false, Some(_)) => segment_length::clear(files, dir),
         (false, None) => Ok(()),
     };
-    kept.map_err(|source| Error::path(dir, "keep the length of its last segment", source))?;
+    kept.map_err(|source| Error::path(dir, "write the length of its last segment", source))?;
     remove_leftovers(files, dir)?;
     Ok(lost)
 }
 
-/// Removes temporary files of unfinished segments, and syncs the directory.
+/// Removes temporary files of unfinished segments, and syncs the directory and its parent.
 fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
     for name in files.list(dir).map_err(|source| Error::path(dir, "list it", source))? {
         if super::TEMPORARY_NAMES.contains(&name.as_str()) {
@@ -77,7 +79,7 @@ fn remove_leftovers(files: &dyn FileSystem, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// To `<segment>.broken`.
+/// Copies the first `written` bytes of the segment to `<segment>.broken`. Replaces an earlier copy.
 fn save_broken_segment(files: &dyn FileSystem, tail: &OpenSegment, written: u64) -> Result<()> {
     let mut bytes = vec![0; written as usize];
     let read = tail.file.read_at(0, &mut bytes);

@@ -1,11 +1,11 @@
-//! Reading segments from the first record to the last.
+//! Reads segments from the first record to the last.
 //!
-//! The sum runs on from segment to segment, and each segment begins with the sum so far and the
-//! metadata. So a segment that is missing, exchanged or taken from another log does not fit. What
-//! is read passes the [rules](super::log_validator) before the caller sees it.
+//! The running crc continues from segment to segment. Each segment starts with the running crc and
+//! the metadata. So a segment that is missing, exchanged or copied from another log is detected.
+//! The [rules](super::log_validator) check every record before the caller sees it.
 //!
 //! A segment is read [through a window](super::segment_window), so that a start needs memory for a
-//! piece of a segment and not for 64 MB.
+//! part of a segment and not for 64 MB.
 
 use std::path::PathBuf;
 
@@ -24,41 +24,42 @@ pub(super) struct OpenSegment {
     pub(super) name: SegmentName,
     pub(super) path: PathBuf,
     pub(super) file: Box<dyn File>,
-    /// Writing up to here is not expected to fail for want of space.
+    /// Writes up to this offset are not expected to fail on a full disk.
     pub(super) reserved: u64,
 }
 
-/// In the order of the log.
+/// A record of the log, decoded and checked.
 #[derive(Debug)]
 pub(super) enum ScannedRecord {
     Entry(Entry),
     State(HardState),
     Snapshot {
         snapshot: WalSnapshot,
-        /// The log begins anew behind it.
+        /// If true, the log restarts after this snapshot.
         restarts_log: bool,
     },
 }
 
-/// Where a log ends.
+/// The end of a log.
 #[derive(Debug)]
 pub(super) struct ScanEnd {
     pub(super) end: LogEnd,
-    /// The end of the last non-zero byte of the last segment. It is above `end.offset` if the log's
-    /// end is torn.
+    /// The offset after the last non-zero byte of the last segment. It is above `end.offset` if the
+    /// log's end is torn.
     pub(super) written: u64,
-    /// Whether a record ends at the expected durable end, with the same crc.
+    /// If true, a record ends at the expected durable end, with the same crc.
     pub(super) has_durable_end: bool,
-    /// The offset of a record of a later sync, if the end looks torn and is not.
+    /// The offset of a record after the end that belongs to a later sync, or `None`. If there is
+    /// such a record, the end looks torn but is damaged.
     pub(super) later_sync: Option<u64>,
 }
 
-/// Reads segments, at least one, without a gap in their sequence. An error of `tell` makes the log
-/// corrupt.
+/// Reads one or more segments, which must be consecutive. `expected` is the durable end to search
+/// for. An error from `on_record` is returned as [`Error::Corrupt`].
 pub(super) fn scan(
     segments: &[OpenSegment],
     expected: Option<&DurableEnd>,
-    mut tell: impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
+    mut on_record: impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
 ) -> Result<ScanEnd> {
     let first = segments.first().map_or(0, |segment| segment.name.index);
     let validator = LogValidator::after(first.saturating_sub(1));
@@ -71,7 +72,7 @@ pub(super) fn scan(
         let expected = expected.filter(|durable| durable.segment == open.name);
         let expected = expected.map(|durable| (durable.offset, durable.crc));
         found.has_durable_end |=
-            found.end.read_segment(open, &mut window, (at == 0, expected), &mut tell)?;
+            found.end.read_segment(open, &mut window, (at == 0, expected), &mut on_record)?;
         found.written = window.written();
         if is_last && found.written > found.end.offset {
             found.later_sync = window.find_later_sync(found.end.offset);
@@ -81,13 +82,14 @@ pub(super) fn scan(
 }
 
 impl LogEnd {
-    /// Returns whether a record ends at the expected offset, with the expected crc.
+    /// Reads one segment. Returns whether a record ends at the expected offset, with the expected
+    /// crc.
     fn read_segment(
         &mut self,
         open: &OpenSegment,
         window: &mut Window<'_>,
         (is_first, expected): (bool, Option<(u64, u32)>),
-        tell: &mut impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
+        on_record: &mut impl FnMut(ScannedRecord) -> std::result::Result<(), String>,
     ) -> Result<bool> {
         self.offset = 0;
         let mut is_found = false;
@@ -103,24 +105,26 @@ impl LogEnd {
             };
             let (record, next) = match found {
                 FrameResult::Record { record, next } => (record, next),
-                // Its head is whole, and the sum up to there is another one.
+                // The first record of the segment is invalid, for example because its crc differs
+                // from the running crc.
                 FrameResult::Corrupt(detail) if number == 0 && !is_first => {
-                    let before = "the segment before it has lost its end, or is of another log";
+                    let before = "the previous segment has lost its end, or belongs to another log";
                     return Err(corrupt(format!("{detail}: {before}")));
                 }
                 FrameResult::Corrupt(detail) => return Err(corrupt(detail)),
-                // The head of a segment is synced before the segment gets its name.
+                // The head of a segment is synced before the segment gets its name, so it cannot be
+                // torn.
                 FrameResult::End | FrameResult::Torn if number < 2 => {
                     return Err(corrupt("a segment without its first records".to_owned()));
                 }
                 FrameResult::End | FrameResult::Torn => break,
             };
-            let told = match number {
+            let checked = match number {
                 0 => check_first_record(&record, open.name),
                 1 => self.check_metadata_record(&record, is_first),
-                _ => self.decode_record(&record).and_then(&mut *tell),
+                _ => self.decode_record(&record).and_then(&mut *on_record),
             };
-            told.map_err(|detail| Error::corrupt(&open.path, self.offset, detail))?;
+            checked.map_err(|detail| Error::corrupt(&open.path, self.offset, detail))?;
             (self.crc, self.offset) = (record.crc, next);
             is_found |= expected == Some((self.offset, self.crc));
         }
@@ -134,7 +138,7 @@ impl LogEnd {
     ) -> std::result::Result<(), String> {
         let data = match (record.kind, record.data) {
             (RecordKind::Metadata, Some(data)) => data,
-            _ => return Err("a segment without metadata behind its crc".to_owned()),
+            _ => return Err("a segment without metadata after its crc".to_owned()),
         };
         let found = Metadata::decode(data).map_err(|garbage| garbage.to_string())?;
         if !is_first && found != self.metadata {
@@ -167,7 +171,7 @@ impl LogEnd {
                 Ok(ScannedRecord::Snapshot { snapshot, restarts_log: anew })
             }
             RecordKind::Metadata | RecordKind::Crc => {
-                Err("the head of a segment in its middle".to_owned())
+                Err("a crc or metadata record in the middle of a segment".to_owned())
             }
         }
     }
@@ -176,9 +180,9 @@ impl LogEnd {
 fn check_first_record(record: &Record<'_>, name: SegmentName) -> std::result::Result<(), String> {
     match record.kind {
         RecordKind::Crc if name.sequence == 0 && record.crc != 0 => {
-            Err(format!("a log that begins with crc {:08x}", record.crc))
+            Err(format!("a log that starts with crc {:08x}, expected 0", record.crc))
         }
         RecordKind::Crc => Ok(()),
-        _ => Err("a segment that does not begin with a crc".to_owned()),
+        _ => Err("a segment that does not start with a crc".to_owned()),
     }
 }

@@ -2,24 +2,25 @@
 //!
 //! ```text
 //!   0000000000000002-00000000000186a1.wal
-//!   └── the third one └── the first entry that may lie in it, 100,001
+//!   └── sequence number 2, the third segment
+//!                    └── 100,001, the first entry that the segment may contain
 //! ```
 //!
-//! So the segments that hold what follows an index are found without opening any: the last one
-//! whose index is not above it, and all later ones.
+//! So the segments with the entries after an index are found without opening any file. They are the
+//! last segment whose index is not above the given index, and all later segments.
 
 use std::fmt;
 
-/// Sorts by sequence number.
+/// A segment's name. Names sort by sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SegmentName {
     pub(super) sequence: u64,
-    /// The index of the first entry that the segment may hold; 0 in the first one.
+    /// The index of the first entry that the segment may contain; 0 in the first segment.
     pub(super) index: u64,
 }
 
 impl SegmentName {
-    /// `None` if it is not the name of a segment.
+    /// Parses a file name. Returns `None` if it is not the name of a segment.
     pub(super) fn parse(name: &str) -> Option<SegmentName> {
         let (sequence, index) = name.strip_suffix(".wal")?.split_once('-')?;
         let name_of = |sequence, index| SegmentName { sequence, index };

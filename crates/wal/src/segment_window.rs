@@ -1,24 +1,24 @@
-//! Reads a segment of 64 MB a piece at a time.
+//! Reads a segment, usually of 64 MB, through a window that shows a part of it.
 //!
 //! ```text
 //!   0                                written            length
 //!   ├── records ─ ... ───────────────┤┄┄┄┄┄ zeros ┄┄┄┄┄┄┤
 //!         └── window: 1 MiB ──┘
-//!                       ▲ a record that reaches beyond it: the window moves there,
-//!                         and grows if it has no other way to hold it
+//!                       ▲ a record that extends beyond the window: the window moves to it,
+//!                         and grows if the record is larger than the window
 //! ```
 //!
-//! A piece can show that a record is whole. Whether one that does not fit is torn or damaged
-//! depends on all that follows, so the window then grows until it [shows the
-//! rest](Window::reaches_end). The end of the log is recognised without that: behind
-//! [`written`](Window::written) all is zero.
+//! The window can show that a record is whole. If a record is not valid, all bytes after it decide
+//! whether it is torn or damaged. So the window then grows until it [reaches the
+//! end](Window::reaches_end). At the proper end of the log the window need not grow, because all
+//! bytes after [`written`](Window::written) are known to be zero.
 
 use std::io;
 
 use super::frame::{FrameResult, SegmentBytes, is_zero};
 use crate::files::{File, SECTOR};
 
-/// Unless a record needs more.
+/// Usual size of the window in bytes. The window grows if it is too small for a result.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -44,14 +44,15 @@ impl<'a> Window<'a> {
         Ok(window)
     }
 
-    /// The end of the last byte of the file that is not zero.
+    /// Returns the offset after the last byte of the file that is not zero.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// `offset` is not before the window. `None` if the window is too small to tell.
+    /// Reads the frame at `offset`, which must not be before the window. Returns `None` if the
+    /// window is too small for a result.
     pub(super) fn read_frame(&self, offset: u64, crc: u32) -> Option<FrameResult<'_>> {
-        // Bytes too few for a length are no end.
+        // If 1 to 7 bytes remain, the file ends within a length, which is not a proper end.
         let room = self.length.saturating_sub(offset);
         if offset >= self.written && (room == 0 || room >= 8) {
             return Some(FrameResult::End);
@@ -60,8 +61,8 @@ impl<'a> Window<'a> {
         (matches!(found, FrameResult::Record { .. }) || self.reaches_end()).then_some(found)
     }
 
-    /// See [`SegmentBytes::find_later_sync`]. The frame at `offset` is torn, so the window reaches
-    /// the end of the segment.
+    /// See [`SegmentBytes::find_later_sync`]. The frame at `offset` must be torn, so the window
+    /// reaches the end of the segment.
     pub(super) fn find_later_sync(&self, offset: u64) -> Option<u64> {
         self.visible.find_later_sync(offset)
     }
@@ -70,14 +71,15 @@ impl<'a> Window<'a> {
         self.visible.end() >= self.length
     }
 
-    /// Moves to an offset; if it is there already, doubles the window.
+    /// Moves the window to the sector of an offset. If the window starts there already, doubles its
+    /// size.
     pub(super) fn widen(&mut self, offset: u64) -> io::Result<()> {
         let start = offset / SECTOR * SECTOR;
         let is_there = start <= self.visible.start;
         self.load(start, if is_there { 2 * self.visible.bytes.len() as u64 } else { 0 })
     }
 
-    /// At least as much as a window has, but not beyond the segment.
+    /// Loads at least the window's usual size, but nothing after the end of the segment.
     fn load(&mut self, start: u64, size: u64) -> io::Result<()> {
         let size = size.max(self.window_bytes).min(self.length.saturating_sub(start));
         self.visible.bytes.resize(usize::try_from(size).map_err(io::Error::other)?, 0);
@@ -86,10 +88,11 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Searches backwards from the end of the file, `at_once` bytes at a time.
+/// Returns the offset after the last byte that is not zero. Searches backwards from the end of the
+/// file or from the start of known zeros, `at_once` bytes at a time.
 fn written_length(file: &dyn File, length: u64, at_once: u64) -> io::Result<u64> {
     let mut piece = Vec::new();
-    let mut end = length;
+    let mut end = file.zeros_from()?.min(length);
     while end > 0 {
         let start = (end - 1) / at_once * at_once;
         piece.resize(usize::try_from(end - start).map_err(io::Error::other)?, 0);
@@ -114,7 +117,8 @@ mod tests {
     use crate::frame;
     use crate::wire::{Record, RecordKind};
 
-    /// The records of a segment, and the frame at which reading stops.
+    /// Returns the end and the crc of each record of a segment, and the frame result that ends the
+    /// reading.
     fn found(file: &dyn File, piece: u64, is_last: bool) -> (Vec<(u64, u32)>, String) {
         let mut window = Window::of_size(piece, file, is_last).unwrap();
         let (mut offset, mut crc, mut records) = (0, 0, Vec::new());
@@ -130,7 +134,8 @@ mod tests {
         }
     }
 
-    /// Records, zeros behind them, and then some damage.
+    /// Returns a segment with records and zeros after them. Each item of `damage` has a position, a
+    /// byte and a length: the bytes from the position on are overwritten with this byte.
     fn segment(
         sizes: &[usize],
         zeros: usize,

@@ -1,4 +1,5 @@
-//! Appending: records are buffered, a sync writes them to the disk, a full segment is cut.
+//! Appends to the log: records are buffered, a sync writes them to the disk, and a full segment is
+//! cut.
 //!
 //! ```text
 //!   append ── check rules ── encode into the buffer ── (128 KiB: write, no sync)
@@ -6,13 +7,17 @@
 //!                                                      └ yes ─ cut
 //! ```
 //!
-//! * A sync covers entries and, after them, one state: a start relies on it, to tell a hole from a
-//!   torn write (`SegmentBytes::find_later_sync`).
-//! * A segment is full when its records reach its size. It may be longer by one batch, and by more
+//! * A sync covers entries, followed by at most one state. A start relies on this to distinguish a
+//!   hole from a torn write (`SegmentBytes::find_later_sync`).
+//! * A segment is full when its records reach its size. It may be longer by one batch, or by more
 //!   while the disk has no space for another segment.
-//! * The first failed write or sync is the last operation: every later one returns its error. Linux
-//!   drops pages that it could not write, and reports that only once. So a second sync would
-//!   succeed although data is lost. `docs/log.md` draws the cut; its steps are at `Wal::cut`.
+//! * The first failed write or sync is the last operation: every later operation returns its error.
+//!   Linux drops pages that it could not write, and reports that only once. So a second sync would
+//!   succeed although data is lost.
+//! * `docs/log.md` draws the cut. `Wal::cut` lists its steps. After the cut, `sync` writes the
+//!   durable end.
+//! * If the disk is full, no segment is cut. Writes that still need space wait in `FileSystem`, see
+//!   `server/src/threads/disk_space.rs`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,34 +34,37 @@ use crate::error::{Error, Result};
 use crate::files::{FileSystem, remove_if_there};
 use crate::wire::{Entry, HardState, Metadata, Record, RecordKind, WalSnapshot};
 
-/// At this number of bytes the buffer is written, without waiting for a sync.
+/// The buffer is written without waiting for a sync when it has at least this many bytes.
 const BUFFER_MAX: usize = 128 << 10;
 
 #[derive(Debug)]
 pub struct Wal {
     wal_dir: WalDir,
-    /// Before the last, oldest first. Those that were read are locked.
+    /// The segments before the last one, oldest first. A segment that this log has read or written
+    /// is `Some`: it is open and locked.
     earlier_segments: VecDeque<(SegmentName, Option<OpenSegment>)>,
     last_segment: OpenSegment,
     end: LogEnd,
-    /// Encoded records, to be written at `end.offset`.
+    /// Encoded records, which will be written at `end.offset`.
     buffer: Vec<u8>,
     /// The newest state, if its record is not in the buffer yet.
     pending_state: Option<HardState>,
     /// Scratch space for the data of one record.
     data: Vec<u8>,
-    /// Whether something was appended since the last sync.
+    /// If true, something was appended since the last sync.
     is_dirty: bool,
-    /// The newest snapshot whose record is on disk.
+    /// The index of the newest snapshot whose record is on disk.
     durable_snapshot_index: u64,
-    /// Names the end of what the last sync covered. `None` if the disk was full at the start.
+    /// The file that names the end of the last sync. `None` if the disk was full when the log was
+    /// opened.
     durable_end: Option<DurableEndFile>,
-    /// The error that [`Options::accept_loss`] has suppressed when the log was opened.
+    /// The error that [`Options::accept_loss`] suppressed when the log was opened.
     pub accepted_loss: Option<Error>,
-    /// Set if the last segment had lost its end when the log was opened.
+    /// Set if the last segment had lost its end when the log was opened, and the options accepted
+    /// this loss.
     pub short_tail: Option<ShortTail>,
-    /// Whether the log ended, when it was opened, where a full segment had been cut: everything
-    /// that was written before the next segment was synced.
+    /// If true, the log ended with a full segment when it was opened. A full segment is synced when
+    /// it is cut, so everything in it was synced.
     pub ended_in_full_segment: bool,
     failed: Option<Error>,
 }
@@ -73,15 +81,16 @@ pub(super) struct LogEnd {
     pub(super) metadata: Metadata,
     pub(super) validator: LogValidator,
     pub(super) crc: u32,
-    /// In the last segment, behind what was written, or behind the last record that fits.
+    /// The offset in the last segment where the next record goes.
     pub(super) offset: u64,
-    /// The newest snapshot from which a start may be made.
+    /// The index of the newest snapshot from which a start is possible.
     pub(super) snapshot_index: u64,
 }
 
 impl Wal {
-    /// Makes a log that begins with a snapshot at index 0, and has first
-    /// entries and a state, if there are some. All of it is on disk when this returns, or no log.
+    /// Creates a log that starts with a snapshot at index 0, followed by the first entries and a
+    /// state, if there are any. When it returns `Ok`, all of it is on disk. If it fails, there is
+    /// either no log or a complete one.
     pub fn create(
         files: Arc<dyn FileSystem>,
         dir: &Path,
@@ -93,7 +102,7 @@ impl Wal {
         if super::exists(&*files, dir)? {
             return Err(Error::Exists { path: dir.to_owned() });
         }
-        // The directory is replaced, so it must be empty if it exists.
+        // The directory will be replaced, so it must be empty if it exists.
         if let Ok(names) = files.list(dir)
             && !names.is_empty()
         {
@@ -138,19 +147,21 @@ impl Wal {
         }
     }
 
-    /// The index of the last entry that was appended, or of a snapshot beyond it.
+    /// Returns the index of the last appended entry, or of a received snapshot if the log restarts
+    /// there.
     pub fn last_index(&self) -> u64 {
         self.end.validator.last_index
     }
 
-    /// Appends entries, then the state. Returns whether raft must wait for a
-    /// [`sync`](Wal::sync) before it sends messages: not if only the commit index rose, for that
-    /// can be learned again.
+    /// Appends entries, and then the state. Returns whether raft must wait for a
+    /// [`sync`](Wal::sync) before it sends messages. It need not wait if only the commit index
+    /// rose, because a member can learn the commit index again.
     pub fn save(&mut self, entries: &[Entry], state: Option<&HardState>) -> Result<bool> {
         self.append(None, entries, state)
     }
 
-    /// Appends all of an [`Append`], or nothing; returns whether it needs a sync.
+    /// Appends all of an [`Append`], or nothing if it breaks a rule. Returns whether it needs a
+    /// sync. After a failed write the log accepts nothing more.
     pub fn append_all(&mut self, append: &Append) -> Result<bool> {
         let Append { snapshot, entries, hard_state: state } = append;
         self.append(snapshot.as_ref(), entries, state.as_ref())
@@ -171,12 +182,14 @@ impl Wal {
         });
         let rules = self.check_append(snapshot, between.as_ref(), entries, state)?;
         if let Some(snapshot) = snapshot {
-            // A reader decides by the commit index whether the log restarts here.
+            // A reader uses the commit index to decide whether the log restarts at this snapshot.
+            // So the pending state is written before the snapshot.
             self.put_pending_state();
             self.put(RecordKind::Snapshot, |out| out.extend(snapshot.encode()));
             self.end.snapshot_index = self.end.snapshot_index.max(snapshot.index);
         }
-        // If the log ends here, the snapshot counts, and it is known where entries begin.
+        // With this state the snapshot is valid even if the log ends here. The commit index in the
+        // state also shows that the next entries follow the snapshot.
         if let Some(state) = between {
             self.put(RecordKind::State, |out| out.extend(state.encode()));
         }
@@ -195,7 +208,7 @@ impl Wal {
         Ok(snapshot.is_some() || !entries.is_empty() || is_voted)
     }
 
-    /// The validator after the append; an error if it breaks a rule.
+    /// Returns the validator after the append. Fails if the append breaks a rule.
     fn check_append(
         &self,
         snapshot: Option<&WalSnapshot>,
@@ -232,7 +245,8 @@ impl Wal {
         self.is_dirty = true;
     }
 
-    /// Returns when everything that was appended is on disk. Cuts the segment if it is full.
+    /// Syncs everything that was appended. If the segment is full, ends it and starts the next one,
+    /// unless the disk lacks the space.
     pub fn sync(&mut self) -> Result<()> {
         self.require_not_failed()?;
         if !self.is_dirty {
@@ -254,13 +268,14 @@ impl Wal {
         Ok(())
     }
 
-    /// Makes or replaces the file that names the durable end. Everything that was appended must be
-    /// on disk.
+    /// Creates or replaces the file that names the durable end. Everything that was appended must
+    /// be on disk.
     pub(super) fn create_durable_end(&mut self) -> Result<()> {
         let WalDir { files, dir, .. } = &self.wal_dir;
         let created = DurableEndFile::create(&**files, dir, &self.durable_end());
-        self.durable_end =
-            created.map_err(|source| Error::path(dir, "keep where it is on disk", source))?;
+        self.durable_end = created.map_err(|source| {
+            Error::path(dir, "write the file that names its durable end", source)
+        })?;
         Ok(())
     }
 
@@ -268,10 +283,11 @@ impl Wal {
         self.end.durable_end(self.last_segment.name)
     }
 
-    /// Overwrites the durable end after a sync. The file is synced once per segment: then a missing
-    /// last segment is noticed after a power cut as well.
+    /// Overwrites the durable end after a sync of the log. This function syncs the file `durable`
+    /// itself only once per segment. This is enough to notice a missing last segment after a power
+    /// cut.
     ///
-    /// A failure is ignored. The file names an earlier sync then, and that is true.
+    /// A failure is ignored. The file then names an earlier sync, which is still true.
     fn write_durable_end(&mut self, is_new_segment: bool) {
         let end = self.durable_end();
         if let Some(file) = &mut self.durable_end
@@ -291,7 +307,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Renews the reserve behind the end when other files have filled the disk.
+    /// Extends the reserve after the end of the log if less than half of it is left.
     fn reserve(&mut self) -> Result<()> {
         let reserve = self.wal_dir.options.reserve();
         if self.end.offset + reserve / 2 > self.last_segment.reserved {
@@ -302,30 +318,32 @@ impl Wal {
         Ok(())
     }
 
-    /// Whether the segment is full, and there is room for another: if not, this one still has a
-    /// reserve.
+    /// Returns whether the segment is full and there is space for another segment: for its reserve,
+    /// and as much again for other files. If there is no space, the log continues in this segment,
+    /// which still has its own reserve, and each later sync checks again.
     fn should_cut(&self) -> bool {
         let WalDir { files, dir, options } = &self.wal_dir;
-        // What was reserved and not used is given back by the cut.
+        // The cut frees space that was reserved and not used.
         let given_back = self.last_segment.reserved.saturating_sub(self.end.offset);
         self.end.offset >= options.segment_bytes
             && files.free_space(dir).saturating_add(given_back) >= 2 * options.reserve()
     }
 
-    /// Ends the segment and begins the next. Each step is on disk before the next one:
+    /// Ends the segment and starts the next. Each step is on disk before the next one starts:
     ///
-    /// 1. The old segment is cut to what was written, and synced. This is the sync that was asked
-    ///    for.
-    /// 2. The new one is made under a temporary name, locked, made long, and gets its head (the sum
-    ///    so far, the metadata, the last state). It is synced.
-    /// 3. It gets its name, and the directory is synced.
+    /// 1. The old segment is cut to its contents and synced. This is the sync that the caller
+    ///    requested.
+    /// 2. The new segment is created under a temporary name, locked, and extended. It gets its
+    ///    head: the running crc, the metadata and the last state. It is synced. If it has less than
+    ///    its full length, the file `length` is then removed, because it would be wrong.
+    /// 3. The new segment is renamed to its final name, and the directory is synced.
     ///
-    /// After a crash between any two, the log ends where the old segment ends, and a temporary file
-    /// may be left, which is removed when the log is opened.
+    /// After a crash between any two steps, the log ends with the old segment. A temporary file may
+    /// remain, which is removed when the log is opened.
     fn cut(&mut self) -> Result<()> {
         let file = &mut self.last_segment.file;
         let trimmed = file.set_length(self.end.offset).and_then(|()| file.sync());
-        self.latch_error(trimmed, "cut and sync")?;
+        self.latch_error(trimmed, "cut and sync a full segment")?;
         let name = SegmentName {
             sequence: self.last_segment.name.sequence + 1,
             index: self.last_index().saturating_add(1),
@@ -333,33 +351,36 @@ impl Wal {
         let mut head = Vec::new();
         self.end.put_segment_head(&mut head);
         let built = self.wal_dir.create_segment(name, &head);
-        let next = self.latch_error(built, "begin the segment after it")?;
+        let next = self.latch_error(built, "create the next segment")?;
         let full = std::mem::replace(&mut self.last_segment, next);
         self.earlier_segments.push_back((full.name, Some(full)));
         self.end.offset = head.len() as u64;
         Ok(())
     }
 
-    /// Removes the oldest segments that a start from `durable_index` does not need, as
-    /// long as there are more than [`Options::segments_max`]. An index for which no snapshot is on
-    /// record counts as the newest that is. Returns how many were removed.
+    /// Removes the oldest segments that a start from `durable_index` does not need, until only
+    /// [`Options::segments_max`] are left. A `durable_index` above the newest recorded snapshot is
+    /// treated as the index of that snapshot. Returns the number of removed segments.
     pub fn purge(&mut self, durable_index: u64) -> Result<usize> {
         self.require_not_failed()?;
         let needed = durable_index.min(self.durable_snapshot_index);
         let max = self.wal_dir.options.segments_max.unwrap_or(usize::MAX).max(1);
         let mut removed = 0;
-        // A full one counts although there was no room yet to begin the next: removing makes some.
+        // A full last segment is counted twice, as if the next segment already existed. If the next
+        // segment could not be created for lack of space, removing an earlier segment frees that
+        // space.
         let is_full = self.end.offset >= self.wal_dir.options.segment_bytes;
         while self.earlier_segments.len() + usize::from(is_full) >= max
             && self.second_segment().index <= needed
         {
             let Some((name, segment)) = self.earlier_segments.pop_front() else { break };
             let path = self.wal_dir.dir.join(name.to_string());
-            // One by one, or a power cut could bring back the older of two.
-            // An operator may have removed it.
+            // The directory is synced after each removal. Otherwise a power cut could bring back
+            // the older of two segments, and leave a gap. It is not an error if an operator has
+            // already removed the file.
             let gone = remove_if_there(&*self.wal_dir.files, &path);
             let gone = gone.and_then(|()| self.wal_dir.files.sync_dir(&self.wal_dir.dir));
-            self.latch_error(gone, "remove a segment before it")?;
+            self.latch_error(gone, "remove an earlier segment")?;
             drop(segment);
             removed += 1;
         }
@@ -374,7 +395,13 @@ impl Wal {
         self.earlier_segments.len() + 1
     }
 
-    /// Syncs, and unlocks the segments. Without it, what was not synced is lost, as in a crash.
+    /// See [`FileSystem::syncs`].
+    pub fn syncs(&self) -> bool {
+        self.wal_dir.files.syncs()
+    }
+
+    /// Syncs and unlocks the segments. Without this call, unsynced records may be lost, as in a
+    /// crash.
     pub fn close(mut self) -> Result<()> {
         self.sync()?;
         if let Some(file) = &mut self.durable_end {
@@ -387,7 +414,7 @@ impl Wal {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps an error, which every later operation returns.
+    /// Stores an error, which every later operation returns.
     fn latch_error<T>(&mut self, done: io::Result<T>, doing: &'static str) -> Result<T> {
         done.map_err(|source| {
             let (path, source) = (self.last_segment.path.clone(), Arc::new(source));
@@ -405,7 +432,7 @@ impl LogEnd {
         DurableEnd { segment, offset, crc, last_index: self.validator.last_index }
     }
 
-    /// Appends a record to `out`, and its data to the sum.
+    /// Appends a record to `out`, and its data to the running crc.
     fn put(&mut self, out: &mut Vec<u8>, kind: RecordKind, data: &[u8]) {
         self.crc = crc32c::crc32c_append(self.crc, data);
         frame::put(out, &Record { kind, crc: self.crc, data: Some(data) });
@@ -432,7 +459,7 @@ impl LogEnd {
         Ok(())
     }
 
-    /// Appends the records at the beginning of every segment.
+    /// Appends the records at the start of every segment.
     fn put_segment_head(&mut self, out: &mut Vec<u8>) {
         frame::put(out, &Record { kind: RecordKind::Crc, crc: self.crc, data: None });
         self.put(out, RecordKind::Metadata, &self.metadata.encode());
@@ -444,7 +471,7 @@ impl LogEnd {
 }
 
 impl WalDir {
-    /// Makes the directory with the first segment, under a temporary name first.
+    /// Creates the directory with the first segment, under a temporary name at first.
     fn create_first_segment(&self, head: &[u8], end: &LogEnd) -> io::Result<OpenSegment> {
         let mut temporary = self.dir.clone().into_os_string();
         temporary.push(".tmp");
@@ -459,7 +486,7 @@ impl WalDir {
         DurableEndFile::create_first(&*self.files, &temporary, &end.durable_end(name))?;
         self.files.sync_dir(&temporary)?;
         if let Err(error) = self.files.rename(&temporary, &self.dir) {
-            // The error of the rename is the one to report.
+            // Only the error of the rename is reported.
             let _ = self.remove_temporary(&temporary);
             return Err(match error.kind() {
                 io::ErrorKind::ResourceBusy => io::Error::new(
@@ -476,7 +503,8 @@ impl WalDir {
         Ok(segment)
     }
 
-    /// Removes what an interrupted [`create_first_segment`](WalDir::create_first_segment) left.
+    /// Removes the files that an interrupted [`create_first_segment`](WalDir::create_first_segment)
+    /// has left.
     fn remove_temporary(&self, temporary: &Path) -> io::Result<()> {
         let names = match self.files.list(temporary) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -487,7 +515,8 @@ impl WalDir {
     }
 
     fn create_segment(&self, name: SegmentName, head: &[u8]) -> io::Result<OpenSegment> {
-        // Two names in turn, as in etcd, which prepares one while the other is renamed.
+        // The two names are used in turn, as in etcd, which prepares one segment while the other is
+        // renamed.
         let temporary = self.dir.join(TEMPORARY_NAMES[(name.sequence % 2) as usize]);
         let mut segment = self.create_segment_file(name, temporary.clone(), head)?;
         segment.path = self.dir.join(name.to_string());
@@ -499,7 +528,7 @@ impl WalDir {
         Ok(segment)
     }
 
-    /// Locked and synced.
+    /// Creates a segment file, which is locked and synced.
     fn create_segment_file(
         &self,
         name: SegmentName,

@@ -1,7 +1,9 @@
-//! Users and roles as plain maps: what all members must have, as far as they have applied the log.
+//! Users, roles and tokens as plain maps: the state that each member must have after it has applied
+//! the log up to some index.
 //!
-//! Written from the rules of etcd's `auth` package, without the product's code: an entry is decoded
-//! from the log, and permitted or refused as of its place there.
+//! The model follows the rules of etcd's `auth` package and does not use the product's code. The
+//! checkers decode each committed entry. The model then accepts or rejects the entry by the state
+//! that the earlier entries have produced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +17,8 @@ pub enum Access {
     Write,
 }
 
-/// Bytes from `key` up to `range_end`, as requests have them: with no end a single key, and with
-/// an end of one zero byte everything from the key on.
+/// The keys from `key` up to `range_end`, which is exclusive, as in requests. An empty `range_end`
+/// means the single key `key`. A `range_end` of one zero byte means that the range has no end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeySpan {
     pub key: Vec<u8>,
@@ -28,7 +30,7 @@ impl KeySpan {
         KeySpan { key: key.to_vec(), range_end: range_end.to_vec() }
     }
 
-    /// Exclusive; `None` if there is no end.
+    /// Returns the exclusive end, or `None` if there is no end.
     fn end(&self) -> Option<Vec<u8>> {
         match &self.range_end[..] {
             [] => Some([&self.key[..], &[0]].concat()),
@@ -42,12 +44,13 @@ impl KeySpan {
     }
 }
 
-/// A change of users or roles, or the entry that assigns a token.
+/// An operation on users, roles or tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthOp {
     Enable,
     Disable,
-    /// The password's hash as proposed; `None`: a user without a password.
+    /// Adds a user. `hash` is the password's hash as proposed, or `None` for a user without a
+    /// password.
     AddUser {
         name: String,
         hash: Option<String>,
@@ -77,18 +80,19 @@ pub enum AuthOp {
         role: String,
         span: KeySpan,
     },
-    /// The token's letters; the password was checked before.
+    /// Assigns a token to a user whose password was checked earlier. `letters` is the part of the
+    /// token before the index of its entry.
     Authenticate {
         name: String,
         letters: String,
     },
 }
 
-/// As the header of an entry names it.
+/// The user that the header of an entry names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedUser {
     pub name: String,
-    /// 0: no user is named.
+    /// The auth revision at which the request was proposed. 0 means that the header names no user.
     pub revision: u64,
 }
 
@@ -110,7 +114,8 @@ pub struct AuthModel {
     pub revision: u64,
     pub users: BTreeMap<String, ModelUser>,
     pub roles: BTreeMap<String, BTreeMap<KeySpan, Granted>>,
-    /// By the index of the entry: letters and user.
+    /// The assigned tokens, each as its letters and its user, by the index of the entry that
+    /// assigned it.
     pub tokens: BTreeMap<u64, (String, String)>,
 }
 
@@ -129,7 +134,9 @@ impl Default for AuthModel {
 type Permitted = Result<(), AuthRejection>;
 
 impl AuthModel {
-    /// Whether the user may do this with each of the keys.
+    /// Fails if the header names no user, if users or roles have changed since the user's auth
+    /// revision, or if the user may not access all of the keys. Always succeeds while
+    /// authentication is disabled, and if no access is needed.
     pub fn check_keys(&self, user: &NamedUser, needs: &[(Access, KeySpan)]) -> Permitted {
         if !self.enabled || needs.is_empty() {
             return Ok(());
@@ -146,7 +153,8 @@ impl AuthModel {
         }
     }
 
-    /// Whether the user has the role `root`.
+    /// Fails if the user does not have the role `root`. Always succeeds while authentication is
+    /// disabled.
     pub fn check_admin(&self, user: &NamedUser) -> Permitted {
         if !self.enabled {
             return Ok(());
@@ -158,8 +166,9 @@ impl AuthModel {
         if found.roles.contains(ROOT) { Ok(()) } else { Err(AuthRejection::PermissionDenied) }
     }
 
-    /// Regardless of revisions. Steps through the span, from the end of one granted span to the
-    /// next.
+    /// Returns whether the user may access the whole span, at any auth revision. While
+    /// authentication is disabled, everyone has access. The loop steps through the span, from the
+    /// end of one granted span to the next.
     pub fn may(&self, name: &str, access: Access, span: &KeySpan) -> bool {
         if !self.enabled {
             return true;
@@ -185,7 +194,8 @@ impl AuthModel {
         }
     }
 
-    /// Makes a change that its user may make; a refused one changes nothing.
+    /// Applies an operation whose user has already been checked. A rejected operation has no
+    /// effect.
     pub fn apply(&mut self, index: u64, op: &AuthOp) -> Permitted {
         match op {
             AuthOp::Enable => return self.enable(),
@@ -240,7 +250,8 @@ impl AuthModel {
         Ok(())
     }
 
-    /// Returns whether it makes a revision.
+    /// Applies a change of a single user. Returns whether the change makes a new auth revision.
+    /// Granting a role that the user already has makes none. Fails if the change is rejected.
     fn change_user(&mut self, op: &AuthOp) -> Result<bool, AuthRejection> {
         let keeps_root = |user: &str| self.enabled && user == ROOT;
         let name = match op {
@@ -275,7 +286,7 @@ impl AuthModel {
                 return if had { Ok(true) } else { Err(AuthRejection::RoleNotGranted) };
             }
             AuthOp::ChangePassword { hash, .. } => {
-                // A user without a password is not given one.
+                // A user that was added without a password stays without one.
                 if let Some(has) = &mut user.hash {
                     has.clone_from(hash);
                 }

@@ -1,17 +1,20 @@
-//! Bugs, planted from outside of the members: each must be found (the table is in `docs/dst.md`).
+//! Bugs that are planted outside of the members' code. The tests must find each of them:
+//! `docs/dst.md` has a table.
 //!
-//! [`PlantedBug`] lies between a member and the [cluster](crate::cluster), and alters inputs and
-//! outputs of the two halves, messages, settings and the disk. Without a bug it alters nothing.
+//! [`PlantedBug`] is between a member and the [cluster](crate::cluster). It alters the inputs and
+//! outputs of the member's two halves (raft and apply), its messages, its settings, and the syncs
+//! of its disk. If no bug is planted, it changes nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clearlane_proto::etcdserverpb::{PutResponse, ResponseHeader};
+use clap::ValueEnum;
+use clearlane_proto::etcdserverpb::{InternalAuthenticateRequest, PutResponse, ResponseHeader};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft::{Message, Role};
-use clearlane_server::apply::{self, AppliedResponse, ReadMode};
-use clearlane_server::replica::{
+use clearlane_replica::apply::{self, AppliedResponse, TxnReadMode};
+use clearlane_replica::{
     AppliedConfChange, Applier, ApplyReady, ApplyReport, Completions, Part, Replica, ReplicaConfig,
     ReplicaInput, ReplicaReady, RequestOutcome, ToApply,
 };
@@ -20,95 +23,78 @@ use clearlane_wal::{Entry, EntryKind, HardState};
 use protobuf::Message as _;
 use raft::eraftpb::{self, MessageType};
 
-use crate::auth_bugs::{AuthBug, StoreBefore};
 use crate::checkers::requests::RequestChecker;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Bug {
-    /// Every second batch is acknowledged without a sync; the sync of the next one covers it.
+    /// Every second batch is acknowledged without a sync. The sync of the next batch covers it.
     AcknowledgeBeforeSync,
     /// All ReadIndex requests of a member carry the same context.
     ReusedReadId,
-    /// A leader answers reads without confirming with a quorum that it still leads.
+    /// A leader answers reads although no quorum has confirmed that it still leads.
     SkippedQuorumCheck,
     /// A batch with a new vote and no entries is acknowledged without a sync.
     LostVote,
-    /// A lease lasts longer than an election time-out, as with raft's own option for lease reads.
+    /// A leader's lease for reads lasts longer than an election time-out, as with raft's own option
+    /// for lease reads.
     LeaseTooLong,
-    /// A lease is kept while leadership is handed over.
+    /// A leader keeps its lease for reads while it transfers its leadership.
     LeaseKeptOverTransfer,
-    /// The log is released up to the applied index, committed to the store or not.
+    /// The log is released up to the applied index, even if the store on disk is at an earlier
+    /// index.
     ReleaseByApplied,
-    /// The first put after a start is applied twice.
+    /// Once per start, a put is applied twice: the first put that is the first entry of a step of
+    /// the apply half.
     ApplyTwice,
-    /// A put is answered when the apply loop receives it, before it is applied.
+    /// A put is answered when the apply half receives its entry, before the entry is applied.
     ReplyBeforeApply,
-    /// A membership change is reported to raft after its entry was reported as applied.
+    /// The raft half learns of a membership change one report too late: the report before it
+    /// already included the change's entry as applied.
     ConfStateTooLate,
-    /// A snapshot is reported to raft as installed before the apply loop has installed it.
+    /// A snapshot is reported to raft as installed before the apply half has installed it.
     InstallNotAwaited,
+    /// An applied request is completed a second time.
     CompletedTwice,
-    /// A member with a wiped disk starts without asking the others.
+    /// A member with a wiped disk starts without the other members' permission.
     NoIdentityCheck,
-    /// As above, and it serves on when a heartbeat shows that it has lost acknowledged entries.
+    /// A member with a wiped disk starts as with `NoIdentityCheck`. In addition, it continues after
+    /// a heartbeat shows that it has lost acknowledged entries.
     LostLogAccepted,
-    /// A leader takes its stalled disk for one that works.
+    /// A leader treats its stalled disk as a working one.
     StalledLeaderLeads,
-    /// The permission for a write is checked when it is proposed, and not when it is applied.
+    /// The permission for a write or a lease operation is checked only when it is proposed, not
+    /// when it is applied.
     PermissionOnlyProposed,
-    /// An entry is applied although users have changed since it was proposed.
+    /// An entry is applied although users or roles have changed since it was proposed.
     AuthRevisionIgnored,
-    /// A member goes on with its users when it installs a snapshot.
+    /// A member that installs a snapshot keeps its old users and roles.
     AuthNotInstalled,
-    /// A read is answered although users have changed since its permission was checked.
+    /// A read is answered although users or roles have changed since its permission was checked.
     RevisionNotCompared,
-    /// The permission for a linearizable read is checked before the member is fresh enough, and the
-    /// auth revision to compare with is taken behind that.
+    /// The permission for a linearizable read is checked before the member is fresh enough. The
+    /// auth revision for the comparison is read after the wait.
     AuthorizedBeforeWait,
-    /// Tokens are good after the password was changed.
+    /// A user's tokens stay valid after the user's password was changed.
     TokensOutlivePasswords,
-    /// The leader's revocation of a lease that has run out names no user.
+    /// The leader's revocation of an expired lease names no user.
     RevocationUnnamed,
 }
 
 impl Bug {
-    pub const ALL: [(Bug, &str); 22] = [
-        (Bug::AcknowledgeBeforeSync, "acknowledge-before-sync"),
-        (Bug::ReusedReadId, "reused-read-id"),
-        (Bug::SkippedQuorumCheck, "skipped-quorum-check"),
-        (Bug::LostVote, "lost-vote"),
-        (Bug::LeaseTooLong, "lease-too-long"),
-        (Bug::LeaseKeptOverTransfer, "lease-kept-over-transfer"),
-        (Bug::ReleaseByApplied, "release-by-applied"),
-        (Bug::ApplyTwice, "apply-twice"),
-        (Bug::ReplyBeforeApply, "reply-before-apply"),
-        (Bug::ConfStateTooLate, "conf-state-too-late"),
-        (Bug::InstallNotAwaited, "install-not-awaited"),
-        (Bug::CompletedTwice, "completed-twice"),
-        (Bug::NoIdentityCheck, "no-identity-check"),
-        (Bug::LostLogAccepted, "lost-log-accepted"),
-        (Bug::StalledLeaderLeads, "stalled-leader-leads"),
-        (Bug::PermissionOnlyProposed, "permission-only-proposed"),
-        (Bug::AuthRevisionIgnored, "auth-revision-ignored"),
-        (Bug::AuthNotInstalled, "auth-not-installed"),
-        (Bug::RevisionNotCompared, "revision-not-compared"),
-        (Bug::AuthorizedBeforeWait, "authorized-before-wait"),
-        (Bug::TokensOutlivePasswords, "tokens-outlive-passwords"),
-        (Bug::RevocationUnnamed, "revocation-unnamed"),
-    ];
-
-    /// Whether the bug needs a run that wipes disks.
+    /// Returns whether the bug needs a run that wipes disks.
     pub fn is_about_wiped_disks(self) -> bool {
         matches!(self, Bug::NoIdentityCheck | Bug::LostLogAccepted)
     }
 
-    /// Whether the bug needs a run with users.
+    /// Returns whether the bug needs a run with users. These bugs are the last ones of the enum.
     pub fn is_about_users(self) -> bool {
         self >= Bug::PermissionOnlyProposed
     }
 }
 
-/// A `MsgTimeoutNow` that the leader's raft did not send, so the leader's lease goes on.
+/// Returns a `MsgTimeoutNow` that the leader's raft has not made. So the leader's raft does not
+/// know of the transfer, and keeps its lease for reads. Returns `None` only if the message cannot
+/// be converted.
 pub fn unnoticed_transfer(from: u64, to: u64, term: u64) -> Option<Message> {
     let mut message = eraftpb::Message::default();
     message.set_msg_type(MessageType::MsgTimeoutNow);
@@ -119,17 +105,18 @@ pub fn unnoticed_transfer(from: u64, to: u64, term: u64) -> Option<Message> {
 /// The planted bug of a member, with its state in one incarnation.
 #[derive(Debug, Default)]
 pub struct PlantedBug {
-    bug: Option<Bug>,
+    pub(crate) bug: Option<Bug>,
     last_read_context: Bytes,
     delayed_conf_changes: Vec<AppliedConfChange>,
     has_applied_twice: bool,
-    /// Whether the last batch was not synced.
+    /// If true, the last batch was not synced.
     has_skipped_sync: bool,
-    /// As last written to the log.
+    /// The term and vote of the last vote that was written to the log.
     term_and_vote: (u64, u64),
-    /// Reads that were answered before the replica has seen them.
+    /// Outcomes of reads that `SkippedQuorumCheck` answers. The replica never receives these reads.
     answered_reads: Completions,
-    auth: AuthBug,
+    /// The assigned tokens, by the index of their entry.
+    pub(crate) tokens: BTreeMap<u64, InternalAuthenticateRequest>,
 }
 
 impl PlantedBug {
@@ -137,7 +124,7 @@ impl PlantedBug {
         PlantedBug { bug, ..PlantedBug::default() }
     }
 
-    fn is(&self, bug: Bug) -> bool {
+    pub(crate) fn is(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
@@ -149,7 +136,8 @@ impl PlantedBug {
 
     pub fn after_start(&self, replica: &mut Replica, election_ticks: usize) {
         if self.is(Bug::LostVote) {
-            // Its silence after a start would hide that it has forgotten its vote.
+            // A starting member does not vote at first. Without these ticks, that pause would hide
+            // that the member has forgotten its vote.
             (0..election_ticks).for_each(|_| replica.tick());
         }
     }
@@ -160,7 +148,7 @@ impl PlantedBug {
         }
     }
 
-    /// `None` if the bug withholds the input.
+    /// Returns the input for the replica, or `None` if the bug withholds it.
     pub fn alter_input(&mut self, replica: &Replica, input: ReplicaInput) -> Option<ReplicaInput> {
         match (self.bug, input) {
             (Some(Bug::ReusedReadId), ReplicaInput::Message(message)) => {
@@ -170,7 +158,7 @@ impl PlantedBug {
             (Some(Bug::LostLogAccepted), ReplicaInput::Message(message)) => {
                 Some(ReplicaInput::Message(without_lost_commit(replica, message)))
             }
-            (Some(Bug::SkippedQuorumCheck), ReplicaInput::ReadIndex(of))
+            (Some(Bug::SkippedQuorumCheck), ReplicaInput::ReadIndex(of, _))
                 if replica.raft().leadership().role == Role::Leader
                     && replica.applied.0 >= replica.raft().committed_index() =>
             {
@@ -193,7 +181,7 @@ impl PlantedBug {
         &mut self,
         replica: &mut Replica,
         ready: &mut ReplicaReady,
-    ) -> clearlane_server::Result<()> {
+    ) -> clearlane_replica::Result<()> {
         ready.completions.append(&mut self.answered_reads);
         for work in ready.to_apply.iter().filter(|_| self.is(Bug::InstallNotAwaited)) {
             if let ToApply::Install(position) = work {
@@ -236,7 +224,7 @@ impl PlantedBug {
         }
     }
 
-    /// Whether the batch is acknowledged without a sync.
+    /// Returns whether the batch is acknowledged without a sync.
     pub fn skips_sync(&mut self, batch: &Batch) -> bool {
         let state = batch.appends().iter().rev().find_map(|append| append.hard_state);
         let HardState { term, vote, .. } = state.unwrap_or_default();
@@ -274,12 +262,14 @@ impl PlantedBug {
         early
     }
 
-    /// Called before the apply half takes a step, which begins with `entries.front()`.
+    /// If the bug is `ApplyTwice`, applies the entry `entries.front()`, if it is a put and no put
+    /// was applied twice since the start. Called before the apply half takes a step, which applies
+    /// the same entry again.
     pub fn before_apply(
         &mut self,
         applier: &Applier,
         entries: &VecDeque<Entry>,
-    ) -> clearlane_server::Result<()> {
+    ) -> clearlane_replica::Result<()> {
         if !self.is(Bug::ApplyTwice) || self.has_applied_twice {
             return Ok(());
         }
@@ -290,28 +280,10 @@ impl PlantedBug {
             let (leases, position) = (&applier.leases, applier.applied_position.clone());
             let has_lease = |lease| leases.contains(lease);
             let store = &*applier.store;
-            apply::apply(store, &has_lease, &request, position, ReadMode::Inline, None)?;
+            apply::apply(store, &has_lease, &request, position, TxnReadMode::Inline, None)?;
             self.has_applied_twice = true;
         }
         Ok(())
-    }
-
-    /// As all members, and the checkers, are to see it.
-    pub fn alter_committed(&self, work: &mut ToApply) {
-        AuthBug::alter_committed(self.bug, work);
-    }
-
-    pub fn alter_work(&self, work: &mut ToApply) {
-        AuthBug::alter_work(self.bug, work);
-    }
-
-    pub fn after_apply(
-        &mut self,
-        applier: (&Applier, &StoreBefore),
-        ready: &ApplyReady,
-        entries: &[Entry],
-    ) {
-        self.auth.after_step(self.bug, applier, ready, entries);
     }
 
     pub fn alter_applied(&self, ready: &mut ApplyReady) {
@@ -328,8 +300,8 @@ impl PlantedBug {
     }
 }
 
-/// Lowers the commit index of a heartbeat to the member's last entry, if it is larger. Returns any
-/// other message unchanged.
+/// If the commit index of a heartbeat is above the member's last entry, lowers it to that entry's
+/// index. Returns any other message unchanged.
 fn without_lost_commit(replica: &Replica, message: Message) -> Message {
     let Some(lost) = lost_commit(replica, &message) else { return message };
     let Some(mut altered) = to_raft(&message) else { return message };
@@ -337,8 +309,9 @@ fn without_lost_commit(replica: &Replica, message: Message) -> Message {
     from_raft(&altered).unwrap_or(message)
 }
 
-/// The number of entries that a heartbeat of this term or a later one commits, and that the member
-/// does not have.
+/// Returns the number of entries that a heartbeat commits and the member does not have. Returns
+/// `None` if there are none, if the heartbeat's term is older than the member's term, and for other
+/// messages.
 pub fn lost_commit(replica: &Replica, message: &Message) -> Option<u64> {
     let message = to_raft(message)?;
     let counts = message.get_msg_type() == MessageType::MsgHeartbeat
@@ -358,7 +331,8 @@ fn same_read_context(member: u64) -> Bytes {
     Bytes::copy_from_slice(&member.to_be_bytes())
 }
 
-/// The ReadIndex context of a message.
+/// Returns the ReadIndex context of a ReadIndex message, a heartbeat, or a response to one of them.
+/// Returns `None` for other messages, and if the context is not 8 bytes long.
 fn read_context(message: &mut eraftpb::Message) -> Option<&mut Bytes> {
     let context = match message.get_msg_type() {
         MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => {

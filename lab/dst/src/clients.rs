@@ -1,10 +1,10 @@
-//! Clients of the cluster, each with one operation at a time.
+//! Clients of the cluster. Each has one operation at a time.
 //!
-//! Keys are few, so that clients conflict; values are unique, so that a reader of one knows the
-//! put. A client expects in a swap what it has last seen under the key.
+//! There are few keys, so that clients conflict. Values are unique, so that a read shows which put
+//! wrote its value. In a compare-and-swap, a client expects the value that it last saw for the key.
 //!
-//! A client that was refused or has timed out goes to another member, with a new operation: the
-//! outcome of the old one is unknown to it.
+//! A client whose operation is rejected or times out starts a new operation, at a member that it
+//! chooses at random. The client does not know whether an operation that timed out has happened.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::rng::Rng;
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
     pub keys: u64,
-    /// Between a response and the next request.
+    /// The longest pause between a response and the next request.
     pub pause_max: Micros,
     pub reads_permille: u64,
     pub timeout: Micros,
@@ -34,7 +34,7 @@ impl ClientConfig {
 
 #[derive(Debug)]
 pub struct Client {
-    /// From 1 on.
+    /// The client's number. The first client has number 1.
     pub id: u64,
     pub pending_operation: Option<usize>,
     pub config: ClientConfig,
@@ -93,7 +93,8 @@ impl Client {
         Request::Put { key: "k0".into(), value: format!("{}.{}", self.id, self.request_count) }
     }
 
-    /// `outcome` is `Unknown` if the client stops waiting.
+    /// Handles the end of an operation. `outcome` is `Unknown` if the client stops waiting, or if
+    /// the member has crashed or has stopped waiting.
     pub fn on_outcome(&mut self, request: &Request, outcome: &OperationOutcome) {
         self.pending_operation = None;
         let OperationOutcome::Completed(reply) = outcome else {

@@ -1,16 +1,16 @@
-//! What a seed's members did, as one number: every message sent, batch appended, entry applied and
-//! request answered, with the member and the simulated time.
+//! One number for everything that a seed's members do: each sent message, appended batch, applied
+//! entry and answered request, with the member and the simulated time.
 //!
-//! It covers bytes and numbers only, no name, text or debug form of a type. So it stays the same
-//! while names and the [trace](crate::trace) change. The hashes of 2,000 seeds are in
-//! `tests/golden/effects`.
+//! The hash covers only bytes and numbers, no name, text or debug form of a type. So it does not
+//! change when names or the [trace](crate::trace) change. `tests/golden/effects` contains the
+//! hashes of the first 200 seeds.
 
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 
 use clearlane_raft::Message;
-use clearlane_server::apply::AppliedResponse;
-use clearlane_server::replica::{Completions, RequestOutcome};
+use clearlane_replica::apply::AppliedResponse;
+use clearlane_replica::{Completions, RequestOutcome};
 use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 
@@ -66,7 +66,8 @@ impl EffectHash {
     }
 }
 
-/// Part of the recorded hashes: a new outcome gets the next number.
+/// Returns the number of an outcome. The recorded hashes depend on these numbers, so a new outcome
+/// gets the next number.
 fn outcome_number(outcome: &RequestOutcome) -> isize {
     match outcome {
         RequestOutcome::Applied(_)

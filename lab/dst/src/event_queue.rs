@@ -1,11 +1,11 @@
-//! Virtual time, which passes only from one event to the next.
+//! Virtual time, which jumps from one event to the next.
 //!
 //! ```text
 //!   now 1.2 s   1.2003 message 1▶3   1.25 tick of 2   1.9 member 3 starts   4.0 client 1 gives up
-//!               └── the next one: now becomes 1.2003 s
+//!               └── the next event: now becomes 1.2003 s
 //! ```
 //!
-//! Events of one moment come in the order in which they were scheduled.
+//! Events at the same time run in the order of their scheduling.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub const SECOND: Micros = 1_000_000;
 pub struct EventQueue<E> {
     now: Micros,
     scheduled_count: u64,
-    /// By time, and then by the number of the event.
+    /// The events by time, and then by the order of their scheduling.
     events: BTreeMap<(Micros, u64), E>,
 }
 
@@ -40,7 +40,7 @@ impl<E> EventQueue<E> {
         self.events.insert((self.now + wait, self.scheduled_count), event);
     }
 
-    /// Advances the time to that of the next event.
+    /// Removes the next event and advances the time to it.
     pub fn next_event(&mut self) -> Option<E> {
         let ((at, _), event) = self.events.pop_first()?;
         self.now = at;
@@ -48,17 +48,18 @@ impl<E> EventQueue<E> {
     }
 }
 
-/// A machine's clock, with any start value and a drift; it does not go back, and survives crashes.
+/// A machine's clock. It has an arbitrary start value and a drift, never goes back, and survives
+/// crashes.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// When the rate was set: the simulated time, and the clock's.
+    /// The simulated time when the drift was last set, and the time that the clock showed then.
     rate_set_at: (Micros, Micros),
-    /// Parts per million; negative if the clock is slow.
+    /// The drift in parts per million. It is negative if the clock is slow.
     drift_ppm: i64,
 }
 
 impl Clock {
-    /// `shown` is what the clock shows at simulated time 0.
+    /// Creates a clock without a drift. It shows `shown` at simulated time 0.
     pub fn new(shown: Micros) -> Clock {
         Clock { rate_set_at: (0, shown), drift_ppm: 0 }
     }
@@ -77,7 +78,8 @@ impl Clock {
         Duration::from_micros(self.read(now))
     }
 
-    /// How much simulated time passes while the clock advances by `shown`, rounded up.
+    /// Returns how much simulated time passes while the clock advances by `shown`, rounded down,
+    /// plus 1 µs.
     pub fn to_sim_time(&self, shown: Micros) -> Micros {
         scaled(shown, 1_000_000, 1_000_000 + self.drift_ppm) + 1
     }

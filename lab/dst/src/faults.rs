@@ -1,4 +1,4 @@
-//! The faults, drawn from the seed; `docs/dst.md` lists them.
+//! The faults, drawn from the seed. `docs/dst.md` lists them.
 //!
 //! ```text
 //!   0 s                                                               8 to 30 s   ≤ 60 s more
@@ -8,9 +8,13 @@
 //!                                                                all repaired ┘   all agree ┘
 //! ```
 //!
-//! Faults overlap, and some kinds are left out in each seed. Disks lose only what was not synced.
-//! Members leave only while enough voters remain that a lost majority comes back by waiting. Under
-//! leases, clocks differ by less than the margin of a lease.
+//! In a run with stalled disks, faults start 23 s later. Faults overlap. In each seed, about a
+//! third of the kinds do not occur. Three limits ensure that a correct cluster breaks no rule:
+//!
+//! * A disk loses only unsynced data.
+//! * Members leave only while enough voters remain. So a majority that has crashed returns after
+//!   some time.
+//! * If a leader's lease allows its reads, clocks differ by less than the margin of the lease.
 
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::network::{NetworkFaults, Partition};
@@ -21,21 +25,21 @@ pub enum Fault {
     /// Members stop, and start again after `down`.
     Crash {
         members: Vec<u64>,
-        /// Whether unsynced data is lost.
+        /// If true, unsynced data is lost.
         power: bool,
         down: Micros,
     },
-    /// A machine loses its power at a disk operation.
+    /// A machine loses its power before a disk operation.
     PowerCut {
         member: u64,
-        /// Counted from now; the power fails before it.
+        /// The number of the operation, counted from the time of the fault.
         operation: u64,
         down: Micros,
     },
     /// A disk operation returns an error. The member must stop.
     DiskError {
         member: u64,
-        /// Counted from now.
+        /// The number of the operation, counted from the time of the fault.
         operation: u64,
         down: Micros,
     },
@@ -43,24 +47,25 @@ pub enum Fault {
     Network(NetworkFaults, Micros),
     SlowDisk {
         member: u64,
-        /// The longest write of a batch.
+        /// The longest time that writing a batch takes.
         write: Micros,
         duration: Micros,
     },
-    /// The process is stopped for a while, as by `SIGSTOP`.
+    /// The process is paused for this time, as by `SIGSTOP`.
     Pause(u64, Micros),
-    /// The drift is in parts per million.
+    /// The clock of a member changes its drift, in parts per million.
     Drift(u64, i64),
     AddMember,
     Promote(u64),
     RemoveMember(u64),
     TransferLeader {
         to: u64,
-        /// How long the old leader is cut off once it has sent `MsgTimeoutNow`.
+        /// How long the old leader is cut off after its `MsgTimeoutNow` has arrived. `None` if it
+        /// is not cut off.
         cut: Option<Micros>,
     },
-    /// The next member to vote loses its power once the vote has arrived; the candidate is cut off
-    /// from the other members.
+    /// The next member that votes for a candidate loses its power after its vote has arrived. The
+    /// candidate is cut off from all members except the voter.
     CrashAfterVote {
         down: Micros,
         cut: Micros,
@@ -71,13 +76,13 @@ pub enum Fault {
 #[derive(Clone, Debug, Default)]
 pub struct ClusterView {
     pub up: Vec<u64>,
-    /// Of the newest term.
+    /// The leader of the newest term.
     pub leader: Option<u64>,
     pub voters: Vec<u64>,
     pub learners: Vec<u64>,
 }
 
-/// Weights among the kinds that occur in a seed.
+/// The weight of each kind, among the kinds that occur in a seed.
 const FAULT_WEIGHTS: [(FaultKind, u64); 14] = [
     (FaultKind::Crash, 10),
     (FaultKind::CrashMany, 5),
@@ -118,9 +123,9 @@ pub struct FaultGenerator {
     weights: Vec<(FaultKind, u64)>,
     pause_max: Micros,
     drift_ppm_max: u64,
-    /// Voters leave only while there are more than this.
+    /// Minimum number of voters. A voter is removed only if this many remain.
     voters_min: usize,
-    /// Of ten changes of members, how many are removals.
+    /// Number of draws, out of ten, that remove a member.
     removals_of_ten: u64,
     rng: Rng,
 }
@@ -136,7 +141,7 @@ impl FaultGenerator {
         FaultGenerator { weights, pause_max, drift_ppm_max, voters_min, removals_of_ten: 3, rng }
     }
 
-    /// Membership changes become frequent, and nine of ten are removals.
+    /// Makes membership changes frequent. Nine of ten are removals.
     pub fn remove_members_often(&mut self) {
         self.prefer(FaultKind::Members);
         self.removals_of_ten = 9;
@@ -151,7 +156,7 @@ impl FaultGenerator {
         self.rng.log_uniform(MILLISECOND, self.pause_max)
     }
 
-    /// `None` if the kind drawn is not possible in this cluster.
+    /// Returns the next fault, or `None` if the drawn kind is not possible in this cluster.
     pub fn next_fault(&mut self, view: &ClusterView) -> Option<Fault> {
         let all: u64 = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.rng.between(1, all);
@@ -226,7 +231,7 @@ impl FaultGenerator {
     fn member_change(&mut self, view: &ClusterView) -> Option<Fault> {
         let (voters, learners) = (&view.voters, &view.learners);
         match self.rng.between(0, 9) {
-            // The last `removals_of_ten` of ten draws are removals.
+            // The highest `removals_of_ten` of the ten possible numbers are removals.
             drawn if drawn + self.removals_of_ten < 10 => match drawn {
                 0..=2 if learners.is_empty() && voters.len() < 6 => Some(Fault::AddMember),
                 _ => self.rng.choose(learners).copied().map(Fault::Promote),
@@ -242,7 +247,8 @@ impl FaultGenerator {
         }
     }
 
-    /// Prefers the leader.
+    /// Returns a member that runs, or `None` if no member runs. Chooses the leader more often than
+    /// the others.
     fn choose_member(&mut self, view: &ClusterView) -> Option<u64> {
         match view.leader {
             Some(leader) if self.rng.permille(250) => Some(leader),

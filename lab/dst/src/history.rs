@@ -1,8 +1,8 @@
-//! Operations and their outcomes: all that can be known of a cluster from outside.
+//! Operations and their outcomes: everything that an observer outside of the cluster can know.
 //!
-//! A refused operation has not happened. One without an answer, because the member crashed, the
-//! answer was lost or the client timed out, is *open*: it may have happened, may happen later, or
-//! never. Checkers conclude from it only what other operations see of it.
+//! A rejected operation has not happened. An operation without a response is *open*: the member
+//! crashed, the response was lost, or the client timed out. It may have happened, may still happen,
+//! or may never happen. Checkers infer its effect only from other operations.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::event_queue::Micros;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     Read {
-        /// `None` reads all keys.
+        /// The key, or `None` for all keys.
         key: Option<String>,
         serializable: bool,
     },
-    /// `value` is unique among all requests.
+    /// Puts `value`, which is unique among all requests.
     Put {
         key: String,
         value: String,
@@ -23,7 +23,8 @@ pub enum Request {
     Delete {
         key: String,
     },
-    /// A put if `expected` matches (`None`: the key is absent), otherwise a read.
+    /// Puts `value` if the key has the value `expected`, otherwise reads. If `expected` is `None`,
+    /// the key must be absent.
     CompareAndSwap {
         key: String,
         expected: Option<String>,
@@ -54,25 +55,25 @@ pub struct Record {
     pub value: String,
     pub create_revision: i64,
     pub mod_revision: i64,
-    /// Number of puts since the key was created.
+    /// Number of puts since the key was last absent. The put that creates the key makes version 1.
     pub version: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Revision of the store.
+    /// The revision of the store.
     pub revision: i64,
-    /// Whether the request made `revision`.
+    /// If true, the request made `revision`.
     pub changed: bool,
-    /// Of a read, the result; otherwise the key's record before the request.
+    /// The result of a read. For other requests, the key's record before the request.
     pub records: Vec<Record>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationOutcome {
-    /// It may have happened, may happen later, or never.
+    /// The request may have happened, may still happen, or may never happen.
     Unknown,
-    /// It did not happen.
+    /// The request did not happen.
     Rejected,
     Completed(Reply),
 }
@@ -96,14 +97,14 @@ impl Operation {
     }
 }
 
-/// Operations in the order of `invoked`.
+/// The operations in the order of `invoked`.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub operations: Vec<Operation>,
 }
 
 impl History {
-    /// Returns the operation's number.
+    /// Adds an operation and returns its number.
     pub fn invoke(&mut self, now: Micros, client: u64, member: u64, request: Request) -> usize {
         self.operations.push(Operation {
             client,
@@ -124,7 +125,7 @@ impl History {
     }
 }
 
-/// The store as a plain map, against which replies are checked.
+/// The store as a plain map. Replies are compared with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreModel {
     pub revision: i64,
@@ -162,7 +163,7 @@ impl StoreModel {
         reply
     }
 
-    /// The reply that [`apply`](StoreModel::apply) would give, without changing anything.
+    /// Returns the reply that [`apply`](StoreModel::apply) would return. Changes nothing.
     pub fn expected_reply(&self, request: &Request) -> Reply {
         let records: Vec<Record> = match request {
             Request::Read { key: None, .. } => self.records.values().cloned().collect(),

@@ -1,4 +1,4 @@
-//! All checkers, and what each of them must be told.
+//! All checkers, and the calls that pass events to each of them.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct InvariantChecker {
     pub agreement: Agreement,
     pub committed: Committed,
     pub model: CommittedModel,
-    /// Request id and revision.
+    /// The request ID and the revision of each acknowledged write that has changed something.
     pub acknowledged: Vec<(u64, i64)>,
     pub lease_promises: LeasePromises,
     pub auth: AuthPromises,
@@ -30,7 +30,8 @@ pub struct InvariantChecker {
 }
 
 impl InvariantChecker {
-    /// Called at a start, and when a snapshot replaces the store.
+    /// Informs the checkers that the member's store is at `index`. Called when a member starts, and
+    /// when a snapshot replaces its store.
     pub fn on_store_opened(&mut self, member: u64, index: u64) -> CheckResult {
         self.committed.on_store_opened(member, index)?;
         if let Some(state) = self.model.at_index(index) {
@@ -67,7 +68,8 @@ impl InvariantChecker {
         self.revisions.check(member, index, store.revision)
     }
 
-    /// Called once at the end. `ids` has the proposal id of each operation that was proposed.
+    /// Checks the clients' operations. Called once at the end. `ids` has, for each proposed
+    /// operation, the request ID in its entry.
     pub fn check_history(
         &self,
         operations: &[Operation],

@@ -1,39 +1,40 @@
-//! Leases as plain maps: what all members must have, as far as they have applied the log.
+//! Leases as plain maps: the state that each member must have after it has applied the log up to
+//! some index.
 //!
-//! Lease clients have keys of their own, behind those of the clients, so that an expired lease
-//! takes away no key of the linearizability check; it only uses up a revision. Lease ids are not
-//! reused.
+//! Lease clients have their own keys, which sort after the other clients' keys. So a lease that
+//! expires deletes no key that the linearizability check reads. It only makes a revision. Lease IDs
+//! are not reused.
 
 use std::collections::BTreeMap;
 
-/// First key of the lease clients, all of which have this prefix.
+/// All keys of the lease clients have this prefix, which is also the start of their range.
 pub const LEASE_KEY_PREFIX: &str = "m";
-/// End of their range, exclusive.
+/// The exclusive end of the range of the lease clients' keys.
 pub const LEASE_KEYS_END: &str = "n";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseOp {
     Grant {
         id: i64,
-        /// Seconds, at least the server's minimum TTL.
+        /// The TTL in seconds. It is at least the server's minimum TTL.
         ttl: i64,
     },
-    /// Requested by a lease client, or by the leader when the lease has expired.
+    /// A lease client revokes a lease, or the leader revokes it because it has expired.
     Revoke(i64),
-    /// Lease id and remaining TTL.
+    /// The ID and the remaining TTL of each lease.
     Checkpoint(Vec<(i64, i64)>),
     Put {
         key: String,
-        /// 0 if the key is attached to no lease.
+        /// The lease of the key. 0 if the key is attached to no lease.
         lease: i64,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelLease {
-    /// As granted.
+    /// The granted TTL, in seconds.
     pub ttl: i64,
-    /// At the last checkpoint; 0 if there is none that counts.
+    /// The remaining TTL at the last checkpoint, in seconds. 0 if there was no checkpoint.
     pub remaining_ttl: i64,
 }
 
@@ -45,7 +46,7 @@ pub struct LeaseModel {
 }
 
 impl LeaseModel {
-    /// Returns whether this makes a revision.
+    /// Applies the operation. Returns whether the operation makes a revision.
     pub fn apply(&mut self, op: &LeaseOp) -> bool {
         match op {
             LeaseOp::Grant { id, ttl } => {

@@ -1,8 +1,11 @@
 //! A machine: disk, stores, clock, and the process of one member while it runs.
 //!
-//! The member's core, write-ahead log and store are the server's; the disk, engine and clock are
-//! simulated. A crash drops core and log as the end of a process would. What was synced remains,
-//! and some of the rest of the disk ([`SimulatedDisk`]), and of the store what was committed.
+//! The member's two halves (the raft half, [`Replica`], and the apply half, [`Applier`]), its
+//! write-ahead log and its store are the server's code. The disk, engine and clock are simulated.
+//!
+//! A crash drops both halves and the log, as the end of a process would. The disk keeps its synced
+//! data, and after a power cut some of the unsynced data ([`SimulatedDisk`]). The store keeps its
+//! committed data.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -16,12 +19,11 @@ use clearlane_mvcc::{CompactionJob, HashKv, RangeOptions, Store};
 use clearlane_proto::peerpb::MembersReply;
 use clearlane_raft::read_index;
 use clearlane_raft::{Leadership, Role};
-use clearlane_server::AppliedPosition;
-use clearlane_server::membership::{AdmittingLeader, LEARNERS_MAX, Member};
-use clearlane_server::raft_snapshot::{MemoryStoreDir, StoreDir};
-use clearlane_server::replica::{
-    Applier, ApplyReport, Completions, Replica, ReplicaConfig, ReplicaInput, RequestQueue,
-    StorageConfig, bootstrap_admitted, start,
+use clearlane_replica::membership::{AdmittingLeader, LEARNERS_MAX, Member};
+use clearlane_replica::raft_snapshot::{MemoryStoreDir, StoreDir};
+use clearlane_replica::{
+    AppliedPosition, Applier, ApplyReport, Completions, Replica, ReplicaConfig, ReplicaInput,
+    RequestQueue, StorageConfig, bootstrap_admitted, start,
 };
 use clearlane_wal::files::{Fault, FileSystem as _, SimulatedDisk, read_short};
 use clearlane_wal::group_commit::{Batch, BatchResult};
@@ -38,46 +40,49 @@ use crate::run_config::RunConfig;
 
 const WAL_DIR: &str = "/member/wal";
 pub const CLUSTER_ID: u64 = 0xc1ea;
-/// When simulated time begins, in milliseconds since 1970.
+/// The wall-clock time of a clock that shows 0, in milliseconds since 1970.
 const START_UNIX_MS: u64 = 1_795_219_200_000;
 
 /// A member's disk, store and clock, and its process while it runs.
 #[derive(Debug)]
 pub struct Machine {
     pub id: u64,
-    /// Starts and crashes so far. Events planned for another incarnation are dropped.
+    /// Number of starts and crashes so far. Steps that were planned in another incarnation are
+    /// dropped.
     pub incarnation: u64,
     pub running: Option<RunningMember>,
     pub clock: Clock,
     /// The process is paused until this time.
     pub paused_until: Micros,
-    /// Until when the disk is slow, and the longest write until then.
+    /// The first value is the time until which the disk is slow. The second value is the longest
+    /// time that the write of a batch takes until then.
     pub slow_disk: (Micros, Micros),
     /// No write to the disk completes before this time.
     pub disk_stalled_until: Micros,
-    /// Since when the stalled disk has held up a write.
+    /// The time when the stalled disk started to block the current write. `None` if it blocks no
+    /// write.
     pub write_held_since: Option<Micros>,
-    /// How long the member will be down after the planned power cut.
+    /// How long the member will be down after the planned power cut. `None` if none is planned.
     pub planned_power_cut: Option<Micros>,
-    /// How long the member will be down after the planned disk error.
+    /// How long the member will be down after the planned disk error. `None` if none is planned.
     pub planned_disk_error: Option<Micros>,
-    /// A removed member does not start again.
+    /// If true, the member was removed, and it does not start again.
     pub is_removed: bool,
-    /// `Some` while the member has a wiped disk and may not start yet.
+    /// `Some` while the member has a wiped disk and is not yet allowed to start.
     pub wiped: Option<WipedDisk>,
-    /// Whether its disk was ever wiped.
+    /// If true, the member's disk was wiped at least once.
     pub was_wiped: bool,
     pub disk: SimulatedDisk,
     pub store_dir: Arc<dyn StoreDir>,
 }
 
-/// What a member with a wiped disk knows before it may start.
+/// The state of a member with a wiped disk before it may start.
 #[derive(Debug, Default)]
 pub struct WipedDisk {
-    /// It starts to ask at this time.
+    /// The member starts to query the other members at this time.
     pub start_at: Micros,
     pub is_asking: bool,
-    /// The replies to its last question, by the id of the member that sent them.
+    /// By member: the reply to the last query.
     pub replies: BTreeMap<u64, MembersReply>,
 }
 
@@ -85,32 +90,34 @@ fn empty_disk() -> SimulatedDisk {
     SimulatedDisk::new(["/", "/member"])
 }
 
-/// The state of the process, which a crash drops.
+/// The state of the process. A crash drops it.
 #[derive(Debug)]
 pub struct RunningMember {
     pub replica: Replica,
     pub applier: Applier,
     pub planted_bug: PlantedBug,
-    /// Received by the apply half.
+    /// Entries that the apply half has received and not applied.
     pub unapplied: VecDeque<Entry>,
     pub requests: RequestQueue,
-    /// Inputs of the next turn.
+    /// The inputs of the raft loop's next turn.
     pub raft_loop_events: Vec<ReplicaInput>,
-    /// Goes to the raft loop before `raft_loop_events`.
+    /// The apply loop's report that the raft loop has not received yet. The raft loop receives it
+    /// before `raft_loop_events`.
     pub unreported_applied: Option<Box<ApplyReport>>,
-    /// Not yet taken by the net thread.
+    /// Completions that the network thread has not taken yet.
     pub completions: Completions,
     pub request_checker: RequestChecker,
     pub is_apply_planned: bool,
     pub is_net_planned: bool,
-    /// Whether linearizable reads need no other member.
+    /// If true, the member serves linearizable reads without a ReadIndex request.
     pub can_read_locally: bool,
     pub wal: Wal,
     pub is_writing: bool,
-    /// Purge the log up to this index when the disk is idle.
+    /// The log will be purged up to this index once the current batch is written.
     pub pending_purge: Option<u64>,
     pub is_poll_planned: bool,
-    /// When the ReadIndex queue is to be polled again.
+    /// The time of the next poll that was planned because a timer of the replica is due then, such
+    /// as a timer of its ReadIndex requests.
     pub wake_at: Option<Micros>,
     pub compactions: VecDeque<CompactionJob>,
 }
@@ -131,8 +138,13 @@ pub fn peer_url(id: u64) -> String {
 }
 
 impl Machine {
-    /// A machine whose disk has the log of a new member: one of the first, or one that joins.
-    pub fn new(id: u64, first: &[Member], config: &RunConfig) -> clearlane_server::Result<Machine> {
+    /// Creates a machine whose disk has the log of a new member. `first` lists the members of a new
+    /// cluster. It is empty for a member that joins later.
+    pub fn new(
+        id: u64,
+        first: &[Member],
+        config: &RunConfig,
+    ) -> clearlane_replica::Result<Machine> {
         let machine = Machine {
             id,
             incarnation: 0,
@@ -159,12 +171,12 @@ impl Machine {
         first: &[Member],
         config: &RunConfig,
         admitted_by: Option<AdmittingLeader>,
-    ) -> clearlane_server::Result<()> {
+    ) -> clearlane_replica::Result<()> {
         let metadata = Metadata { node_id: self.id, cluster_id: CLUSTER_ID };
         bootstrap_admitted(&self.storage_config(config), metadata, first, admitted_by)
     }
 
-    /// Replaces disk and stores by empty ones. The member must not run.
+    /// Replaces the disk and the stores by empty ones. The member must not be running.
     pub fn wipe(&mut self, start_at: Micros) {
         self.disk = empty_disk();
         self.store_dir = Arc::new(MemoryStoreDir::default());
@@ -184,7 +196,7 @@ impl Machine {
         }
     }
 
-    pub fn start(&mut self, now: Micros, config: &RunConfig) -> clearlane_server::Result<()> {
+    pub fn start(&mut self, now: Micros, config: &RunConfig) -> clearlane_replica::Result<()> {
         let planted_bug = PlantedBug::new(config.bug);
         let mut replica_config = ReplicaConfig {
             raft: config.raft,
@@ -225,7 +237,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `power`: the seed of a power cut, which loses unsynced data; `None` only kills the process.
+    /// Ends the process. If `power` is a seed, the machine loses its power, and unsynced data is
+    /// lost. If it is `None`, the process is only killed.
     pub fn crash(&mut self, power: Option<u64>) {
         self.running = None;
         self.incarnation += 1;
@@ -239,25 +252,27 @@ impl Machine {
         };
     }
 
-    /// Before operation `operation` from now.
+    /// Plans a power cut before the operation with this number, counted from now.
     pub fn plan_power_cut(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::PowerCut);
         self.planned_power_cut = Some(down);
     }
 
-    /// Operation `operation` from now; its effect on the disk is undefined.
+    /// Plans an error of the operation with this number, counted from now. The effect of the
+    /// operation on the disk is undefined.
     pub fn plan_disk_error(&mut self, operation: u64, down: Micros) {
         self.disk.fail_at(operation, Fault::Error);
         self.planned_disk_error = Some(down);
     }
 
-    /// `None` if the member does not run.
+    /// Writes a batch to the log. Returns `None` if the member does not run.
     pub fn write(&mut self, batch: Batch) -> Option<BatchResult> {
         let RunningMember { wal, planted_bug, .. } = self.running.as_mut()?;
         if !planted_bug.skips_sync(&batch) {
             return Some(batch.write(wal));
         }
-        // A program without the sync names no durable end either.
+        // A program that skips the sync would not record a durable end either. So the file with the
+        // durable end gets its old contents back.
         let durable = Path::new(WAL_DIR).join(DURABLE_END_FILE);
         let before = read_short(&self.disk, &durable, u64::MAX);
         self.disk.skip_syncs(1);
@@ -282,7 +297,8 @@ impl Machine {
         self.running.as_ref().map(|running| &running.applier)
     }
 
-    /// The default, with no leader, if the member does not run.
+    /// Returns the member's leadership. If the member does not run, returns the default, which has
+    /// no leader.
     pub fn leadership(&self) -> Leadership {
         self.replica().map(|replica| replica.raft().leadership()).unwrap_or_default()
     }
@@ -292,7 +308,7 @@ impl Machine {
     }
 }
 
-/// The records of the clients' keys; lease clients' keys are left out.
+/// Returns the records of the clients' keys, without the keys of lease clients.
 pub fn client_records(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Result<StoreModel> {
     let read = store.begin_read();
     let keys = KeyRange::new(CLIENT_KEY_PREFIX, CLIENT_KEYS_END);
@@ -301,7 +317,7 @@ pub fn client_records(store: &dyn Store<AppliedPosition>) -> clearlane_mvcc::Res
     Ok(StoreModel { revision: read.revision(), records: records.collect() })
 }
 
-/// The lease of each key of the lease clients.
+/// Returns the lease of each key of the lease clients.
 pub fn lease_keys(
     store: &dyn Store<AppliedPosition>,
 ) -> clearlane_mvcc::Result<BTreeMap<String, i64>> {

@@ -1,33 +1,36 @@
-//! The links between the members: they lose, duplicate, delay and reorder messages, and are cut.
+//! The links between the members. They lose, duplicate, delay and reorder messages, and can be cut.
 //!
-//! A link has one direction. The delay is drawn for each message, so a later one may overtake. A
-//! *cut* link drops what is sent and what would arrive.
+//! A link has one direction. Each message has its own random delay, so a message may overtake an
+//! earlier one. A *cut* link drops messages when they are sent and when they would arrive.
 //!
 //! ```text
 //!   split    {1 2} ╳ {3 4 5}      no message from one side to the other
 //!   deaf     3 ◀╳─ all            messages of 3 arrive, and none arrives at 3
 //!   mute     3 ─╳▶ all            messages arrive at 3, and none of 3 arrives
 //!   bridge   {1 2} ─ 3 ─ {4 5}    only 3 has links to both sides
+//!   pair     {1} ╳ {3 4 5}        1 has links only to 2
+//!   link     1 ─╳▶ 2              one link in one direction
 //! ```
 //!
-//! A forwarded proposal is not duplicated, since it would be proposed twice: etcd relies on its
-//! streams for that. Snapshots are streams, too: chunks in order, until the stream breaks.
+//! A forwarded proposal is never duplicated, because the leader would propose it twice. etcd also
+//! relies on this property of its streams. Snapshots use streams as well: their chunks arrive in
+//! order until the stream breaks.
 
 use std::collections::BTreeMap;
 
 use crate::event_queue::{MILLISECOND, Micros};
 use crate::rng::Rng;
 
-/// Sender and receiver.
+/// The sender and the receiver.
 pub type Link = (u64, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkFaults {
     /// Upper bound of the usual delay.
     pub delay_max: Micros,
-    /// Messages per thousand with a longer delay.
+    /// Number of messages per thousand that have a longer delay.
     pub slow_permille: u64,
-    /// Upper bound of that delay.
+    /// Upper bound of the longer delay.
     pub slow_delay_max: Micros,
     pub lost_permille: u64,
     pub duplicated_permille: u64,
@@ -66,7 +69,8 @@ impl Network {
         Network { faults: NetworkFaults::HEALTHY, cut_counts: BTreeMap::new(), rng }
     }
 
-    /// The delays until each arrival: none if the message is lost, two if it is duplicated.
+    /// Returns the delay of each arrival. The list is empty if the message is lost, and has two
+    /// delays if it is duplicated. A message is duplicated only if `may_double` is true.
     pub fn send(&mut self, link: Link, may_double: bool) -> Vec<Micros> {
         if self.is_cut(link) || self.rng.permille(self.faults.lost_permille) {
             return Vec::new();
@@ -90,14 +94,14 @@ impl Network {
         self.cut_counts.contains_key(&link)
     }
 
-    /// A link that is cut twice must be restored twice.
+    /// Cuts links. A link that is cut twice must be restored twice.
     pub fn cut(&mut self, links: &[Link]) {
         for link in links {
             *self.cut_counts.entry(*link).or_default() += 1;
         }
     }
 
-    /// Restores links; those that are not cut are left alone.
+    /// Restores links. Skips links that are not cut.
     pub fn restore(&mut self, links: &[Link]) {
         for link in links {
             if let Some(cuts) = self.cut_counts.get_mut(link) {
@@ -115,17 +119,17 @@ impl Network {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Between these members and all others, in both directions.
+    /// Cuts the links between these members and all others, in both directions.
     Split(Vec<u64>),
-    /// All links to this member.
+    /// Cuts all links to this member.
     NoInbound(u64),
-    /// All links from this member.
+    /// Cuts all links from this member.
     NoOutbound(u64),
-    /// Between the two halves of the other members; this one reaches both.
+    /// Cuts the links between the two halves of the other members. This member reaches both halves.
     Bridge(u64),
-    /// Between the first member and all others but the second.
+    /// Cuts the links between the first member and all others except the second.
     Pair(u64, u64),
-    /// In one direction.
+    /// Cuts one link, in one direction.
     Link(Link),
 }
 

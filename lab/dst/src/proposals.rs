@@ -1,6 +1,7 @@
-//! Requests of clients as etcd's messages, and back.
+//! Converts requests of clients to etcd's messages and back.
 //!
-//! The checkers decode the bytes of the log here, independently of the code that encoded them.
+//! The checkers decode the bytes of the log with this module, and not with the product's code. The
+//! members encode and decode entries with the product's code.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -20,20 +21,20 @@ use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 
 /// All keys of the clients have this prefix.
 pub const CLIENT_KEY_PREFIX: &[u8] = b"k";
-/// End of their range, exclusive.
+/// The exclusive end of the range of the clients' keys.
 pub const CLIENT_KEYS_END: &[u8] = b"l";
 
 /// The meaning of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proposal {
-    /// Not a read.
+    /// A request of a client. It is never a read.
     Client(Request),
-    /// Of a lease client or the leader.
+    /// An operation of a lease client or of the leader.
     Lease(LeaseOp),
     Auth(AuthOp),
-    /// The revision up to which to compact.
+    /// Compacts up to this revision.
     Compact(i64),
-    /// A linearizable read in read mode `log`, which is an entry.
+    /// The entry of a linearizable read in read mode `log`.
     LogRead,
     /// A member publishes its client URL.
     Publish {
@@ -117,7 +118,8 @@ fn put(key: &str, value: &str) -> PutRequest {
     PutRequest { key, value, ..PutRequest::default() }
 }
 
-/// `None`: the key is absent.
+/// Returns a compare that holds if the key has the value `expected`. If `expected` is `None`, the
+/// compare holds if the key is absent.
 fn compare(key: &str, expected: Option<&str>) -> Compare {
     let (target, union) = match expected {
         Some(value) => (CompareTarget::Value, TargetUnion::Value(value.to_owned().into())),
@@ -132,7 +134,7 @@ fn compare(key: &str, expected: Option<&str>) -> Compare {
     }
 }
 
-/// The meaning of an entry, with what its header says.
+/// The meaning of an entry, and the ID and user in its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposed {
     pub id: u64,
@@ -140,7 +142,7 @@ pub struct Proposed {
     pub proposal: Proposal,
 }
 
-/// `None` for an entry that no simulated client proposes.
+/// Decodes an entry. Returns `None` for an entry that nobody in the simulation proposes.
 pub fn decode(data: &Bytes) -> Option<Proposed> {
     let message = InternalRaftRequest::decode(data.clone()).ok()?;
     let header = message.header.clone()?;
@@ -176,7 +178,8 @@ fn decode_proposal(message: InternalRaftRequest) -> Option<Proposal> {
     })
 }
 
-/// What the entry of a client's request does with keys: as it was encoded.
+/// Returns the access to keys that the encoded form of a client's request needs. All writes also
+/// return the previous record, so they need read access as well.
 pub fn needs_of(request: &Request) -> Vec<(Access, KeySpan)> {
     let one = |key: &str| KeySpan::new(key.as_bytes(), b"");
     match request {

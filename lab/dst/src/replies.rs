@@ -1,20 +1,20 @@
-//! Replies of members in the form of the [history](crate::history).
+//! Converts replies of members to the form of the [history](crate::history).
 
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::response_op;
 use clearlane_proto::mvccpb::KeyValue;
-use clearlane_server::apply::{self, AppliedResponse as Answer};
+use clearlane_replica::apply::{self, AppliedResponse as Answer};
 
 use crate::history::{OperationOutcome, Reply, Request};
 use crate::machine::to_record;
 use crate::proposals;
 
-/// Serves a read now.
+/// Reads from the store's current state. The outcome is `Rejected` if the member rejects the range.
 pub fn read(
     read: &dyn ReadTxn,
     key: Option<&str>,
     serializable: bool,
-) -> clearlane_server::Result<OperationOutcome> {
+) -> clearlane_replica::Result<OperationOutcome> {
     let found = apply::range(read, &proposals::range(key, serializable))?;
     Ok(found.map_or(OperationOutcome::Rejected, |found| {
         OperationOutcome::Completed(Reply {
@@ -25,7 +25,8 @@ pub fn read(
     }))
 }
 
-/// An answer that does not fit the request gives a reply that no checker accepts.
+/// Converts a response. If the response does not fit the request, the reply has revision 0, which
+/// no checker accepts.
 pub fn to_reply(request: &Request, answer: &Answer) -> Reply {
     let (changed, records): (bool, &[KeyValue]) = match (request, answer) {
         (Request::Put { .. }, Answer::Put(put)) => (true, put.prev_kv.as_slice()),

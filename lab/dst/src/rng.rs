@@ -1,8 +1,8 @@
-//! The only source of randomness, from one seed.
+//! The only source of random numbers. They all follow from one seed.
 //!
-//! The generator is SplitMix64, written out, so that a seed gives the same run after an upgrade of
-//! any dependency. Parts of the simulation have generators of their own ([`Rng::split`]), so that a
-//! change in how one of them draws leaves the numbers of the others alone.
+//! The generator is SplitMix64. It is implemented here, so that a seed gives the same run after an
+//! upgrade of any dependency. Parts of the simulation have their own generators ([`Rng::split`]).
+//! So a part that draws more or fewer numbers does not change the numbers of the others.
 
 /// A generator that yields the same numbers for the same seed, on every machine.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A generator whose numbers are independent of the following ones of this generator.
+    /// Returns a generator whose numbers are independent of the next numbers of this generator.
     #[must_use]
     pub fn split(&mut self) -> Rng {
         Rng(self.next_u64())
@@ -27,14 +27,15 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// Inclusive at both ends.
+    /// Returns a number in a range that includes both ends.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         assert!(from <= to, "{from} to {to} is no range");
         from + self.next_u64() % (to - from + 1)
     }
 
-    /// As [`between`](Rng::between), but each size is as likely as each other: between 1 and
-    /// 1,000 half of the numbers are below 32.
+    /// Returns a number in a range, like [`between`](Rng::between). It draws the length of the
+    /// number in bits first, and each length is equally likely. Between 1 and 1,000, half of the
+    /// numbers are below 32.
     pub fn log_uniform(&mut self, from: u64, to: u64) -> u64 {
         let bits = |number: u64| u64::from(u64::BITS - number.leading_zeros());
         let size = self.between(bits(from), bits(to));
@@ -43,18 +44,18 @@ impl Rng {
         self.between(low.clamp(from, to), high.clamp(from, to))
     }
 
-    /// True with a probability of `times` in a thousand.
+    /// Returns true with a probability of `times` in a thousand.
     pub fn permille(&mut self, times: u64) -> bool {
         self.next_u64() % 1000 < times
     }
 
-    /// `None` if `several` is empty.
+    /// Returns a random item, or `None` if `several` is empty.
     pub fn choose<'a, T>(&mut self, several: &'a [T]) -> Option<&'a T> {
         let last = several.len().checked_sub(1)?;
         several.get(self.between(0, last as u64) as usize)
     }
 
-    /// Each with a probability of one half, in their order.
+    /// Returns each item with a probability of one half, in the given order.
     pub fn choose_some<T: Copy>(&mut self, several: &[T]) -> Vec<T> {
         several.iter().copied().filter(|_| self.permille(500)).collect()
     }

@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, RunMetrics, SeedOptions};
 #[derive(Clone, Debug)]
 pub struct Report {
     pub options: SeedOptions,
-    /// The first violation.
+    /// The first violation of a rule.
     pub violation: Option<Violation>,
     pub trace_hash: u64,
     pub effect_hash: u64,
@@ -18,13 +18,14 @@ pub struct Report {
 /// Runs a seed. A panic in a member is a violation.
 pub fn run(options: SeedOptions) -> Report {
     let mut cluster = Cluster::new(&options);
-    // After a panic only the cluster's trace is read.
+    // A panic may leave the cluster in an invalid state. After it, only the cluster's trace, hashes
+    // and metrics are used.
     let result = catch_unwind(AssertUnwindSafe(|| cluster.run()));
     let violation = result.map_or_else(
         |panic| {
             let message = panic.downcast_ref::<String>().map(String::as_str);
             let message = message.or(panic.downcast_ref::<&str>().copied());
-            Some(Violation::new(Rule::Running, message.unwrap_or("a panic without words")))
+            Some(Violation::new(Rule::Running, message.unwrap_or("a panic without a message")))
         },
         Result::err,
     );

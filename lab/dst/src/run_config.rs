@@ -1,7 +1,7 @@
 //! The configuration of a cluster and of a run, drawn from the seed.
 //!
-//! Sizes are small where a server's are large: a log of some hundred entries is cut into segments,
-//! purged and replaced by snapshots, as one of millions is.
+//! Sizes are smaller than in a real server. So a log of some hundred entries is cut into segments,
+//! purged and replaced by snapshots, as a log of millions of entries would be.
 
 use clearlane_backend::Era;
 use clearlane_raft as raft;
@@ -14,7 +14,7 @@ use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::network::NetworkFaults;
 use crate::rng::Rng;
 
-/// On the member's own clock.
+/// The time between two ticks, on the member's own clock.
 pub const TICK_INTERVAL: Micros = 100 * MILLISECOND;
 
 #[derive(Clone, Debug)]
@@ -34,27 +34,29 @@ pub struct RunConfig {
     pub apply_delay_max: Micros,
     /// The highest drift of a clock, in parts per million.
     pub drift_ppm_max: u64,
-    /// Without a fault.
+    /// The network while no fault changes it.
     pub network_faults: NetworkFaults,
     pub client_config: ClientConfig,
     /// Number of clients.
     pub clients: u64,
-    /// Between checkpoints of remaining TTLs by the leader; `None`: there are none.
+    /// Time between two checkpoints of remaining TTLs by the leader. If `None`, there are no
+    /// checkpoints.
     pub lease_checkpoint_interval: Option<Micros>,
     /// How long faults are injected.
     pub fault_phase: Micros,
-    /// Whether members may be removed until one is left.
+    /// If true, members may be removed until one is left.
     pub can_lose_members: bool,
-    /// Whether disks are wiped.
+    /// If true, disks are wiped.
     pub wipes_disks: bool,
-    /// Whether members publish their client URLs, as the server's do.
+    /// If true, members publish their client URLs, as the server's members do.
     pub publishes_members: bool,
-    /// For how long a simple token lives; `None`: the run has no users.
+    /// The lifetime of a simple token. If `None`, the run has no users.
     pub token_ttl: Option<Micros>,
 }
 
 impl RunConfig {
-    /// A bug that needs a certain read mode gets it.
+    /// Draws a configuration. If a bug needs certain settings, such as a read mode, the run has
+    /// them.
     pub fn random(rng: &mut Rng, bug: Option<Bug>) -> RunConfig {
         let read_mode = match (bug, rng.between(0, 7)) {
             (Some(Bug::LeaseKeptOverTransfer | Bug::LeaseTooLong), _) => ReadMode::Lease,
@@ -77,7 +79,9 @@ impl RunConfig {
             catch_up_entries: rng.between(0, snapshot_count),
             wal: wal::Options {
                 segment_bytes: match (bug, rng.log_uniform(2048, 65536)) {
-                    // A vote whose sync ends a segment would not be lost alone.
+                    // If the skipped sync were also the sync that ends a segment, more than the
+                    // vote would be lost. So with this bug, segments are so large that none ends in
+                    // a run.
                     (Some(Bug::LostVote), _) => 1 << 20,
                     (_, drawn) => drawn,
                 },
@@ -87,7 +91,8 @@ impl RunConfig {
             commit_interval_max: rng.log_uniform(10 * MILLISECOND, 4 * SECOND),
             disk_write_max: rng.log_uniform(500, 30 * MILLISECOND),
             apply_delay_max: rng.log_uniform(100, 300 * MILLISECOND),
-            // A lease allows for a tenth of an election time-out between two clocks.
+            // A lease allows two clocks to drift apart by a tenth of an election time-out. In the
+            // worst case one clock is 4 % fast and the other is 4 % slow.
             drift_ppm_max: if read_mode == ReadMode::Lease { 40_000 } else { 300_000 },
             network_faults: match bug {
                 Some(Bug::ReusedReadId) => DUPLICATING_NETWORK,
@@ -105,16 +110,18 @@ impl RunConfig {
         }
     }
 
-    /// Every fourth run has users, and each with a bug that is about them. `rng` draws nothing
-    /// else: all other runs are as they would be without users.
+    /// Gives users to one of four runs without a bug, chosen at random, and to each run whose bug
+    /// concerns users. `rng` is used only for users, so all other runs are the same as without this
+    /// function.
     pub fn add_users(&mut self, rng: &mut Rng) {
         let ttl = rng.between(2, 30) * SECOND;
         let has_users = self.bug.map_or(rng.permille(250), Bug::is_about_users);
         self.token_ttl = has_users.then_some(ttl);
     }
 
-    /// Every eighth run without a bug wipes disks, and each with a bug that is about them. Such a
-    /// run has no users, and keeps enough voters. `rng` draws nothing else.
+    /// Wipes disks in one of eight runs without a bug, chosen at random, and in each run whose bug
+    /// concerns wiped disks. Such a run has no users and keeps enough voters. `rng` is used only
+    /// for wiped disks.
     pub fn add_wiped_disks(&mut self, rng: &mut Rng) {
         let is_chosen = rng.permille(125);
         self.publishes_members = rng.permille(500);
@@ -126,7 +133,7 @@ impl RunConfig {
         }
     }
 
-    /// Whether a sole voter serves linearizable reads without ReadIndex, as in the server.
+    /// Returns whether a sole voter serves linearizable reads without ReadIndex, as in the server.
     pub fn sole_voter_reads_locally(&self) -> bool {
         self.read_mode == ReadMode::ReadIndex && self.era == Era::Clearlane
     }

@@ -1,8 +1,8 @@
-//! The events of a run, a line for each.
+//! The events of a run, one line for each.
 //!
-//! The lines run into one hash, which two runs of a seed must share: a difference means that some
-//! code uses the time, a random number or the order of a hash map. To see where two runs part,
-//! print and compare the lines.
+//! All lines are combined in one hash. Two runs of a seed must have the same hash. Otherwise some
+//! code depends on the time, on a random number that is not drawn from the seed, or on the order of
+//! a hash map. To find where two runs differ, print and compare their lines.
 
 use std::fmt::Arguments;
 use std::hash::Hasher;
@@ -10,7 +10,7 @@ use std::io::Write;
 
 use crate::event_queue::Micros;
 
-/// FNV-1a of 64 bits: the same on every platform.
+/// FNV-1a with 64 bits. It is the same on every platform.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fnv(pub(crate) u64);
 
@@ -50,7 +50,7 @@ impl Trace {
             .expect("memory takes what is written");
         self.hash.write(&self.line);
         if self.is_printed {
-            // Errors are ignored: the reader may have closed the output.
+            // Errors are ignored, because the reader may have closed the output.
             let _ = std::io::stdout().write_all(&self.line);
         }
     }

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as a row of numbers and strings. At the end all are 0 and empty, so every input
-//! is one.
+//! Reads arbitrary bytes as a sequence of numbers and strings. After the end of the bytes, all
+//! numbers are 0 and all strings are empty. So every input is valid.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
@@ -19,12 +19,13 @@ impl<'a> Input<'a> {
         self.rest.split_off_first().copied().unwrap_or_default()
     }
 
-    /// An index into a list of so many.
+    /// Returns an index into a list of `count` items.
     pub fn choice(&mut self, count: usize) -> usize {
         usize::from(self.byte()) % count
     }
 
-    /// Small as it is by itself; above 127 a number of eight bytes follows.
+    /// Returns a number. A byte below 128 is the number itself. After any other byte, the number
+    /// follows in eight bytes.
     pub fn number(&mut self) -> u64 {
         let first = self.byte();
         if first < 0x80 {
@@ -35,7 +36,8 @@ impl<'a> Input<'a> {
         u64::from_be_bytes(bytes)
     }
 
-    /// A length of two bytes, and as many bytes as it says, as far as they are there.
+    /// Returns a string: a length in two bytes, and then that number of bytes. If fewer bytes
+    /// remain, the string consists of the remaining bytes.
     pub fn string(&mut self) -> &'a [u8] {
         let length = u16::from_be_bytes([self.byte(), self.byte()]);
         let (string, rest) = self.rest.split_at(self.rest.len().min(usize::from(length)));
@@ -48,14 +50,15 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The reverse of [`Input::string`]: for seeds.
+/// Appends a string in the form that [`Input::string`] reads. Called to make seeds.
 pub fn put_string(out: &mut Vec<u8>, string: &[u8]) {
     let length = u16::try_from(string.len()).expect("no seed is so long");
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(string);
 }
 
-/// The bytes in pieces of one length, from 1 on.
+/// Splits the bytes into pieces of `length + 1` bytes, as reads from a socket would. The last piece
+/// may be shorter.
 pub fn pieces(bytes: &[u8], length: u8) -> impl Iterator<Item = &[u8]> + Clone {
     bytes.chunks(usize::from(length) + 1)
 }

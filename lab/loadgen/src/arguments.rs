@@ -1,18 +1,21 @@
-//! The command line.
+//! The command line of `clearlane-load`. The doc comments of the arguments are the program's help
+//! texts.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, ValueEnum};
 
 use crate::closed_loop::arguments::ClosedLoop;
-use crate::day::{HOURS_MIN, REQUESTS_MIN};
+use crate::day::DayOptions;
 use crate::experiment::ExperimentArguments;
-use crate::stall::{KEY_SIZE, Row, VALUE_SIZE};
-use crate::storm::StormKind;
+use crate::stall::{KEY_SIZE, Row, StallOptions, VALUE_SIZE};
+use crate::storm::{StormKind, StormOptions};
 use crate::target::Target;
 
-/// Puts any server of etcd's API under load, and tells what its requests meet
+/// Puts any server of etcd's API under load, and reports what its clients wait for
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(name = "clearlane-load", arg_required_else_help = true)]
 pub enum Subcommand {
@@ -23,141 +26,129 @@ pub enum Subcommand {
         #[command(flatten)]
         options: FillOptions,
     },
-    /// Puts some number of keys, for measurements of a restart
+    /// Puts a number of keys, for measurements of a restart
     Keys {
-        /// How many
+        /// Number of keys
         #[arg(long, value_name = "N")]
         count: u64,
-        /// Bytes of each key
+        /// Size of each key, in bytes
         #[arg(long, value_name = "N")]
         key_size: u64,
-        /// Bytes of each value
+        /// Size of each value, in bytes
         #[arg(long, value_name = "N")]
         value_size: u64,
         #[command(flatten)]
         options: FillOptions,
     },
-    /// Runs a workload: requests at their own times
+    /// Runs a workload: sends requests when they are due
     Run {
         /// A name that `clearlane-load workloads` lists, or a file
         workload: PathBuf,
         #[command(flatten)]
         target: Target,
-        /// Leaves a class out; may be repeated
+        /// Omits this class; may be repeated
         #[arg(long, value_name = "CLASS")]
         without: Vec<String>,
-        /// Instead of what the workload says
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        /// Seconds of the run, instead of the number in the workload
+        #[arg(long, value_name = "N", value_parser = within(1..=86_400))]
         seconds: Option<u64>,
-        /// So many seconds of the same load before, which are not counted
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
+        /// Seconds of the same load before the run, which are not measured
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = within(0..=3600))]
         warm_up: u64,
-        /// Tells what this process, the server, used meanwhile, as Linux says
+        /// The server's process; reports its processor time and memory during the run
         #[arg(long)]
         pid: Option<u32>,
         #[command(flatten)]
         output: OutputArguments,
     },
-    /// Lists the workloads that ship
+    /// Lists the workloads that are part of this program
     Workloads,
     #[command(flatten)]
     ClosedLoop(ClosedLoop),
     /// Checks whether a disk is fast enough for a log: 22 MiB in small writes, each synced
     Disk {
-        /// Where the log would be
+        /// The directory for the log
         #[arg(long, value_name = "DIR", default_value = ".")]
         dir: PathBuf,
-        /// Writes the figures there, too
+        /// Also writes the figures to this file
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
-    /// Sends expensive requests of one kind, beside a run
+    /// Sends expensive requests of one kind, while another process measures
     Stall {
-        /// One of those that `clearlane-load rows` lists
+        /// A kind that `clearlane-load rows` lists
         row: Row,
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
-        options: StallArguments,
+        options: StallOptions,
+        /// Duration of the requests, in seconds
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = within(1..=86_400))]
+        seconds: u64,
+        /// The server's process; reports its processor time
+        #[arg(long)]
+        pid: Option<u32>,
+        /// Also writes the figures to this file
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// Lists the kinds of expensive requests
     Rows,
-    /// Does harm of one kind, beside a run
+    /// Sends hostile traffic of one kind, while another process measures
     Storm {
-        /// One of those that `clearlane-load storms` lists
+        /// A kind that `clearlane-load storms` lists
         kind: StormKind,
         #[command(flatten)]
-        options: StormArguments,
+        options: StormOptions,
     },
-    /// Lists the kinds of harm
+    /// Lists the kinds of hostile traffic
     Storms,
-    /// Adds root and a user "load" with all permissions, and enables authentication; or undoes it
+    /// Adds root and a user "load" with all permissions, and enables authentication; or undoes this
     Auth {
         state: AuthSwitch,
         #[command(flatten)]
         target: Target,
     },
-    /// Checks passwords with bcrypt and no server: what the row authenticate is compared with
+    /// Checks passwords with bcrypt, without a server, for comparison with the row authenticate
     Bcrypt(BcryptArguments),
-    /// Sends what a day of steady load has; fails if memory grows, or something is left over
+    /// Sends a day of steady load; fails if memory grows, or if something is left over
     Day {
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
-        options: DayArguments,
+        options: DayOptions,
+        /// The server's process, whose memory is measured
+        #[arg(long)]
+        pid: u32,
+        /// Also writes the figures to this file
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// Prints the table of days, and draws their curves
     Curves {
-        /// Of `clearlane-load day --json`; a file's name names the server
+        /// Files of `clearlane-load day --json`; a file's name is the name of the server
         #[arg(required = true, value_name = "FILE")]
         days: Vec<PathBuf>,
-        /// Draws the curves there
+        /// Draws the curves in this file
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Compares runs: a page with plots
+    /// Compares runs on a page with plots
     Compare {
-        /// Of `--json`; a file's name names the run
+        /// Files of `--json`; a file's name is the name of the run
         #[arg(required = true, value_name = "FILE")]
         runs: Vec<PathBuf>,
-        /// Writes the page there
+        /// Writes the page to this file
         #[arg(long, value_name = "FILE", required_unless_present = "svg")]
         html: Option<PathBuf>,
-        /// Writes the plots there, each as a file
+        /// Writes the plots to this directory, each as a file
         #[arg(long, value_name = "DIR")]
         svg: Option<PathBuf>,
     },
-    /// Repeats what was published about etcd, at servers that it starts
+    /// Repeats experiments that were published about etcd, with servers that it starts
     Experiment(ExperimentArguments),
-    /// Answers as many bytes as a server would, and does nothing else
+    /// Starts a server that answers with as many bytes as a real server, and stores nothing
     Stub(StubArguments),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
-pub struct StallArguments {
-    /// How many keys of `clearlane-load keys` the server has
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
-    pub keys: u64,
-    /// How long requests are sent
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub seconds: u64,
-    /// Seconds before the first request, in which probes begin
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
-    pub head_start: u64,
-    /// How many there are in the row authenticate, each with a connection
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub clients: u64,
-    /// Tells what this process used meanwhile, as Linux says
-    #[arg(long)]
-    pub pid: Option<u32>,
-    /// Writes the figures there, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -168,114 +159,53 @@ pub enum AuthSwitch {
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct BcryptArguments {
-    /// As many as there are cores, if it is left out
-    #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1024))]
+    /// Number of threads; by default the number of cores
+    #[arg(long, value_name = "N", value_parser = within(1..=1024))]
     pub threads: Option<u64>,
-    /// Each step doubles the work
+    /// The cost of bcrypt; each step doubles the work
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(4..=31))]
     pub cost: u32,
-    /// How long
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    /// Duration of the checks, in seconds
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = within(1..=86_400))]
     pub seconds: u64,
-    /// Writes the figures there, too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
-pub struct StormArguments {
-    /// The port: with TLS or without, as the kind says
-    #[arg(long, value_name = "IP:PORT")]
-    pub address: SocketAddr,
-    /// How long
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub seconds: u64,
-    /// Attempts a second (0: as many as end)
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
-    pub rate: u64,
-    /// For bytes without meaning
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
-pub struct DayArguments {
-    /// The server's process, of which Linux tells the memory
-    #[arg(long)]
-    pub pid: u32,
-    /// The server's directory, to tell its size on disk
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-    /// Simulated hours, of 12 periods each
-    #[arg(long, value_name = "N", default_value_t = 24)]
-    #[arg(value_parser = clap::value_parser!(u64).range(HOURS_MIN..=1000))]
-    pub hours: u64,
-    /// How many keys are updated again and again
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    pub keys: u64,
-    /// Requests in each period, about
-    #[arg(long, value_name = "N", default_value_t = 4000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(REQUESTS_MIN..=10_000_000))]
-    pub requests: u64,
-    /// Connections that stay open, with 8 requests at a time on each
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub connections: u64,
-    /// Takes a snapshot at the end of each hour
-    #[arg(long)]
-    pub snapshots: bool,
-    /// Defragments once, at the end of this hour
-    #[arg(long, value_name = "HOUR")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub defragment: Option<u64>,
-    /// How much the resident set may have grown, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=10_000))]
-    pub bound: u64,
-    /// Writes the figures there, too
+    /// Also writes the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct StubArguments {
-    /// Where, as ADDRESS:PORT
+    /// The address to listen on, as ADDRESS:PORT
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2379")]
     pub listen: SocketAddr,
-    /// Bytes of each key
-    #[arg(long, value_name = "N", default_value_t = KEY_SIZE as u32)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub key_size: u32,
-    /// Bytes of each value
-    #[arg(long, value_name = "N", default_value_t = VALUE_SIZE as u32)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
-    pub value_size: u32,
-    /// Bytes of a snapshot
+    /// Size of each key, in bytes
+    #[arg(long, value_name = "N", default_value_t = KEY_SIZE, value_parser = within(1..=65_536))]
+    pub key_size: u64,
+    /// Size of each value, in bytes
+    #[arg(long, value_name = "N", default_value_t = VALUE_SIZE)]
+    #[arg(value_parser = within(0..=1_048_576))]
+    pub value_size: u64,
+    /// Size of a snapshot, in bytes
     #[arg(long, value_name = "N", default_value_t = 200_000_000)]
     pub snapshot_size: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct OutputArguments {
-    /// Writes all figures there, too
+    /// Also writes all figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Writes a line for each class and second there
+    /// Writes a line for each class and second to this file
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Writes a page with plots there
+    /// Writes a page with plots to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Writes the plots there, each as a file
+    /// Writes the plots to this directory, each as a file
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
-    /// Prints what happened in each second
+    /// Also prints the results of each second
     #[arg(long)]
     pub sample: bool,
 }
@@ -284,10 +214,24 @@ pub struct OutputArguments {
 pub struct FillOptions {
     #[command(flatten)]
     pub target: Target,
-    /// Connections to put over
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    /// Number of connections for the puts
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = within(1..=1000))]
     pub connections: u64,
+}
+
+/// Returns a parser for a whole number within these bounds.
+pub(crate) fn within(bounds: RangeInclusive<u64>) -> RangedU64ValueParser {
+    RangedU64ValueParser::new().range(bounds)
+}
+
+/// Returns an argument as it must be typed in a shell, with quotes if it needs them.
+pub fn quoted(argument: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&byte);
+    if !argument.is_empty() && argument.bytes().all(is_plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', "'\\''"))
+    }
 }
 
 #[cfg(test)]
@@ -295,6 +239,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+    use crate::named::Named;
 
     fn parsed(line: &str) -> Result<Subcommand, String> {
         Subcommand::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())
@@ -369,10 +314,10 @@ mod tests {
             ("clearlane-load run a --pid me", "invalid value 'me' for '--pid <PID>'"),
             ("clearlane-load keys --count 5", "--key-size <N>"),
             ("clearlane-load fill a --connections 0", "0 is not in 1..=1000"),
-            ("clearlane-load run a --user me", "it must be NAME:PASSWORD"),
+            ("clearlane-load run a --user me", "must be NAME:PASSWORD"),
             ("clearlane-load range a --consistency x", "[possible values: l, s]"),
             ("clearlane-load range a b --prefix", "cannot be used with"),
-            ("clearlane-load txn-mixed --rw-ratio=-1", "it must be a number from 0 to 1000000"),
+            ("clearlane-load txn-mixed --rw-ratio=-1", "must be a number from 0 to 1000000"),
             ("clearlane-load put --total 0", "0 is not in 1..=100000000000"),
             ("clearlane-load put --cert a", "--key <FILE>"),
             ("clearlane-load auth", "<STATE>"),

@@ -1,16 +1,17 @@
 //! When each request is due.
 //!
 //! ```text
-//!   constant   ┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│    like a clock; where it begins is drawn
-//!   Poisson    ┄│┄││┄┄┄┄┄┄┄│┄┄│┄┄┄┄││┄    as independent users do: there is no memory
+//!   constant   ┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│┄┄┄┄│    like a clock; the first time is random
+//!   Poisson    ┄│┄││┄┄┄┄┄┄┄│┄┄│┄┄┄┄││┄    like users who do not know of each other
 //! ```
 //!
-//! With Poisson arrivals, requests that meet in a server are part of the load. With constant ones
-//! two classes always meet or never do, depending on where each begins, which is therefore drawn.
+//! If arrivals are Poisson, requests of different classes meet in the server by chance, as with
+//! real users. If arrivals are constant, two classes of the same rate always meet or never meet,
+//! depending on their first times. So the first time of each class is random.
 //!
-//! The times depend on the seed alone. A thread sleeps from one to the next ([`pace`]). If it wakes
-//! late, or if no class takes its message, the request is sent late, but the time at which it was
-//! *due* stays, and that is what its latency counts from.
+//! All times depend only on the seed. A thread sleeps from one time to the next ([`pace`]). If it
+//! wakes late, or has to wait because the channel of a class is full, the request is sent late. The
+//! latency of the request is still measured from the time when it was *due*.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -24,23 +25,24 @@ use tokio::sync::mpsc;
 
 use crate::stop::Stop;
 
-/// How often a thread that sleeps looks whether it is stopped.
+/// Interval at which a sleeping thread checks whether it is stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
     Constant,
-    /// Gaps are exponentially distributed: a Poisson process.
+    /// The gaps have an exponential distribution: a Poisson process.
     Poisson,
 }
 
-/// The times of the requests of one class since the beginning of the run, without end.
+/// The endless sequence of the due times of one class, since the start of the run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     spacing: Spacing,
     per_second: f64,
     gaps: SmallRng,
-    /// The time in units of the mean gap. Not in seconds, so that rounding errors do not add up.
+    /// The current time, as a multiple of the mean gap. A sum of gaps in seconds would accumulate
+    /// rounding errors.
     passed_gaps: f64,
 }
 
@@ -63,13 +65,13 @@ impl Iterator for Schedule {
             Spacing::Constant => 1.0,
             Spacing::Poisson => -self.gaps.random_range(f64::MIN_POSITIVE..1.0).ln(),
         };
-        // A time that a Duration cannot hold ends the schedule.
+        // If the time does not fit into a `Duration`, the schedule ends.
         Duration::try_from_secs_f64(self.passed_gaps / self.per_second).ok()
     }
 }
 
-/// The arrivals of several classes in order of time, up to the end of a window: when since the
-/// beginning of the run, and the index of the class.
+/// Merges the arrivals of several classes in order of time, up to the end of the window. Each item
+/// is the time since the start of the run and the index of the class.
 pub fn merge(
     schedules: impl IntoIterator<Item = Schedule>,
     window: Duration,
@@ -79,11 +81,12 @@ pub fn merge(
     classes.kmerge().take_while(move |(due, _)| *due < window)
 }
 
-/// Starts a thread that sends each arrival's time to its class. It ends with the arrivals, when
-/// all receivers are gone, or when it is stopped, after the time that it returns.
+/// Starts a thread that sends the time of each arrival to its class. The thread ends after the last
+/// arrival, or when an arrival's class has dropped its receiver. Its result is then `None`. If the
+/// thread is stopped early, its result is the time from the start of the run to the stop.
 ///
-/// Sleeping is exact to some 60 µs on Linux. The channels are bounded: for a class that cannot keep
-/// up, arrivals are late in the channel, and still have the times at which they were due.
+/// On Linux, sleeping is exact to about 60 µs. The channels are bounded. If a class cannot keep up,
+/// its arrivals wait in the channel, but they keep their due times.
 pub fn pace(
     arrivals: impl Iterator<Item = (Duration, usize)> + Send + 'static,
     start: Instant,
@@ -115,8 +118,8 @@ pub fn pace(
 mod tests {
     use super::*;
 
-    /// The relative error of the rate over 300,000 arrivals. For Poisson arrivals, 1 % is five
-    /// times the standard deviation.
+    /// Returns the relative error of the rate over 300,000 arrivals. For Poisson arrivals, 1 % is
+    /// five times the standard deviation.
     fn rate_error(spacing: Spacing, rate: f64, seed: u64) -> f64 {
         const ARRIVALS: usize = 300_000;
         let last = Schedule::new(spacing, rate, seed).nth(ARRIVALS - 1).expect("it has no end");
@@ -141,7 +144,8 @@ mod tests {
         };
         assert!(gaps(Spacing::Constant).iter().all(|gap| (gap - 0.1).abs() < 1e-6));
         let gaps = gaps(Spacing::Poisson);
-        // Of exponential gaps e^-1 are longer than the mean, e^-2 longer than twice the mean.
+        // Of exponential gaps, a share of e^-1 is longer than the mean. A share of e^-2 is longer
+        // than twice the mean.
         for times in [1.0, 2.0_f64] {
             let longer = gaps.iter().filter(|gap| **gap > 0.1 * times).count();
             let share = longer as f64 / gaps.len() as f64;

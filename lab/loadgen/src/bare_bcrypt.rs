@@ -1,5 +1,5 @@
-//! How many passwords the cores can check if they do nothing else: what an authentication is
-//! compared with.
+//! Measures how many passwords the cores can check if they do nothing else. The rates of servers in
+//! the stall row `authenticate` are compared with this rate.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,11 +15,12 @@ pub struct BareReport {
     pub cost: u32,
     pub threads: u64,
     pub checked: u64,
-    /// Of the threads, on average.
+    /// The mean running time of the threads.
     pub elapsed: Duration,
 }
 
-/// On so many threads, each for so long and then until its password is checked.
+/// Checks passwords on `threads` threads for the time `window`. Each thread completes its last
+/// check, so it checks at least one password.
 pub fn check_passwords(cost: u32, threads: u64, window: Duration) -> Result<BareReport> {
     let failed = |error| Error::Local(format!("--cost {cost}: {error}"));
     let hash = bcrypt::hash(PASSWORD, cost).map_err(failed)?;
@@ -52,7 +53,7 @@ impl BareReport {
         self.checked as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// One line.
+    /// Returns the result as one line.
     pub fn line(&self) -> String {
         let BareReport { cost, threads, checked, elapsed } = self;
         let (seconds, rate) = (elapsed.as_secs_f64(), self.per_second());

@@ -1,8 +1,8 @@
-//! The results of the requests of a class.
+//! The results of the requests of one class.
 //!
-//! Latencies go into a histogram with three digits: a figure of 12.3 ms is between 12.25 and 12.35.
-//! Only answers are in it, because a request that is refused at once is not a quick answer.
-//! Failures are counted by their texts.
+//! Latencies are in a histogram with three significant digits, so a figure is off by at most 0.1 %.
+//! The histogram has only successful responses, because a fast rejection would look like a quick
+//! response. Failures are counted by their texts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,19 +12,20 @@ use hdrhistogram::Histogram;
 use crate::response_scanner::ResponseStats;
 use crate::time_series::{IntervalMetrics, TimeSeries};
 
-/// Longer latencies are recorded as this.
+/// Longest latency that the histogram can hold. Longer latencies are recorded as this value.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
-/// Further texts are counted as one.
+/// Maximum number of different error texts. Further texts are counted together.
 const ERROR_TEXTS_MAX: usize = 20;
 const OTHER_ERRORS: &str = "other errors";
 
 #[derive(Clone, Debug)]
 pub struct CompletedRequest {
-    /// Since the beginning of the run, as `sent` and `answered`.
+    /// The time when the request was due, since the start of the run. `sent` and `answered` are
+    /// also since the start.
     pub due: Duration,
     pub sent: Duration,
     pub answered: Duration,
-    /// The contents of the answer, or the text of an error.
+    /// The counts of the response, or the text of an error.
     pub result: Result<ResponseStats, String>,
 }
 
@@ -58,7 +59,7 @@ impl Default for ClassMetrics {
 }
 
 impl ClassMetrics {
-    /// Of a run that lasts so long.
+    /// Creates empty metrics for a run of this length.
     pub fn of_window(window: Duration) -> ClassMetrics {
         ClassMetrics { series: TimeSeries::of_window(window), ..ClassMetrics::default() }
     }
@@ -78,7 +79,7 @@ impl ClassMetrics {
         }
     }
 
-    /// Of a request that was due then.
+    /// Adds one failed request that was due at `due`.
     pub fn add_failure(&mut self, due: Duration, text: String) {
         self.series.add_failure(due);
         self.add_failures(text, 1);
@@ -98,23 +99,25 @@ impl ClassMetrics {
         self.errors.values().sum()
     }
 
-    /// The number of failures by text.
+    /// Returns the number of failures for each error text.
     pub fn errors(&self) -> &BTreeMap<String, u64> {
         &self.errors
     }
 
-    /// From when a request was due to the end of its answer; `None` if there are no answers.
+    /// Returns a quantile of the latencies. A latency is the time from when a request was due to
+    /// the end of its response. `None` if there are no responses.
     pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
         ms(&self.latency, quantile)
     }
 
-    /// From when a request was due to when it was sent: the driver's own delay, included in the
-    /// latency.
+    /// Returns a quantile of the send delays, or `None` if there are no requests. A send delay is
+    /// the time from when a request was due to when it was sent. It is the driver's own delay, and
+    /// the latency includes it.
     pub fn send_delay_ms(&self, quantile: f64) -> Option<f64> {
         ms(&self.send_delay, quantile)
     }
 
-    /// Each value in nanoseconds.
+    /// Returns the histogram of the latencies in nanoseconds.
     pub fn latency_histogram(&self) -> &Histogram<u64> {
         &self.latency
     }
@@ -123,19 +126,19 @@ impl ClassMetrics {
         (!self.latency.is_empty()).then(|| self.latency.mean() / 1e6)
     }
 
-    /// By when requests were due.
+    /// Returns the metrics of each interval. A request is counted in the interval of its due time.
     pub fn intervals(&self) -> Vec<IntervalMetrics> {
         self.series.intervals()
     }
 
-    /// The length of an interval.
+    /// Returns the length of an interval.
     pub fn interval(&self) -> Duration {
         self.series.interval()
     }
 
-    /// Adds what another thread has counted.
+    /// Adds the results of another thread.
     pub fn merge(&mut self, other: &ClassMetrics) {
-        // The bounds are the same.
+        // Adding cannot fail, because both histograms have the same bounds.
         let _ = self.latency.add(&other.latency);
         let _ = self.send_delay.add(&other.send_delay);
         for (text, count) in &other.errors {
@@ -155,12 +158,13 @@ impl ClassMetrics {
         self.bytes as f64 / self.answered().max(1) as f64
     }
 
-    /// When it came, since the beginning.
+    /// Returns the time of the last successful response, since the start of the run.
     pub fn last_answer(&self) -> Duration {
         self.last_answer
     }
 
-    /// Over the window, or until the last answer, if that came later.
+    /// Returns the rate of responses over the window. If the last response arrived after the
+    /// window, the rate is over the time until that response.
     pub fn answered_per_second(&self, window: Duration) -> f64 {
         let elapsed = window.max(self.last_answer).as_secs_f64();
         if elapsed > 0.0 { self.answered() as f64 / elapsed } else { 0.0 }
@@ -172,7 +176,7 @@ fn ns(time: Duration) -> u64 {
 }
 
 fn ms(histogram: &Histogram<u64>, quantile: f64) -> Option<f64> {
-    // The largest value has the precision of the histogram, too.
+    // The maximum is also rounded to the histogram's three digits.
     (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile) as f64 / 1e6)
 }
 
@@ -193,7 +197,7 @@ mod tests {
     #[test]
     fn percentiles_are_those_of_the_latencies_from_the_time_they_were_due() {
         let mut tally = ClassMetrics::default();
-        // 1 to 1,000 ms; all were sent 0 to 99 ms after they were due.
+        // Latencies of 1 to 1,000 ms. Each request is sent 0 to 99 ms after it was due.
         (1..=1000).for_each(|latency| tally.add(done(500, 500 + latency % 100, 500 + latency)));
         for (quantile, expected) in [(0.5, 500.0), (0.9, 900.0), (0.99, 990.0), (0.999, 999.0)] {
             let found = tally.latency_ms(quantile);
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_server_that_stands_still_is_seen_by_all_who_were_due() {
-        // 100 a second for 5 s; from 2 s to 3 s no request is answered.
+        // 100 requests a second for 5 s. The server answers no request from 2 s to 3 s.
         let mut tally = ClassMetrics::default();
         for due in (0..5000).step_by(10) {
             tally.add(done(due, due, if (2000..3000).contains(&due) { 3000 } else { due + 1 }));

@@ -1,8 +1,9 @@
-//! How fast the disk syncs: the check that is made before etcd is run on a machine.
+//! Measures how fast a disk syncs. Run this check before you run etcd on a machine.
 //!
-//! Writes of 2,300 bytes, each followed by `fdatasync`, 22 MiB in all, as etcd's documentation has
-//! it for other programs. A log syncs so before it answers a put; with a 99th percentile of more
-//! than 10 ms, heartbeats and elections begin to suffer.
+//! The check writes 22 MiB in blocks of 2,300 bytes and calls `fdatasync` after each block. etcd's
+//! documentation describes the same check with another program. A server syncs its log in the same
+//! way before it acknowledges a put. If the 99th percentile is above 10 ms, heartbeats are late and
+//! may cause elections.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -23,18 +24,19 @@ const FILE_NAME: &str = "clearlane-load-disk.tmp";
 
 #[derive(Clone, Debug)]
 pub struct DiskReport {
-    /// Nanoseconds of a write with its sync.
+    /// Latencies in nanoseconds of one write with its sync.
     latency: Histogram<u64>,
     seconds: f64,
 }
 
-/// Writes a file in a directory, and removes it. `tell` is called once a second.
+/// Writes a file in `dir` and removes it. `tell` is called once a second with the progress.
 pub fn check_disk(dir: &Path, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<DiskReport> {
     let path = dir.join(FILE_NAME);
     let wrong = |error| Error::Local(format!("--dir {}: {error}", dir.display()));
-    // An existing file may be of another check that runs.
+    // Fails if the file exists, because it may belong to another check that is running.
     let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(wrong)?;
-    // At once: it is gone when the file is closed, whatever ends this.
+    // The name is removed at once. The file itself is freed when the process closes it or ends. So
+    // no file is left over.
     std::fs::remove_file(&path).map_err(wrong)?;
     write_all(file, stop, tell).map_err(wrong)
 }

@@ -1,7 +1,8 @@
 //! Fills a server with the keys of a key space.
 //!
-//! A put alone waits for a sync of the log. So a transaction has as many as etcd takes, 128 or 1
-//! MiB, and several transactions are in flight, so that a sync serves several of them.
+//! A separate put for each key would wait for a sync of the log each time. So the fill sends
+//! transactions of up to 128 puts and about 1 MiB, which etcd accepts. Several transactions are in
+//! flight, so that one sync serves several of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,12 +31,12 @@ const NO_LEASE: i64 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FillReport {
     pub keys: u64,
-    /// Of keys and values.
+    /// Total size of keys and values.
     pub bytes: u64,
     pub elapsed: Duration,
 }
 
-/// `tell` is called once per second with the progress.
+/// Puts all keys of a space. `tell` is called once per second with the progress.
 pub async fn fill(
     space: &KeySpace,
     endpoints: &Endpoints,
@@ -49,7 +50,7 @@ pub async fn fill(
     put_batches(batches, &channels, session, tell).await
 }
 
-/// Attaches the keys to a lease.
+/// Puts all keys of a space, attached to a lease.
 pub(crate) async fn fill_with_lease(
     space: &KeySpace,
     lease: i64,
@@ -89,8 +90,8 @@ async fn put_batches(
     Ok(FillReport { keys: batches.next, bytes: batches.bytes, elapsed: begin.elapsed() })
 }
 
-/// Returns the revision. An error if the keys are not there: `owner` is what needs them, `remedy`
-/// what puts them there.
+/// Checks that the server has all keys of the space, and returns the store's revision. The error
+/// for missing keys shows `owner`, which needs the keys, and `remedy`, the command that puts them.
 pub(crate) async fn check_filled(
     channel: Channel,
     space: &KeySpace,
@@ -101,31 +102,26 @@ pub(crate) async fn check_filled(
     let count = Call::count(space);
     let count = Session::request_of(session, count);
     let count = KvClient::new(channel).range(count).await;
-    let count = count.map_err(|status| {
-        Error::Server(format!("the keys could not be counted: {}", status.message()))
-    })?;
+    let count = count.map_err(connection::error("cannot count the keys"))?;
     let RangeResponse { header, count: found, .. } = count.into_inner();
     if found != space.count as i64 {
         let what = format!("the server has {found} of the {owner}'s {} keys", space.count);
-        return Err(Error::Server(format!("{what}; `{remedy}` puts them there")));
+        return Err(Error::Server(format!("{what}; `{remedy}` puts them")));
     }
     Ok(header.unwrap_or_default().revision)
 }
 
-/// Of the store.
+/// Returns the store's current revision.
 pub(crate) async fn revision(channel: Channel, session: Option<&Session>) -> Result<i64> {
     let one = RangeRequest { key: "0".into(), count_only: true, ..RangeRequest::default() };
     let answer = KvClient::new(channel).range(Session::request_of(session, one)).await;
-    let answer = answer.map_err(|status| {
-        Error::Server(format!("the revision could not be read: {}", status.message()))
-    })?;
+    let answer = answer.map_err(connection::error("the revision could not be read"))?;
     Ok(answer.into_inner().header.unwrap_or_default().revision)
 }
 
 fn check(done: std::result::Result<std::result::Result<(), Status>, JoinError>) -> Result<()> {
-    done.expect("a request neither panics nor is stopped").map_err(|status| {
-        Error::Server(format!("a transaction of the fill failed: {}", status.message()))
-    })
+    done.expect("a request neither panics nor is stopped")
+        .map_err(connection::error("a transaction of the fill failed"))
 }
 
 #[derive(Debug)]
@@ -150,7 +146,8 @@ impl Iterator for FillBatches<'_> {
 
     fn next(&mut self) -> Option<TxnRequest> {
         let (mut puts, mut bytes) = (Vec::new(), 0);
-        // Whether one more pair of the largest size would fit; the first always does.
+        // A transaction is full if a put of the largest size might no longer fit. It always has at
+        // least one put.
         let largest = self.space.key_size + self.space.value.max;
         while self.next < self.space.count
             && (puts.len() as u64) < TXN_OPERATIONS_MAX

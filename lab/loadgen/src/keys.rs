@@ -1,11 +1,11 @@
 //! Numbered keys of one size, and their values.
 //!
-//! A key is a prefix and its number with leading zeros. So the order of keys is that of the
-//! numbers, and a range of `n` keys ends at the key whose number is larger by `n`. Keys of a real
-//! store share long prefixes, too, and a comparison has to read past them.
+//! A key is a prefix and a number with leading zeros. So keys are ordered like their numbers. A
+//! range of `n` keys from the key with number `i` ends before the key with number `i + n`. The keys
+//! of a real store also share long prefixes, which a comparison has to read first.
 //!
-//! Values are slices of one block of random bytes, at random offsets: they cannot be compressed,
-//! small ones are seldom equal, and making one costs no copy.
+//! Values are slices of one block of random bytes, at random offsets. They cannot be compressed,
+//! small values are seldom equal, and creating a value copies no bytes.
 
 use bytes::Bytes;
 use rand::rngs::SmallRng;
@@ -15,29 +15,31 @@ use rand::{Rng, RngExt, SeedableRng};
 pub struct KeySpace {
     pub prefix: String,
     pub count: u64,
-    /// In bytes.
+    /// The size of each key in bytes.
     pub key_size: u64,
     /// The sizes of the values that a fill puts.
     pub value: Sizes,
 }
 
 impl KeySpace {
-    /// For workloads that set none.
+    /// The prefix of workloads that do not set one.
     pub const DEFAULT_PREFIX: &'static str = "/load/";
 
-    /// In bytes, for `count` keys.
+    /// Returns the minimum size of a key, in bytes, for `count` keys.
     pub fn min_key_size(prefix: &str, count: u64) -> u64 {
-        // As many digits as `count` itself has: it is the end of a range up to the last key.
+        // Each key has as many digits as `count`, because the key with the number `count` is the
+        // end of a range up to the last key.
         prefix.len() as u64 + count.to_string().len() as u64
     }
 
-    /// `count` itself is allowed: it is the end of a range up to the last key.
+    /// Returns the key with this number. `number` may be `count`: that key is the end of a range up
+    /// to the last key.
     pub fn key(&self, number: u64) -> Bytes {
         let digits = (self.key_size as usize).saturating_sub(self.prefix.len());
         format!("{}{number:0digits$}", self.prefix).into()
     }
 
-    /// A number that has at least `keys` keys from it on, itself included.
+    /// Returns a random key number that is the start of at least `keys` consecutive keys.
     pub fn random_start(&self, keys: u64, choices: &mut SmallRng) -> u64 {
         choices.random_range(0..=self.count.saturating_sub(keys))
     }
@@ -46,12 +48,13 @@ impl KeySpace {
 /// How often each key is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Distribution {
-    /// Each as often.
+    /// All keys are equally likely.
     #[default]
     Uniform,
-    /// Few keys most of the time, which lie apart: the key of rank `r` with a weight of `1 / r`.
+    /// A few keys are chosen most of the time, and they are far apart in the key space. The key of
+    /// rank `r` has the weight `1 / r`.
     Zipf,
-    /// One after the other.
+    /// The keys are chosen one after the other.
     Sequential,
 }
 
@@ -63,21 +66,19 @@ impl Distribution {
     ];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Distribution::Uniform => "uniform",
-            Distribution::Zipf => "zipf",
-            Distribution::Sequential => "sequential",
-        }
+        let of = Distribution::WORDS.into_iter().find(|(_, distribution)| *distribution == self);
+        of.map_or("", |(word, _)| word)
     }
 }
 
-/// Chooses the first keys of requests that are each about so many keys in a row.
+/// Chooses the first key of each request. A request uses a fixed number of consecutive keys.
 #[derive(Clone, Debug)]
 pub struct KeyChooser {
     distribution: Distribution,
-    /// How many keys a request can begin at.
+    /// Number of keys where a request can start.
     starts: u64,
-    /// Coprime with `starts`, so that each rank is another key.
+    /// The factor that maps a rank to a key: the rank times this factor, modulo `starts`. It is
+    /// coprime with `starts`, so that different ranks are different keys.
     step: u64,
     next: u64,
 }
@@ -85,7 +86,8 @@ pub struct KeyChooser {
 impl KeyChooser {
     pub fn new(distribution: Distribution, space: &KeySpace, keys: u64) -> KeyChooser {
         let starts = space.count.saturating_sub(keys) + 1;
-        // Near the golden section, which spreads ranks that follow each other.
+        // This step is `starts` divided by about the golden ratio, so the keys of neighbouring
+        // ranks are far apart.
         let mut step = (starts as f64 * 0.618_034) as u64 | 1;
         while greatest_common_divisor(step, starts) != 1 {
             step += 2;
@@ -113,14 +115,18 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// From 1 to `count`, each rank with a weight of one by its number. By rejection: a continuous
-/// density above the weights, of which a rank has that from `rank - 1/2` to `rank + 1/2`.
+/// Returns a rank from 1 to `count`. The rank `r` has the weight `1 / r`.
+///
+/// This is rejection sampling. It draws from a continuous density, and rounds to a rank: each rank
+/// gets the density from `rank - 1/2` to `rank + 1/2`. This is slightly more than its weight, so a
+/// share of the draws is rejected.
 fn zipf_rank(count: u64, choices: &mut SmallRng) -> u64 {
     let (low, high) = (0.5_f64.ln(), (count as f64 + 0.5).ln());
     loop {
         let at = choices.random_range(low..high).exp();
         let rank = at.round().clamp(1.0, count as f64);
-        // The density of this rank is the difference of two logarithms, and a bit above its weight.
+        // The density of this rank is the difference of two logarithms. It is slightly above the
+        // weight `1 / rank`.
         let density = ((rank + 0.5) / (rank - 0.5)).ln();
         if choices.random_range(0.0..density) < 1.0 / rank {
             return rank as u64;
@@ -128,14 +134,14 @@ fn zipf_rank(count: u64, choices: &mut SmallRng) -> u64 {
     }
 }
 
-/// A range of sizes in bytes, both ends included; all are equally likely.
+/// A range of sizes in bytes, including both ends. All sizes are equally likely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     pub min: u64,
     pub max: u64,
 }
 
-/// In words: `1024 bytes`, or `1024 to 32768 bytes`.
+/// The sizes as text: `1024 bytes`, or `1024 to 32768 bytes`.
 impl std::fmt::Display for Sizes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.min, self.max) {
@@ -151,8 +157,9 @@ impl Sizes {
     }
 }
 
-/// In a block of twice their size, small values would begin at few places: a server that sorts by
-/// value would meet the same ones again and again, which is less work.
+/// Minimum size of the block of random bytes. If the block were small, small values would start at
+/// few offsets. A server that sorts by value would then see the same values again and again, which
+/// is less work.
 const BLOCK_BYTES_MIN: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
@@ -163,7 +170,7 @@ pub struct ValueGenerator {
 
 impl ValueGenerator {
     pub fn new(sizes: Sizes, seed: u64) -> ValueGenerator {
-        // Twice the largest size, so that values of that size differ, too.
+        // The block is at least twice the largest size, so that values of that size also differ.
         let mut block = vec![0; (sizes.max as usize * 2).max(BLOCK_BYTES_MIN)];
         SmallRng::seed_from_u64(seed).fill_bytes(&mut block);
         ValueGenerator { block: block.into(), sizes }

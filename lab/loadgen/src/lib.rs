@@ -1,18 +1,27 @@
-//! Puts a server of etcd's API under load, from outside: requests at their own times.
+//! The program `clearlane-load`: puts a server of etcd's API under load from outside, and measures
+//! what its clients wait for.
 //!
-//! In a run, a request has a time at which it is *due*, which depends on the seed alone, and its
-//! latency counts from then, also if the driver was late to send it: `docs/measuring.md`.
+//! In a run, each request is *due* at a fixed time, which depends only on the seed. Its latency is
+//! measured from that time, even if the driver sends the request late (`docs/measuring.md`).
 //!
 //! ```text
 //!   workload ──▶ arrivals ──▶ run ── requests ── connection ──▶ server
 //!   report   ◀── class_metrics ◀──── response_scanner ◀───────────┘
 //! ```
 //!
-//! The driver shares the machine with the server, so answers are not decoded: [`response_scanner`]
-//! counts what is in their bytes. Each class has a thread. [`stall`] sends what is expensive beside
-//! a run, [`storm`] what is hostile; [`day`] what a day has, to see whether a server grows;
-//! [`stub`] is a server that does nothing; [`closed_loop`] has etcd's own benchmark; [`plot`] and
-//! [`page`] draw.
+//! Each class of requests has its own thread. The driver often shares the machine with the server,
+//! so it does not decode responses: [`response_scanner`] counts the keys in their bytes.
+//!
+//! Other loads:
+//!
+//! * [`stall`] sends expensive requests while a run measures cheap ones; [`storm`] sends hostile
+//!   traffic.
+//! * [`day`] repeats the requests of a normal day, to find out whether a server grows.
+//! * [`closed_loop`] has the loops of etcd's own `benchmark`, and [`experiment`] repeats published
+//!   measurements.
+//! * [`stub`] is a server that stores nothing, for comparison.
+//!
+//! [`plot`] and [`page`] draw the results.
 
 pub mod response_scanner;
 pub mod arguments;
@@ -25,6 +34,9 @@ pub mod disk;
 pub mod experiment;
 pub mod fill;
 pub mod keys;
+mod load_thread;
+pub mod named;
+mod observation;
 pub mod page;
 pub mod plot;
 pub mod process;
@@ -45,16 +57,18 @@ mod tls;
 pub mod users;
 pub mod workload;
 
-/// One line, by the role that can act on it.
+/// An error as one line of text. The variant shows who can fix the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// For the author of the workload, or for the user of a class that it does not have.
+    /// An error that the author of the workload can fix. Also the error if the user has named a
+    /// class that the workload does not have.
     #[error("{0}")]
     Workload(String),
-    /// For the operator of the server.
+    /// An error that the operator of the server can fix.
     #[error("{0}")]
     Server(String),
-    /// For the user of this tool: a file, or this machine.
+    /// An error that the user of this program can fix: a file or an argument is wrong, or this
+    /// machine lacks something.
     #[error("{0}")]
     Local(String),
 }

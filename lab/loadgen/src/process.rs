@@ -1,9 +1,9 @@
-//! Processor time and memory of the server's process, from `/proc`.
+//! Processor time and memory of the server's process, read from `/proc`.
 //!
-//! `/proc/PID/stat` has the processor time of all threads, ended ones included, in ticks of 10 ms.
-//! `/proc/PID/status` has the resident memory and its peak. The peak is since the process started,
-//! so that of a run is known only if the run exceeds it; a server that was filled by the same
-//! process keeps the peak of the fill.
+//! `/proc/PID/stat` has the processor time of all threads, including ended ones, in ticks of 10 ms.
+//! `/proc/PID/status` has the resident memory and its peak since the start of the process. So the
+//! peak of a run is known only if it is above all earlier peaks. If the same process was filled
+//! before the run, the peak may be from the fill.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// `USER_HZ`: Linux reports times in hundredths of a second, whatever its own ticks are.
+/// The constant `USER_HZ`. Linux reports times in hundredths of a second, independent of its
+/// internal ticks.
 const TICKS_PER_SECOND: u64 = 100;
 
 #[derive(Clone, Debug)]
@@ -19,21 +20,21 @@ pub struct Process {
     pid: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
     /// User and system time since the process started.
     pub processor: Duration,
     pub resident_bytes: u64,
-    /// Since the process started.
+    /// The peak of the resident memory since the process started.
     pub peak_bytes: u64,
 }
 
 impl Process {
-    /// An error if the process cannot be read.
+    /// Returns the process with this ID. Fails if the usage of the process cannot be read.
     pub fn open(pid: u32) -> Result<Process> {
         if !Path::new("/proc/self/stat").exists() {
-            let why = "this system has no /proc, so what the server uses is not known";
-            return Err(Error::Local(format!("--pid {pid}: {why}; leave --pid out")));
+            let why = "this system has no /proc, so the server's usage is unknown";
+            return Err(Error::Local(format!("--pid {pid}: {why}; omit --pid")));
         }
         let process = Process { pid };
         process.usage().map(|_| process)
@@ -45,7 +46,8 @@ impl Process {
                 |error| Error::Local(format!("--pid {}: no such process: {error}", self.pid));
             fs::read_to_string(format!("/proc/{}/{name}", self.pid)).map_err(gone)
         };
-        let strange = || Error::Local(format!("--pid {}: /proc is not as on Linux", self.pid));
+        let strange =
+            || Error::Local(format!("--pid {}: /proc does not have the format of Linux", self.pid));
         let processor = processor_time(&read("stat")?).ok_or_else(strange)?;
         let status = read("status")?;
         let bytes = |name| memory_bytes(&status, name).ok_or_else(strange);
@@ -54,19 +56,18 @@ impl Process {
     }
 }
 
-/// What the driver itself used.
+/// The processor time that the driver itself used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverUsage {
-    /// `None` where it is not known.
+    /// Processor time of all threads of the driver. `None` if the system does not report it.
     pub processor: Option<Duration>,
     pub elapsed: Duration,
     pub threads: u64,
 }
 
-/// From the beginning of a run on.
+/// Measures the driver's processor time from the start of a run.
 #[derive(Debug)]
 pub struct DriverTimer {
-    process: Option<Process>,
     before: Option<Duration>,
     start: Instant,
     threads: u64,
@@ -74,12 +75,11 @@ pub struct DriverTimer {
 
 impl DriverUsage {
     pub fn begin(threads: u64) -> DriverTimer {
-        let process = Process::open(std::process::id()).ok();
-        let before = process.as_ref().and_then(processor_of);
-        DriverTimer { process, before, start: Instant::now(), threads }
+        DriverTimer { before: own_processor_time(), start: Instant::now(), threads }
     }
 
-    /// The part of its threads' time in which they ran.
+    /// Returns the fraction of the time that the driver's threads were running, or `None` if the
+    /// processor time is not known.
     pub fn share(&self) -> Option<f64> {
         let all = self.elapsed.as_secs_f64() * self.threads as f64;
         self.processor.map(|used| used.as_secs_f64() / all.max(f64::MIN_POSITIVE))
@@ -88,20 +88,21 @@ impl DriverUsage {
 
 impl DriverTimer {
     pub fn end(self) -> DriverUsage {
-        let after = self.process.as_ref().and_then(processor_of);
         DriverUsage {
-            processor: after.zip(self.before).map(|(after, before)| after - before),
+            processor: own_processor_time().zip(self.before).map(|(after, before)| after - before),
             elapsed: self.start.elapsed(),
             threads: self.threads,
         }
     }
 }
 
-fn processor_of(process: &Process) -> Option<Duration> {
-    process.usage().ok().map(|usage| usage.processor)
+fn own_processor_time() -> Option<Duration> {
+    Process::open(std::process::id()).and_then(|this| this.usage()).ok().map(|used| used.processor)
 }
 
-/// Fields 14 and 15. Field 2 is a name in brackets that may contain anything, brackets too.
+/// Returns the sum of fields 14 and 15 of `/proc/PID/stat`, which are the user and system time.
+/// Field 2 is a name in parentheses that may itself contain parentheses. So fields are counted from
+/// the last closing parenthesis.
 fn processor_time(stat: &str) -> Option<Duration> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     let mut fields = behind_name.split_whitespace().skip(14 - 3);
@@ -109,7 +110,7 @@ fn processor_time(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis((ticks()? + ticks()?) * 1000 / TICKS_PER_SECOND))
 }
 
-/// Reads a line as `VmRSS: 1234 kB`, with any white space.
+/// Reads a line such as `VmRSS: 1234 kB`. The amount of white space does not matter.
 fn memory_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_there_is_told() {
-        // Above the largest number that Linux gives to a process.
+        // This ID is above the largest process ID of Linux.
         let told = Process::open(u32::MAX).map(drop).expect_err("no process has it").to_string();
         assert!(told.starts_with("--pid 4294967295: "), "{told}");
     }

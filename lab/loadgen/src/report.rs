@@ -1,4 +1,4 @@
-//! The report of a run: as a table, as JSON, and as lines of values.
+//! The report of a run: as a table, as JSON, and as CSV.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::process::{DriverUsage, ProcessUsage};
 use crate::server_info::ServerInfo;
 use crate::server_latency::LatencyComparison;
 
-/// The quantiles that are printed; the last is the maximum.
+/// The quantiles that are printed. The last one is the maximum.
 pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 const MB: f64 = 1e6;
@@ -21,51 +21,56 @@ pub struct Report {
     pub endpoints: String,
     pub servers: Vec<ServerInfo>,
     pub seed: u64,
-    /// How long requests were sent.
+    /// How long requests were sent. In a closed loop, this includes the wait for the last response.
     pub window: Duration,
-    /// Requests were sent when they were due, whether others were answered or not.
+    /// If true, requests were sent when they were due, even if earlier requests were not answered.
     pub is_open_loop: bool,
     pub classes: Vec<ClassReport>,
-    /// The server's use before and after the run.
+    /// The usage of the server's process before and after the run, if it was measured.
     pub usage: Option<(ProcessUsage, ProcessUsage)>,
-    /// Of each type of requests that both sides have measured.
+    /// One comparison for each type of requests that both the server and the driver have measured.
     pub server_latency: Vec<LatencyComparison>,
     pub driver: DriverUsage,
-    /// What else went wrong, and ends no run.
+    /// Problems that did not end the run.
     pub notes: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
 pub struct ClassReport {
     pub name: String,
-    /// The word in a workload file.
+    /// The operation, as a workload file or a closed loop names it.
     pub operation: &'static str,
-    /// Requests a second that were asked for; `None` in a closed loop.
+    /// The planned number of requests per second. `None` in a closed loop.
     pub rate: Option<f64>,
     pub metrics: ClassMetrics,
 }
 
-/// More of its time, and a closed loop measures the driver.
+/// If the driver's threads are busy for at least this share of the time, the report of a closed
+/// loop warns that the driver was the limit.
 const BUSY_SHARE: f64 = 0.9;
-/// A larger part of the latency, and an open loop measures the driver.
+/// If the p99 of the send delay is at least this share of the p99 of the latency, the report of an
+/// open loop warns that the driver was the limit.
 const LATE_SHARE: f64 = 0.25;
-/// A smaller delay is what a sleep is exact to.
+/// Minimum p99 of the send delay for a warning. Smaller delays are normal, because a thread does
+/// not wake exactly on time.
 const LATE_MS: f64 = 0.5;
 
-/// Of a class in an open loop: that the driver's delay, and not the server, makes the latency.
+/// Returns a warning about a class in an open loop if the driver's own delay is a large part of the
+/// latency. Otherwise returns `None`.
 pub(crate) fn late_warning(name: &str, metrics: &ClassMetrics) -> Option<String> {
     let late = metrics.send_delay_ms(0.99)?;
     let latency = metrics.latency_ms(0.99).unwrap_or_default();
     (late >= LATE_MS && late >= LATE_SHARE * latency).then(|| {
         format!(
-            "{name}: THE DRIVER WAS THE LIMIT. Requests were sent late, p99 {late:.2} ms of the \
-             latency's {latency:.2} ms"
+            "{name}: THE DRIVER WAS THE LIMIT. The p99 of the send delay is {late:.2} ms, of \
+             a latency of {latency:.2} ms"
         )
     })
 }
 
 impl Report {
-    /// Times are from when a request was due.
+    /// Returns the report as a table. In an open loop, a latency starts when the request was due,
+    /// and in a closed loop when it was sent.
     pub fn table(&self) -> String {
         let mut text = String::new();
         self.servers.iter().for_each(|server| _ = writeln!(text, "{}", server.line()));
@@ -90,7 +95,8 @@ impl Report {
             let each = seconds * 1e6 / answered.max(1) as f64;
             let _ = writeln!(
                 text,
-                "driver: {seconds:.2} s of processor time, {each:.1} us for each of {answered} answers"
+                "driver: {seconds:.2} s of processor time, {each:.1} us for each of {answered} \
+                 responses"
             );
         }
         self.warnings().iter().for_each(|warning| _ = writeln!(text, "WARNING: {warning}"));
@@ -113,7 +119,7 @@ impl Report {
         self.classes.iter().for_each(|class| class.write_row(text, name, self.window));
     }
 
-    /// What the figures are not about.
+    /// Returns warnings about everything that makes the figures unreliable.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.notes.clone();
         if self.is_open_loop {
@@ -124,25 +130,25 @@ impl Report {
             let percent = share * 100.0;
             warnings.push(format!(
                 "THE DRIVER WAS THE LIMIT. It was busy for {percent:.0} % of the time of {threads} \
-                 thread(s): see --threads"
+                 thread(s); try more with --threads"
             ));
         }
         warnings
     }
 
-    /// How many answers took how long, class by class.
+    /// Returns a histogram of the latencies of each class.
     pub fn histograms(&self) -> String {
         let mut text = String::new();
         for ClassReport { name, metrics, .. } in &self.classes {
             if metrics.answered() > 0 {
-                let _ = writeln!(text, "\n{name}: answers by latency");
+                let _ = writeln!(text, "\n{name}: responses by latency");
                 write_histogram(&mut text, metrics.latency_histogram());
             }
         }
         text
     }
 
-    /// What happened in each second, or longer interval.
+    /// Returns the results of each interval, which is a second or longer.
     pub fn samples(&self) -> String {
         let mut text = String::new();
         for ClassReport { name, metrics, .. } in &self.classes {
@@ -191,7 +197,8 @@ impl Report {
         })
     }
 
-    /// A line for each class as a whole, and one for each of its intervals.
+    /// Returns the report as CSV: a line for each class as a whole, and a line for each of its
+    /// intervals.
     pub fn csv(&self) -> String {
         let mut text = "class,operation,from_s,seconds,asked_per_s,answered,errors,p50_ms,p90_ms,\
                         p99_ms,p99.9_ms,max_ms,late_p99_ms\n"
@@ -218,7 +225,7 @@ impl Report {
     }
 }
 
-/// A field that may hold anything.
+/// Returns a CSV field. It is quoted if the text contains a comma, a quote or the end of a line.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -227,20 +234,23 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn cell(time: Option<f64>) -> String {
+/// Returns a time as a cell of a table, with two digits after the point; `-` if there is no time.
+pub(crate) fn cell(time: Option<f64>) -> String {
     time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2}"))
 }
 
 const HISTOGRAM_ROWS_MAX: usize = 12;
 const BAR_CHARS: f64 = 40.0;
 
-/// A row for each doubling of the latency; the slow ones are one row, if there are many.
+/// Writes a row for each doubling of the latency. If there are more than 12 rows, the slowest
+/// rows are combined into one row.
 fn write_histogram(text: &mut String, histogram: &Histogram<u64>) {
     let mut rows: Vec<(u64, u64)> = Vec::new();
     let (least, most) = (histogram.min().max(1), histogram.max());
     let mut bound = (least.next_power_of_two() / 2).max(1);
     while bound <= most {
-        // A power of two is the first value of a bucket, so the one before is the last of another.
+        // A bucket of the histogram starts at each power of two. So `last`, the value before the
+        // next power of two, is the last value of a bucket, and no bucket is counted in two rows.
         let last = bound * 2 - 1;
         rows.push((last + 1, histogram.count_between(bound, last)));
         bound *= 2;
@@ -282,15 +292,6 @@ impl ClassReport {
             .collect();
         let buckets = metrics.latency_histogram().iter_recorded();
         let buckets = buckets.map(|of| json!([of.value_iterated_to(), of.count_at_value()]));
-        let intervals = metrics.intervals().into_iter().map(|of| {
-            json!({
-                "answered": of.answered,
-                "failed": of.failed,
-                "p50_ms": of.p50_ms,
-                "p99_ms": of.p99_ms,
-                "max_ms": of.max_ms,
-            })
-        });
         json!({
             "name": name,
             "operation": operation,
@@ -306,7 +307,7 @@ impl ClassReport {
             "bytes_per_answer": metrics.bytes_per_answer(),
             "histogram_ns": buckets.collect::<Vec<_>>(),
             "interval_s": metrics.interval().as_secs(),
-            "intervals": intervals.collect::<Vec<_>>(),
+            "intervals": metrics.intervals(),
         })
     }
 }
@@ -364,7 +365,7 @@ cheap                10      10.00       100         0     50.00     90.05     9
 a-longer-name       0.7       0.00         0         7         -         -         -         -         -           -
 a-longer-name: 7 x Unavailable: gone
 server: 2.50 s of processor time, 6 MB resident, 10 MB at its peak since it started
-driver: 0.02 s of processor time, 200.0 us for each of 100 answers
+driver: 0.02 s of processor time, 200.0 us for each of 100 responses
 ";
         let table = report().table();
         assert_eq!(table, expected, "\n{table}");

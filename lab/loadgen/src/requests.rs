@@ -1,4 +1,4 @@
-//! The requests of a class, as the bytes that are sent.
+//! Makes the requests of a class, encoded as the bytes that are sent.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_proto::Message;
@@ -19,24 +19,40 @@ use crate::users::User;
 use crate::workload::{Class, Operation, Workload};
 use crate::{Error, Result};
 
+/// Paths of gRPC methods.
+pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(crate) const PUT: &str = "/etcdserverpb.KV/Put";
+pub(crate) const DELETE_RANGE: &str = "/etcdserverpb.KV/DeleteRange";
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
+
 /// An encoded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The path of the gRPC method.
     pub path: &'static str,
-    /// The message behind its gRPC header: a compression flag of 0, and the length.
+    /// The gRPC prefix and the encoded message. The prefix is a compression flag of 0 and the
+    /// length.
     pub body: Bytes,
     pub answer: ResponseShape,
-    /// The number of keys that the answer must have, if it is known. Of a watch, which has no end,
-    /// the number of events that are enough.
+    /// The number of keys that the response must have; `None` if any number is right. The response
+    /// of a watch has no end. So for a watch, this is the number of events that complete the call.
     pub keys: Option<u64>,
-    /// Of the user.
+    /// The token of the user, if there is one.
     pub token: Option<HeaderValue>,
 }
 
 impl Call {
     pub(crate) fn new(path: &'static str, message: &impl Message, keys: Option<u64>) -> Call {
         Call { path, body: framed(message), answer: ResponseShape::Message, keys, token: None }
+    }
+
+    /// Creates a watch that ends after `events` events. If `events` is `None`, it never ends.
+    pub(crate) fn watch(create: WatchCreateRequest, events: Option<u64>) -> Call {
+        let answer = ResponseShape::Watch;
+        Call { answer, ..Call::new(WATCH, &watch_request(create), events) }
     }
 
     pub fn count(space: &KeySpace) -> RangeRequest {
@@ -50,17 +66,18 @@ pub struct RequestGenerator {
     operation: Operation,
     chooser: KeyChooser,
     values: Option<ValueGenerator>,
-    /// That is logged in.
+    /// The login request of the user, for classes that authenticate. `None` if there is no user.
     login: Option<AuthenticateRequest>,
-    /// Of the store before the run.
+    /// The revision of the store before the run.
     revision: i64,
-    /// Whether an answer with too few keys is an error.
+    /// If true, a range response with another number of keys than expected is an error.
     expects_all_keys: bool,
     rng: SmallRng,
 }
 
 impl RequestGenerator {
-    /// An error if the class needs a user and there is none, or more events than there are.
+    /// Creates the generator of a class's requests. Fails if the class needs a user and there is
+    /// none, or if a watch needs more past events than the store has revisions.
     pub fn new(
         class: &Class,
         workload: &Workload,
@@ -75,12 +92,14 @@ impl RequestGenerator {
             | Operation::Delete { keys } => (None, keys),
             Operation::Watch { events } if events > 0 && revision <= events as i64 => {
                 let name = &class.name;
-                let what = format!("class {name}: there are {revision} revisions");
-                return Err(Error::Server(format!("{what}, and a watch of {events} events")));
+                let what = format!("class {name}: the store has only {revision} revisions");
+                return Err(Error::Server(format!(
+                    "{what}, too few for a watch of {events} events"
+                )));
             }
             Operation::Authenticate if user.is_none() => {
                 let name = &class.name;
-                let what = format!("class {name} logs in: --user NAME:PASSWORD says whom");
+                let what = format!("class {name} logs in, so it needs --user NAME:PASSWORD");
                 return Err(Error::Workload(what));
             }
             Operation::Watch { .. } | Operation::Lease { .. } | Operation::Authenticate => {
@@ -102,49 +121,47 @@ impl RequestGenerator {
     pub fn next_call(&mut self) -> Call {
         match self.operation {
             Operation::Range { keys, limit, serializable } => {
-                let from = self.next_start();
-                let range = RangeRequest {
-                    limit: limit.map_or(0, |limit| limit as i64),
-                    serializable,
-                    ..range(&self.space, from, keys)
-                };
+                let limit_or_none = limit.unwrap_or(0) as i64;
+                let range =
+                    RangeRequest { limit: limit_or_none, serializable, ..self.next_range(keys) };
                 let found = self.expects_all_keys.then_some(limit.unwrap_or(keys));
-                Call::new("/etcdserverpb.KV/Range", &range, found)
+                Call::new(RANGE, &range, found)
             }
             Operation::Count { keys, serializable } => {
-                let from = self.next_start();
-                let range = range(&self.space, from, keys);
+                let range = self.next_range(keys);
                 let count = RangeRequest { count_only: true, serializable, ..range };
-                Call::new("/etcdserverpb.KV/Range", &count, None)
+                Call::new(RANGE, &count, None)
             }
             Operation::Put { .. } => {
                 let number = self.next_start();
-                Call::new("/etcdserverpb.KV/Put", &self.put(number), None)
+                Call::new(PUT, &self.put(number), None)
             }
             Operation::Delete { keys } => {
-                let from = self.next_start();
-                let RangeRequest { key, range_end, .. } = range(&self.space, from, keys);
-                let delete = DeleteRangeRequest { key, range_end, prev_kv: false };
-                Call::new("/etcdserverpb.KV/DeleteRange", &delete, None)
+                Call::new(DELETE_RANGE, &delete(self.next_range(keys)), None)
             }
             Operation::Txn { keys, .. } => {
                 let txn = self.txn(keys);
-                Call::new("/etcdserverpb.KV/Txn", &txn, None)
+                Call::new(TXN, &txn, None)
             }
             Operation::Watch { events } => self.watch(events),
             Operation::Lease { ttl } => {
                 let grant = LeaseGrantRequest { ttl: ttl as i64, id: 0 };
-                Call::new("/etcdserverpb.Lease/LeaseGrant", &grant, None)
+                Call::new(LEASE_GRANT, &grant, None)
             }
             Operation::Authenticate => {
                 let login = self.login.clone().unwrap_or_default();
-                Call::new("/etcdserverpb.Auth/Authenticate", &login, None)
+                Call::new(AUTHENTICATE, &login, None)
             }
         }
     }
 
     fn next_start(&mut self) -> u64 {
         self.chooser.next_start(&mut self.rng)
+    }
+
+    fn next_range(&mut self, keys: u64) -> RangeRequest {
+        let from = self.next_start();
+        range(&self.space, from, keys)
     }
 
     fn watch(&self, events: u64) -> Call {
@@ -154,9 +171,7 @@ impl RequestGenerator {
             start_revision: if events == 0 { 0 } else { self.revision + 1 - events as i64 },
             ..WatchCreateRequest::default()
         };
-        let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        let call = Call::new("/etcdserverpb.Watch/Watch", &request, Some(events));
-        Call { answer: ResponseShape::Watch, ..call }
+        Call::watch(create, Some(events))
     }
 
     fn put(&mut self, number: u64) -> PutRequest {
@@ -164,40 +179,68 @@ impl RequestGenerator {
         put(&self.space, number, value.unwrap_or_default())
     }
 
-    /// If the first key exists, puts `keys` keys; else reads the first.
+    /// If the first key exists, the transaction puts `keys` keys; otherwise it reads the first key.
     fn txn(&mut self, keys: u64) -> TxnRequest {
         let from = self.next_start();
-        let is_there = Compare {
-            key: self.space.key(from),
-            target: CompareTarget::Version as i32,
-            result: CompareResult::Greater as i32,
-            target_union: Some(TargetUnion::Version(0)),
-            ..Compare::default()
-        };
+        let first = range(&self.space, from, 1);
         let puts = (from..from + keys).map(|number| Op::RequestPut(self.put(number)));
-        let success = puts.map(|put| RequestOp { request: Some(put) }).collect();
-        let read = Op::RequestRange(range(&self.space, from, 1));
-        let failure = vec![RequestOp { request: Some(read) }];
-        TxnRequest { compare: vec![is_there], success, failure }
+        TxnRequest {
+            compare: vec![compare_version(&first, CompareResult::Greater)],
+            success: operations(puts),
+            failure: operations([Op::RequestRange(first)]),
+        }
     }
 }
 
-/// A message behind its gRPC header.
+/// Encodes a message, with its gRPC prefix.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut body = BytesMut::with_capacity(length + 5);
     body.put_u8(0);
-    // Bounded by what a workload may ask for, a few MiB.
+    // The length fits: the largest message is a transaction of about 256 MiB, in a closed loop.
     body.put_u32(length as u32);
     message.encode(&mut body).expect("a buffer of bytes grows");
     body.freeze()
+}
+
+/// Returns a request for a watch of all keys of a space, starting at a revision.
+pub(crate) fn watch_all(space: &KeySpace, start_revision: i64) -> WatchCreateRequest {
+    let RangeRequest { key, range_end, .. } = range(space, 0, space.count);
+    WatchCreateRequest { key, range_end, start_revision, ..Default::default() }
+}
+
+pub(crate) fn watch_request(create: WatchCreateRequest) -> WatchRequest {
+    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+}
+
+/// Returns a request that deletes the keys of a range.
+pub(crate) fn delete(RangeRequest { key, range_end, .. }: RangeRequest) -> DeleteRangeRequest {
+    DeleteRangeRequest { key, range_end, prev_kv: false }
+}
+
+/// Wraps operations, so that they can be a branch of a transaction.
+pub(crate) fn operations(operations: impl IntoIterator<Item = Op>) -> Vec<RequestOp> {
+    operations.into_iter().map(|operation| RequestOp { request: Some(operation) }).collect()
+}
+
+/// Returns a compare of the versions of keys with 0. If `result` is `Greater`, the compare holds if
+/// all of these keys exist.
+pub(crate) fn compare_version(keys: &RangeRequest, result: CompareResult) -> Compare {
+    Compare {
+        key: keys.key.clone(),
+        range_end: keys.range_end.clone(),
+        target: CompareTarget::Version as i32,
+        result: result as i32,
+        target_union: Some(TargetUnion::Version(0)),
+    }
 }
 
 pub(crate) fn put(space: &KeySpace, number: u64, value: Bytes) -> PutRequest {
     PutRequest { key: space.key(number), value, ..PutRequest::default() }
 }
 
-/// Without a range end for one key.
+/// Returns a range of `keys` keys that starts at key number `from`. A range of one key has no range
+/// end.
 pub(crate) fn range(space: &KeySpace, from: u64, keys: u64) -> RangeRequest {
     let range_end = if keys == 1 { Bytes::new() } else { space.key(from + keys) };
     RangeRequest { key: space.key(from), range_end, ..RangeRequest::default() }
@@ -211,7 +254,7 @@ mod tests {
 
     const SPACE: &str = "/load/";
 
-    fn call(operation: Operation) -> Call {
+    fn generator(operation: Operation) -> Result<RequestGenerator> {
         let value = Sizes::constant(4);
         let space = KeySpace { prefix: SPACE.to_owned(), count: 20, key_size: 9, value };
         let name = "some".to_owned();
@@ -220,8 +263,11 @@ mod tests {
         let class =
             Class { name, index: 0, operation, rate, spacing, connections: 1, distribution };
         let workload = Workload { seconds: 1, space, classes: vec![class] };
-        let generator = RequestGenerator::new(&workload.classes[0], &workload, (None, 100), 11);
-        generator.expect("it needs no user").next_call()
+        RequestGenerator::new(&workload.classes[0], &workload, (None, 100), 11)
+    }
+
+    fn call(operation: Operation) -> Call {
+        generator(operation).expect("it needs no user").next_call()
     }
 
     fn decoded<M: Message + Default>(call: &Call) -> M {
@@ -256,21 +302,13 @@ mod tests {
 
     #[test]
     fn what_a_class_lacks_is_told() {
-        let value = Sizes::constant(4);
-        let space = KeySpace { prefix: SPACE.to_owned(), count: 20, key_size: 9, value };
         let told = |operation| {
-            let (name, rate, spacing) = ("some".to_owned(), 1.0, Spacing::Constant);
-            let distribution = Distribution::Uniform;
-            let class =
-                Class { name, index: 0, operation, rate, spacing, connections: 1, distribution };
-            let workload =
-                Workload { seconds: 1, space: space.clone(), classes: vec![class.clone()] };
-            let made = RequestGenerator::new(&class, &workload, (None, 100), 1);
-            made.map(drop).expect_err("something is missing").to_string()
+            generator(operation).map(drop).expect_err("something is missing").to_string()
         };
-        let login = "class some logs in: --user NAME:PASSWORD says whom";
+        let login = "class some logs in, so it needs --user NAME:PASSWORD";
         assert_eq!(told(Operation::Authenticate), login);
-        let watch = "class some: there are 100 revisions, and a watch of 100 events";
+        let watch =
+            "class some: the store has only 100 revisions, too few for a watch of 100 events";
         assert_eq!(told(Operation::Watch { events: 100 }), watch);
     }
 

@@ -1,43 +1,46 @@
-//! Counts the keys in a response while it arrives.
+//! Counts the keys in a response while it arrives, without decoding it.
 //!
-//! A gRPC response is a message with five bytes in front: a compression flag, and the length. Of a
-//! range response only one field matters here: field 2, which occurs once per key. Of responses of
-//! several messages, other fields may ([`ResponseShape`]).
+//! A gRPC message has a prefix of five bytes: a compression flag and the length. A range response
+//! has field 2 once per key, and only this field matters. Other responses have another field that
+//! is counted ([`ResponseShape`]).
 //!
 //! ```text
 //!   00 00 01 86 a0 │ 0a len header ... │ 12 len key-value ... │ 12 len key-value ... │ 20 count
 //!                     1: skipped          2: counted, skipped
 //! ```
 //!
-//! The bytes come in pieces that end anywhere, also within a length. So [`Scanner`] is a state
-//! machine: it reads tags and lengths, skips what they announce, and keeps nothing. Field 2 of
-//! other responses is something else; their count is not used.
+//! The bytes arrive in chunks that may end anywhere, even within a length. So [`Scanner`] is a
+//! state machine. It reads tags and lengths, skips the contents of fields, and stores no bytes. In
+//! single messages that are not range responses, field 2 has another meaning. Callers do not check
+//! the count of such a message, but a report contains it as `keys_per_answer`.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseStats {
-    /// Occurrences of the field that is counted: keys, if it was a range, or events.
+    /// How often the counted field occurred. It is the number of keys in a range, or of events in a
+    /// watch.
     pub keys: u64,
-    /// Includes the five bytes in front of each message.
+    /// Bytes of the response so far, with the prefix of each message.
     pub bytes: u64,
 }
 
-/// What a response consists of.
+/// The structure of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResponseShape {
-    /// One message: field 2 is counted.
+    /// One message. Field 2 is counted.
     #[default]
     Message,
-    /// Messages up to the end. Field 1 is entered, and field 2 counted in it: the keys of a
-    /// RangeStream. Elsewhere field 1 is a header, which has numbers only.
+    /// Messages until the stream ends. Field 1 is entered, and field 2 in it is counted: the keys
+    /// of a RangeStream. Other streams, such as a snapshot, have a header in field 1. A header has
+    /// only numbers, so it adds nothing to the count.
     Stream,
-    /// Messages without an end, of a watch: field 11 is counted, the events.
+    /// Messages of a watch, without an end. Field 11 is counted: the events.
     Watch,
-    /// One message, of a lease that is kept alive: field 3 is counted, the time that it has left. A
-    /// lease that is gone has none.
+    /// One message that answers a keep-alive of a lease. Field 3, the remaining time, is counted.
+    /// It is missing if the lease does not exist.
     KeepAlive,
 }
 
-/// Of a watch: it was refused, or is over.
+/// The field of a watch response that reports a canceled watch: it was rejected or has ended.
 const CANCELED_FIELD: u64 = 4;
 const CANCELED: ScanError = "the watch was canceled";
 
@@ -51,10 +54,10 @@ impl ResponseShape {
     }
 }
 
-/// Why it is no valid response.
+/// The reason why the bytes are not a valid response.
 pub type ScanError = &'static str;
 
-/// Field 1 of `RangeStreamResponse`.
+/// The field that [`ResponseShape::Stream`] enters: `range_response` of `RangeStreamResponse`.
 const ENTERED_FIELD: u64 = 1;
 const PREFIX_BYTES: u32 = 5;
 
@@ -63,17 +66,21 @@ pub struct Scanner {
     shape: ResponseShape,
     stats: ResponseStats,
     state: ScanState,
-    /// The field whose length is read is not skipped: its own fields come next.
+    /// If true, the scanner does not skip the field whose length it reads. It reads the fields in
+    /// that field instead.
     is_entered: bool,
-    /// Bytes of the message still to come, once its length is known.
+    /// Number of bytes of the message after the current position. While the prefix is read, the
+    /// part of the message's length that has been read.
     remaining: u64,
-    /// The bits so far of the number that is read; then the bytes to skip.
+    /// While a number is read: its bits so far. While a field is skipped: the bytes that are still
+    /// to be skipped.
     value: u64,
-    /// Where its next bits go; of the prefix, the number of bytes that were read.
+    /// While a number is read: the position of its next bits. While the prefix is read: the number
+    /// of its bytes that have been read.
     shift: u32,
 }
 
-/// What is read next.
+/// The part of the message that is read next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ScanState {
     #[default]
@@ -81,7 +88,7 @@ enum ScanState {
     Tag,
     Length,
     Number,
-    /// The rest of a field.
+    /// The rest of a field whose contents do not matter.
     Skipped,
 }
 
@@ -90,14 +97,18 @@ impl Scanner {
         Scanner { shape, ..Scanner::default() }
     }
 
-    /// So far.
+    /// Returns the counts so far.
     pub fn stats(&self) -> ResponseStats {
         self.stats
     }
 
-    /// Whether at least one message has come, and none in part.
+    /// Returns true if at least one message has arrived and no message is incomplete.
     pub fn is_between_messages(&self) -> bool {
-        self.stats.bytes > 0 && (self.state, self.shift, self.remaining) == (ScanState::Tag, 0, 0)
+        self.stats.bytes > 0 && self.is_message_over()
+    }
+
+    fn is_message_over(&self) -> bool {
+        (self.state, self.shift, self.remaining) == (ScanState::Tag, 0, 0)
     }
 
     pub fn feed(&mut self, mut piece: &[u8]) -> Result<(), ScanError> {
@@ -119,23 +130,19 @@ impl Scanner {
         Ok(())
     }
 
-    /// An error if the message is not complete.
+    /// Returns the final counts. Fails if the message is not complete.
     pub fn finish(self) -> Result<ResponseStats, ScanError> {
-        match (self.state, self.shift, self.remaining) {
-            (ScanState::Tag, 0, 0) => Ok(self.stats),
-            _ => Err("the answer ends in its middle"),
-        }
+        if self.is_message_over() { Ok(self.stats) } else { Err("the response is incomplete") }
     }
 
     fn step(&mut self, byte: u8) -> Result<(), ScanError> {
-        let is_message_over = (self.state, self.shift, self.remaining) == (ScanState::Tag, 0, 0);
         let has_more = matches!(self.shape, ResponseShape::Stream | ResponseShape::Watch);
-        if is_message_over && has_more {
+        if has_more && self.is_message_over() {
             self.state = ScanState::Prefix;
         }
         if self.state == ScanState::Prefix {
             if self.shift == 0 && byte != 0 {
-                return Err("the answer is compressed");
+                return Err("the response is compressed");
             }
             self.remaining = self.remaining << 8 | u64::from(byte);
             self.shift += 1;
@@ -144,9 +151,9 @@ impl Scanner {
             }
             return Ok(());
         }
-        self.remaining = self.remaining.checked_sub(1).ok_or("there is more than one answer")?;
+        self.remaining = self.remaining.checked_sub(1).ok_or("there is more than one response")?;
         if self.shift > 63 {
-            return Err("a number in the answer is too long");
+            return Err("a number in the response is too long");
         }
         self.value |= u64::from(byte & 0x7f) << self.shift;
         self.shift += 7;
@@ -176,14 +183,14 @@ impl Scanner {
                 self.state = ScanState::Length;
             }
             (_, 5) => return self.skip(4),
-            _ => return Err("the answer is not protobuf"),
+            _ => return Err("the response is not protobuf"),
         }
         Ok(())
     }
 
     fn skip(&mut self, bytes: u64) -> Result<(), ScanError> {
         if bytes > self.remaining {
-            return Err("a field of the answer is longer than the answer");
+            return Err("a field of the response is longer than the response");
         }
         self.value = bytes;
         self.state = if bytes == 0 { ScanState::Tag } else { ScanState::Skipped };
@@ -223,7 +230,8 @@ mod tests {
         framed(&range(keys, value).encode_to_vec())
     }
 
-    /// Whatever the pieces.
+    /// Returns the number of counted keys. Checks that this number does not depend on the sizes of
+    /// the chunks.
     fn keys_of(shape: ResponseShape, messages: &[Vec<u8>]) -> u64 {
         let bytes = messages.concat();
         let keys = [1, 3, 4096].map(|size| {
@@ -283,22 +291,22 @@ mod tests {
     fn an_answer_that_was_cut_off_is_broken_wherever_that_was() {
         let answer = answer(3, 200);
         for end in 0..answer.len() {
-            assert_eq!(scan(&[&answer[..end]]), Err("the answer ends in its middle"), "{end}");
+            assert_eq!(scan(&[&answer[..end]]), Err("the response is incomplete"), "{end}");
         }
     }
 
     #[test]
     fn what_is_no_answer_is_refused() {
         let compressed = [&[1, 0, 0, 0, 1], &[0][..]].concat();
-        assert_eq!(scan(&[&compressed]), Err("the answer is compressed"));
-        assert_eq!(scan(&[&framed(&[0x13])]), Err("the answer is not protobuf"));
+        assert_eq!(scan(&[&compressed]), Err("the response is compressed"));
+        assert_eq!(scan(&[&framed(&[0x13])]), Err("the response is not protobuf"));
         assert_eq!(
             scan(&[&framed(&[0x12, 9, 0])]),
-            Err("a field of the answer is longer than the answer")
+            Err("a field of the response is longer than the response")
         );
-        assert_eq!(scan(&[&framed(&[0xff; 11])]), Err("a number in the answer is too long"));
+        assert_eq!(scan(&[&framed(&[0xff; 11])]), Err("a number in the response is too long"));
         let two = [answer(1, 1), answer(1, 1)].concat();
-        assert_eq!(scan(&[&two]), Err("there is more than one answer"));
+        assert_eq!(scan(&[&two]), Err("there is more than one response"));
     }
 
     #[test]

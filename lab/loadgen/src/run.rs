@@ -1,76 +1,76 @@
-//! Sends requests when they are due, without waiting for answers.
+//! Sends requests when they are due, without waiting for responses: an open loop.
 //!
 //! ```text
 //!                    ┌──▶ a thread per class ── a task per request ──▶ connections of the class
 //!   pace ──due──▶ ───┤          ▲                       │
-//!                    └──▶ ...   └───────── Done ────────┘
+//!                    └──▶ ...   └── CompletedRequest ───┘
 //! ```
 //!
-//! A class has a thread and connections of its own: while one reads 25 MB from its socket, a
-//! request of another must not be late. Classes of short answers get a core
-//! [soon](SchedClass::Latency), so that the driver does not measure its own delay.
+//! Each class has its own thread and connections. While one class reads 25 MB from its socket, the
+//! requests of another class must not be late. The threads of classes with short responses get a
+//! core [soon](SchedClass::Latency), so that the driver does not measure its own delay.
 //!
-//! After the last request, answers have another [`DRAIN`] to come. What has not come by then is an
-//! error, and so is a request that was not sent because [`IN_FLIGHT_MAX`] of its class were open,
-//! which bounds the driver's memory if the server does not answer.
+//! After the last request was due, responses may take up to [`DRAIN`], or
+//! [`STOPPED_DRAIN`](crate::load_thread::STOPPED_DRAIN) after a stop. A request is recorded as
+//! failed
+//! * if the server answers with an error, or with another number of keys than expected;
+//! * if its response does not arrive within this time;
+//! * if it was not sent, because [`IN_FLIGHT_MAX`] requests of its class were in flight. This limit
+//!   bounds the driver's memory if the server does not answer.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use clearlane_net::sched::SchedClass;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::sleep_until;
 use tonic::transport::Channel;
 
 use crate::arrivals::{self, Schedule};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::connection::{Connection, Endpoints};
+use crate::connection::Connection;
+pub use crate::load_thread::DRAIN;
+use crate::load_thread::{drain, start_thread, thread_error, with_progress};
+use crate::observation::{LoadResult, observe};
 use crate::process::{DriverUsage, Process};
 use crate::report::{ClassReport, Report};
 use crate::requests::RequestGenerator;
-use crate::server_latency::{LatencyComparison, ServerLatency};
-use crate::stop::Stop;
+use crate::stop::{Stop, StopAtDrop};
 use crate::target::OpenTarget;
 use crate::users::Session;
 use crate::workload::{Class, Operation, Workload};
-use crate::{Error, Result, connection, fill};
+use crate::{Result, connection, fill};
 
-/// Between the end of the preparations and the first request.
+/// Time from the end of the preparations to the start of the window.
 const HEAD_START: Duration = Duration::from_millis(50);
-/// Time for answers after the last request was due.
-pub const DRAIN: Duration = Duration::from_secs(30);
-/// The same after a run that was ended early.
-pub(crate) const STOPPED_DRAIN: Duration = Duration::from_secs(2);
-/// How often a thread that waits for answers looks whether the run was ended.
-const STOP_INTERVAL: Duration = Duration::from_millis(100);
-/// Per class.
+/// Maximum number of requests of one class that are in flight.
 pub const IN_FLIGHT_MAX: usize = 100_000;
-/// Per class.
+/// Capacity of the queue from the pacing thread to one class.
 const ARRIVAL_QUEUE_CAPACITY: usize = 65_536;
 
-/// A longer answer keeps its thread busy for a while.
+/// Largest expected response of a class whose thread gets a core soon. Longer responses keep a
+/// thread busy for a while.
 const SHORT_RESPONSE_BYTES: u64 = 256 << 10;
 
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     pub target: OpenTarget,
-    /// For arrival times and keys.
+    /// The seed for arrival times, keys and values.
     pub seed: u64,
-    /// Its use of the machine is reported.
+    /// The server process whose processor time and memory are reported, if any.
     pub process: Option<Process>,
-    /// Duration of the same load before the run, over the same connections, not counted. The first
-    /// long answers of a server take up to four times as long as the others.
+    /// How long the same load runs before the run, over the same connections. Its requests are not
+    /// counted. The first long responses of a server take up to four times as long as later ones.
     pub warm_up: Duration,
-    /// Set by the run.
+    /// The run sets this when its window starts.
     pub begin: WindowBegin,
-    /// Ends the run early, with the results so far.
+    /// Ends the run early. The report then has the results so far.
     pub stop: Stop,
 }
 
-/// When the window of a run begins: behind its preparations and its warm-up.
+/// When the window of a run starts: after its preparations and its warm-up.
 #[derive(Clone, Debug, Default)]
 pub struct WindowBegin {
     at: watch::Sender<Option<Instant>>,
@@ -81,7 +81,7 @@ impl WindowBegin {
         self.at.send_replace(Some(at));
     }
 
-    /// Returns then; never, if the run ends before.
+    /// Returns when the window starts. Never returns if the run ends before its window.
     pub async fn wait(&self) {
         let mut at = self.at.subscribe();
         let at = at.wait_for(Option::is_some).await;
@@ -91,7 +91,7 @@ impl WindowBegin {
 }
 
 impl RunOptions {
-    /// Without a warm-up, and without a look at the server's process.
+    /// Creates options without a warm-up. The report then has no usage of the server process.
     pub fn new(target: OpenTarget, seed: u64) -> RunOptions {
         let (process, warm_up) = (None, Duration::ZERO);
         let (begin, stop) = (WindowBegin::default(), Stop::default());
@@ -99,18 +99,18 @@ impl RunOptions {
     }
 }
 
-/// A class as the main task sees it.
+/// A class as the main task uses it.
 struct ClassThread {
     class: Class,
     progress: Arc<Mutex<ClassProgress>>,
-    /// The thread ends when all senders are dropped.
+    /// Sends windows to the class's thread. The thread ends when the sender is dropped.
     windows: mpsc::Sender<SendWindow>,
 }
 
 struct SendWindow {
     arrivals: mpsc::Receiver<Duration>,
     start: Instant,
-    /// Dropped when each request of the window is answered or given up.
+    /// Sent when each request of the window is answered or given up.
     done: oneshot::Sender<()>,
 }
 
@@ -120,29 +120,30 @@ struct ClassProgress {
     due: u64,
 }
 
-/// A class on its own thread.
+/// The state of a class on its own thread, which sends the requests.
 struct ClassSender {
     requests: RequestGenerator,
     connections: Vec<Connection>,
     session: Option<Arc<Session>>,
     progress: Arc<Mutex<ClassProgress>>,
     in_flight: JoinSet<CompletedRequest>,
-    /// So long after the end of a window; requests that are open then have failed.
-    given_up: watch::Sender<Option<Duration>>,
+    /// The reason why the open requests are given up. It is set when the time for the responses of
+    /// a window is over, and cleared before the next window.
+    given_up: watch::Sender<Option<String>>,
     stop: Stop,
 }
 
-/// `tell` is called once per second with the progress.
+/// Runs a workload. `tell` is called once per second with the progress.
 pub async fn run(
     workload: &Workload,
     options: &RunOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report> {
-    let OpenTarget { endpoints, session, servers } = &options.target;
+    let OpenTarget { endpoints, session, .. } = &options.target;
     let channel = connection::open(endpoints, 1).await?.remove(0);
     check_filled(workload, channel.clone(), session.as_deref()).await?;
     let revision = revision(workload, channel, session.as_deref()).await?;
-    let mut stop_at_drop = StopAtDrop(Some(options.stop.clone()));
+    let stop_at_drop = StopAtDrop::new(&options.stop);
     let mut threads = Vec::new();
     let mut first = 0;
     for class in &workload.classes {
@@ -159,59 +160,28 @@ pub async fn run(
         let metrics = ClassMetrics::of_window(window);
         *thread.progress.lock() = ClassProgress { metrics, due: 0 };
     }
-    let usage = || options.process.as_ref().map(Process::usage).transpose();
-    let latency_before = ServerLatency::read(endpoints).await;
-    let usage_before = usage()?;
-    let driver = DriverUsage::begin(threads.len() as u64);
-    let start = Instant::now() + HEAD_START;
-    options.begin.set(start);
-    let sent_for = run_window(&threads, options, start, (window, options.seed), tell).await?;
-    stop_at_drop.0 = None;
-    let report = |ClassThread { class, progress, .. }| ClassReport {
-        name: class.name,
-        operation: class.operation.name(),
-        rate: Some(class.rate),
-        metrics: std::mem::take(&mut Mutex::lock(&progress).metrics),
+    let load = async {
+        let driver = DriverUsage::begin(threads.len() as u64);
+        let start = Instant::now() + HEAD_START;
+        options.begin.set(start);
+        let sent_for = run_window(&threads, options, start, (window, options.seed), tell).await?;
+        stop_at_drop.disarm();
+        let driver = driver.end();
+        let report = |ClassThread { class, progress, .. }| ClassReport {
+            name: class.name,
+            operation: class.operation.name(),
+            rate: Some(class.rate),
+            metrics: std::mem::take(&mut Mutex::lock(&progress).metrics),
+        };
+        let classes = threads.into_iter().map(report).collect();
+        let notes = Vec::new();
+        Ok(LoadResult { is_open_loop: true, classes, window: sent_for, driver, notes })
     };
-    let driver = driver.end();
-    let classes = threads.into_iter().map(report).collect::<Vec<_>>();
-    Ok(Report {
-        endpoints: endpoints.text(),
-        servers: servers.clone(),
-        seed: options.seed,
-        window: sent_for,
-        is_open_loop: true,
-        // The process may be gone.
-        usage: usage_before.zip(usage().unwrap_or_default()),
-        server_latency: compare(latency_before, endpoints, &classes).await,
-        classes,
-        notes: Vec::new(),
-        driver,
-    })
+    observe(&options.target, options.process.as_ref(), options.seed, load).await
 }
 
-/// A run that is given up sends nothing more.
-struct StopAtDrop(Option<Stop>);
-
-impl Drop for StopAtDrop {
-    fn drop(&mut self) {
-        self.0.iter().for_each(Stop::set);
-    }
-}
-
-/// With what the servers have measured since.
-pub(crate) async fn compare(
-    before: Option<ServerLatency>,
-    endpoints: &Endpoints,
-    classes: &[ClassReport],
-) -> Vec<LatencyComparison> {
-    let Some(before) = before else { return Vec::new() };
-    let Some(after) = ServerLatency::read(endpoints).await else { return Vec::new() };
-    after.compare(&before, classes.iter().map(|class| (class.operation, &class.metrics)))
-}
-
-/// Returns when all classes have sent what is due in the window and have the answers: how long
-/// requests were sent.
+/// Runs one window: a warm-up or the run itself. Returns when all classes have sent their requests
+/// and each request is answered or given up. The result is how long requests were sent.
 async fn run_window(
     threads: &[ClassThread],
     options: &RunOptions,
@@ -225,7 +195,7 @@ async fn run_window(
         let (done, end) = oneshot::channel();
         senders.push(sender);
         ends.push(end);
-        // The thread waits for windows, so this does not fail.
+        // Sending does not fail, because the thread waits for windows.
         let _ = thread.windows.send(SendWindow { arrivals, start, done }).await;
     }
     let schedule = |ClassThread { class, .. }: &ClassThread| {
@@ -235,34 +205,23 @@ async fn run_window(
     let arrivals = arrivals::merge(schedules, window);
     let pacer = arrivals::pace(arrivals, start, senders, options.stop.clone());
     let pacer = pacer.map_err(thread_error)?;
-    let mut second = interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for mut end in ends {
-        while tokio::select! {
-            over = &mut end => {
-                over.expect("a class neither panics nor is stopped");
-                false
-            }
-            _ = second.tick() => true,
-        } {
-            tell(&progress(threads, start));
+    let ended = async {
+        for end in ends {
+            end.await.expect("a class neither panics nor is stopped");
         }
-    }
+    };
+    with_progress(ended, Duration::ZERO, || tell(&progress(threads, start))).await;
     let stopped = pacer.join().expect("it sleeps and sends");
     Ok(stopped.unwrap_or(window))
 }
 
-fn thread_error(error: std::io::Error) -> Error {
-    Error::Local(format!("no thread could be started: {error}"))
-}
-
-/// One seed for arrival times, one for requests.
+/// Returns two seeds: one for arrival times, one for requests.
 fn seeds(seed: u64, class: &Class) -> [u64; 2] {
     let first = seed.wrapping_mul(1 << 20).wrapping_add(class.index * 2);
     [first, first + 1]
 }
 
-/// Starts the thread of a class, which opens its connections, and waits for windows.
+/// Starts the thread of a class. The thread opens its connections and waits for windows.
 async fn start_class(
     workload: &Workload,
     options: &RunOptions,
@@ -270,48 +229,37 @@ async fn start_class(
     (revision, first): (i64, u64),
 ) -> Result<ClassThread> {
     let [_, seed] = seeds(options.seed, class);
-    let OpenTarget { endpoints, session, .. } = options.target.clone();
+    let OpenTarget { endpoints, session, .. } = &options.target;
     let user = session.as_deref().map(Session::user);
     let requests = RequestGenerator::new(class, workload, (user, revision), seed)?;
-    let (connections, stop) = (class.connections, options.stop.clone());
+    let (session, stop) = (session.clone(), options.stop.clone());
     let progress = Arc::<Mutex<ClassProgress>>::default();
-    let (ready, is_ready) = oneshot::channel();
-    let (windows, mut next_window) = mpsc::channel::<SendWindow>(1);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
     let own_progress = Arc::clone(&progress);
-    let send_windows = async move {
-        let connections = match connection::open_direct(&endpoints, first, connections).await {
-            Ok(connections) => connections,
-            Err(error) => return drop(ready.send(Err(error))),
-        };
+    let (windows, mut next_window) = mpsc::channel::<SendWindow>(1);
+    let send_windows = |connections| async move {
         let (progress, in_flight) = (own_progress, JoinSet::new());
         let given_up = watch::Sender::new(None);
         let mut sender =
             ClassSender { requests, connections, session, progress, in_flight, given_up, stop };
-        let _ = ready.send(Ok(()));
         while let Some(SendWindow { arrivals, start, done }) = next_window.recv().await {
             sender.send_all(arrivals, start).await;
             sender.drain().await;
-            // If the receiver is gone, the result is not needed.
+            // Sending fails if the receiver was dropped. Then nobody needs the result.
             let _ = done.send(());
         }
     };
-    // A class of short answers measures the delays that others cause, and must not be late itself.
+    // A class with short responses measures the delays that other requests cause, so its thread
+    // must not be late.
     let record = workload.space.key_size.saturating_add(workload.space.value.max);
     let is_short = class.operation.keys_sent().saturating_mul(record) <= SHORT_RESPONSE_BYTES;
     let sched_class = if is_short { SchedClass::Latency } else { SchedClass::Normal };
-    let work = move || {
-        sched_class.apply_to_thread();
-        runtime.block_on(send_windows);
-    };
-    let thread = thread::Builder::new().name(format!("class {}", class.name));
-    thread.spawn(work).map_err(thread_error)?;
-    is_ready.await.expect("it says so, or why not")?;
+    let (name, connections) = (format!("class {}", class.name), (first, class.connections));
+    start_thread(name, sched_class, endpoints, connections, send_windows).await?;
     Ok(ClassThread { class: class.clone(), progress, windows })
 }
 
-/// Reads of missing keys are fast and would pass for good results.
+/// Fails if a workload reads ranges and its keys are missing. A workload that also deletes keys is
+/// not checked. Reads of missing keys are fast and would look like good results.
 async fn check_filled(
     workload: &Workload,
     channel: Channel,
@@ -325,7 +273,8 @@ async fn check_filled(
     fill::check_filled(channel, space, session, "workload", remedy).await.map(drop)
 }
 
-/// Behind which watches read events; 0 if none do.
+/// Returns the store's revision, which watches use to read events of the past. Returns 0 if no
+/// class reads such events.
 async fn revision(workload: &Workload, channel: Channel, session: Option<&Session>) -> Result<i64> {
     let has_watch =
         |class: &Class| matches!(class.operation, Operation::Watch { events } if events > 0);
@@ -347,7 +296,7 @@ fn progress(threads: &[ClassThread], start: Instant) -> String {
 }
 
 impl ClassSender {
-    /// Until the channel is closed.
+    /// Sends requests until the channel is closed.
     async fn send_all(&mut self, mut arrivals: mpsc::Receiver<Duration>, start: Instant) {
         loop {
             tokio::select! {
@@ -364,7 +313,7 @@ impl ClassSender {
         let mut progress = self.progress.lock();
         progress.due += 1;
         if self.in_flight.len() >= IN_FLIGHT_MAX {
-            let text = format!("not sent: {IN_FLIGHT_MAX} others had no answer");
+            let text = format!("not sent: {IN_FLIGHT_MAX} other requests had no response yet");
             progress.metrics.add_failure(due, text);
             return;
         }
@@ -374,43 +323,22 @@ impl ClassSender {
         let (session, mut given_up) = (self.session.clone(), self.given_up.subscribe());
         self.in_flight.spawn(async move {
             let sent = start.elapsed();
-            let answer = async {
-                match session {
-                    Some(session) => session.call(&connection, &call).await,
-                    None => connection.call(&call).await,
-                }
-            };
             let result = tokio::select! {
-                result = answer => result,
-                after = given_up.wait_for(Option::is_some) => {
-                    let seconds = after.map_or(0, |after| after.unwrap_or_default().as_secs());
-                    Err(format!("no answer {seconds} s after the end"))
+                result = Session::call(session.as_deref(), &connection, &call) => result,
+                why = given_up.wait_for(Option::is_some) => {
+                    Err(why.ok().and_then(|why| why.clone()).unwrap_or_default())
                 }
             };
             CompletedRequest { due, sent, answered: start.elapsed(), result }
         });
     }
 
-    /// Waits for the answers; what has none in time is counted as a failure, and not in the next
-    /// window.
+    /// Waits for the remaining responses. A request without a response in time is recorded as
+    /// failed in this window, so that it does not affect the next window.
     async fn drain(&mut self) {
-        let from = Instant::now();
-        let mut stopped = None;
-        let drain = loop {
-            if stopped.is_none() && self.stop.is_set() {
-                stopped = Some(Instant::now());
-            }
-            let (since, drain) = stopped.map_or((from, DRAIN), |since| (since, STOPPED_DRAIN));
-            if since.elapsed() >= drain {
-                break drain;
-            }
-            match timeout(STOP_INTERVAL, self.in_flight.join_next()).await {
-                Ok(Some(done)) => self.record(done),
-                Ok(None) => return,
-                Err(_) => {}
-            }
-        };
-        self.given_up.send_replace(Some(drain));
+        let add = |done| self.progress.lock().metrics.add(done);
+        let why = drain(&mut self.in_flight, || true, &self.stop, add).await;
+        self.given_up.send_replace(why);
         while let Some(done) = self.in_flight.join_next().await {
             self.record(done);
         }
@@ -425,6 +353,8 @@ impl ClassSender {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Who answers: product, version, members.
+//! Queries a server for its product, version and members.
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
@@ -11,18 +11,19 @@ use crate::server_latency::metrics_page;
 use crate::users::Session;
 use crate::{Error, Result, connection};
 
-/// What only Clearlane's page of metrics has.
+/// The start of a metric that only Clearlane's metrics page has.
 const ERA_METRIC: &str = "clearlane_era{era=\"";
 const NOT_TOLD: [Code; 2] = [Code::Unimplemented, Code::PermissionDenied];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     pub endpoint: String,
-    /// The era, if the server is Clearlane; `None` also with TLS, over which it is not asked.
+    /// The era, if the server is Clearlane. `None` for other servers, and for all servers with TLS,
+    /// because their metrics page is not read.
     pub era: Option<String>,
     pub version: String,
     pub is_leader: bool,
-    /// Members of the cluster; 0 if the server does not tell.
+    /// Number of members of the cluster. 0 if the server does not report it.
     pub members: usize,
     pub db_bytes: i64,
 }
@@ -38,16 +39,16 @@ impl ServerInfo {
         let status = MaintenanceClient::new(channel.clone()).status(status).await;
         let status = match status {
             Ok(status) => status.into_inner(),
-            // A server of a part of the API, or a user that may do a part of it.
+            // The server may have only a part of the API, or the user may lack the permission.
             Err(status) if NOT_TOLD.contains(&status.code()) => StatusResponse::default(),
             Err(status) => {
                 let why = connection::reason(&status);
-                let why = format!("{name} does not tell its status: {why}");
+                let why = format!("{name}: cannot read its status: {why}");
                 return Err(Error::Server(why));
             }
         };
         let request = Session::request_of(session, MemberListRequest { linearizable: false });
-        // Some servers of this API have no members.
+        // Some servers of this API do not list members, so an error is ignored.
         let members = ClusterClient::new(channel).member_list(request).await;
         let member = status.header.as_ref().map_or(0, |header| header.member_id);
         Ok(ServerInfo {
@@ -60,7 +61,7 @@ impl ServerInfo {
         })
     }
 
-    /// In words: `Clearlane, era 3.2`.
+    /// Returns the product as text: `Clearlane, era 3.2`.
     pub fn product(&self) -> String {
         match &self.era {
             Some(era) => format!("Clearlane, era {era}"),
@@ -69,7 +70,8 @@ impl ServerInfo {
         }
     }
 
-    /// The era, or what else tells it from other servers.
+    /// Returns the era. For a server without an era, returns `server` if it has TLS, and `etcd`
+    /// otherwise.
     pub fn short_name(&self) -> &str {
         match &self.era {
             Some(era) => era,
@@ -103,7 +105,8 @@ impl ServerInfo {
     }
 }
 
-/// From the page of metrics, which is there without TLS only.
+/// Reads the era from the metrics page. Returns `None` for a server with TLS, and for a server
+/// whose page has no era.
 async fn era(endpoint: &Endpoint) -> Option<String> {
     let page = metrics_page(endpoint).await?;
     let (_, rest) = page.split_once(ERA_METRIC)?;

@@ -1,9 +1,10 @@
-//! What the servers say of how long requests took, beside what the driver has seen.
+//! Compares the latencies that the servers report with the latencies that the driver has measured.
 //!
 //! etcd's histogram `etcd_server_request_duration_seconds` has a sum, a count, and buckets that
-//! double. So means compare exactly, and of a median it says between which bounds it is.
-//! A server counts from when it has decoded a request to when its answer is ready: the way there
-//! and back is the driver's alone. Requests of other clients are the server's alone.
+//! double. So means can be compared exactly. A median is known only by the bounds of its bucket. A
+//! server starts its clock when it has decoded a request, and stops it when the response is ready.
+//! The network time in both directions is only in the driver's latency. Requests of other clients
+//! are only in the server's histogram.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +19,11 @@ use crate::connection::Endpoints;
 
 const METRIC: &str = "etcd_server_request_duration_seconds_";
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A page of metrics has less.
+/// Maximum number of bytes that are read of a metrics page. Real pages are smaller.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
-/// Of all servers together, by the label `type`: successful requests since they started.
+/// The sums of all servers together, by the label `type`. They contain the successful requests
+/// since the servers started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ServerLatency(BTreeMap<String, DurationSums>);
 
@@ -29,24 +31,25 @@ pub(crate) struct ServerLatency(BTreeMap<String, DurationSums>);
 struct DurationSums {
     count: f64,
     seconds: f64,
-    /// Cumulative, by their bounds in seconds.
+    /// Bounds in seconds with the number of requests up to each bound.
     buckets: Vec<(f64, f64)>,
 }
 
-/// Both sides of one type of requests.
+/// The latencies of one type of requests, as the server and as the driver have measured them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyComparison {
-    /// As the server names it: `put`.
+    /// The type as the server names it, for example `put`.
     request: &'static str,
     count: u64,
     mean_ms: f64,
-    /// The bounds of the bucket that has the median.
+    /// The bounds of the bucket that contains the median.
     p50_ms: (f64, f64),
     driver_mean_ms: f64,
 }
 
 impl ServerLatency {
-    /// `None` if one of them has no such page: a server with TLS is not asked.
+    /// Reads the metrics pages of all servers. Returns `None` if one of them has no such page, or
+    /// if no page has the metric. Pages of servers with TLS are not read.
     pub(crate) async fn read(endpoints: &Endpoints) -> Option<ServerLatency> {
         let mut all = ServerLatency::default();
         for endpoint in endpoints.list() {
@@ -57,12 +60,10 @@ impl ServerLatency {
 
     fn add_page(&mut self, page: &str) {
         for (name, labels, value) in page.lines().filter_map(sample) {
-            let has = |label: &str| labels.split(',').any(|of| of == label);
-            let kind = labels.split(',').find_map(|label| label.strip_prefix("type=\""));
-            let Some(kind) = kind.and_then(|kind| kind.strip_suffix('"')) else { continue };
-            if !has("success=\"true\"") {
+            let (Some(kind), Some("true")) = (label(labels, "type"), label(labels, "success"))
+            else {
                 continue;
-            }
+            };
             let sums = self.0.entry(kind.to_owned()).or_default();
             match name {
                 "count" => sums.count += value,
@@ -72,7 +73,8 @@ impl ServerLatency {
         }
     }
 
-    /// The part of these that the driver has sent, too, since `before`.
+    /// Compares the requests since `before`. The result has one item for each type of request that
+    /// both the server has counted and the driver has sent.
     pub(crate) fn compare<'a>(
         &self,
         before: &ServerLatency,
@@ -102,8 +104,7 @@ impl ServerLatency {
 
 impl DurationSums {
     fn add_to_bucket(&mut self, labels: &str, value: f64) {
-        let bound = labels.split(',').find_map(|label| label.strip_prefix("le=\""));
-        let bound = bound.and_then(|bound| bound.strip_suffix('"')?.parse::<f64>().ok());
+        let bound = label(labels, "le").and_then(|bound| bound.parse::<f64>().ok());
         let Some(bound) = bound.filter(|bound| bound.is_finite()) else { return };
         match self.buckets.iter_mut().find(|(of, _)| *of == bound) {
             Some((_, count)) => *count += value,
@@ -134,7 +135,7 @@ impl DurationSums {
 }
 
 impl LatencyComparison {
-    /// How much longer than the server's own mean is that of the driver.
+    /// Returns by how many per cent the driver's mean is longer than the server's own mean.
     fn percent_more(&self) -> f64 {
         (self.driver_mean_ms / self.mean_ms - 1.0) * 100.0
     }
@@ -161,7 +162,9 @@ impl LatencyComparison {
     }
 }
 
-/// Of a class's operation; `None` for what the server does not measure, or not as one request.
+/// Returns the type that the server's metric has for an operation. `None` for operations that are
+/// not compared: the server does not measure them (`watch`, `authenticate`), measures them as
+/// several requests, or measures them but they are omitted here (`lease`).
 fn request_of(operation: &str) -> Option<&'static str> {
     match operation {
         "range" | "count" => Some("range"),
@@ -172,31 +175,49 @@ fn request_of(operation: &str) -> Option<&'static str> {
     }
 }
 
-/// What follows the metric's name, the labels, and the value.
+/// Splits a line of the metric into the end of its name, its labels, and its value. Returns `None`
+/// for any other line.
 fn sample(line: &str) -> Option<(&str, &str, f64)> {
     let (name, rest) = line.strip_prefix(METRIC)?.split_once('{')?;
     let (labels, value) = rest.split_once('}')?;
     Some((name, labels, value.trim().parse().ok()?))
 }
 
-/// The server's `/metrics`, which is there without TLS only.
-pub(crate) async fn metrics_page(endpoint: &Endpoint) -> Option<String> {
-    let uri = endpoint.uri();
-    if uri.scheme_str() != Some("http") {
-        return None;
-    }
-    let authority = uri.authority()?.to_string();
-    timeout(PAGE_TIMEOUT, fetch(&authority)).await.ok()?.ok()
+/// Returns the value of the label `name` in a list of labels, or `None` if the list does not have
+/// this label.
+fn label<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
+    let value = |label: &'l str| label.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"');
+    labels.split(',').find_map(value)
 }
 
+/// Returns the server's `/metrics` page, or `None` if there is none. The page of a server with TLS
+/// is never read.
+pub(crate) async fn metrics_page(endpoint: &Endpoint) -> Option<String> {
+    timeout(PAGE_TIMEOUT, get_metrics(endpoint)).await.ok()?.ok()
+}
+
+/// Like [`metrics_page`], but without a time limit. The error is the reason why there is no page.
+pub(crate) async fn get_metrics(endpoint: &Endpoint) -> Result<String, String> {
+    let uri = endpoint.uri();
+    let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"));
+    let authority = authority.ok_or("a server with TLS has no such page here")?.as_str();
+    let answer = fetch(authority).await.map_err(|error| error.to_string())?;
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.lines().next().unwrap_or_default();
+    match status.split(' ').nth(1) {
+        Some("200") => Ok(page.to_owned()),
+        _ => Err(format!("answered with {status:?}")),
+    }
+}
+
+/// Fetches the page over HTTP/1.0, so that the server closes the connection after the response.
 async fn fetch(authority: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(authority).await?;
-    let request =
-        format!("GET /metrics HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET /metrics HTTP/1.0\r\nHost: {authority}\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut page = Vec::new();
-    stream.take(PAGE_BYTES_MAX).read_to_end(&mut page).await?;
-    Ok(String::from_utf8_lossy(&page).into_owned())
+    let mut answer = Vec::new();
+    stream.take(PAGE_BYTES_MAX).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 #[cfg(test)]

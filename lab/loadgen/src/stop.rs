@@ -1,4 +1,4 @@
-//! Ends a run early, with the results so far.
+//! A switch that ends a load early. The report then has the results so far.
 
 use std::fs;
 use std::process;
@@ -11,7 +11,7 @@ use tokio::task;
 
 use crate::{Error, Result};
 
-/// As a shell reports a process that a signal has ended: with its number added.
+/// Base of the exit status after a signal. Like a shell, the process adds the signal's number.
 const ENDED_BY_SIGNAL: i32 = 128;
 
 #[derive(Clone, Debug, Default)]
@@ -35,10 +35,11 @@ impl Stop {
         self.shared.is_set.load(Ordering::Acquire)
     }
 
-    /// Returns when it is set.
+    /// Returns as soon as the stop is set.
     pub async fn wait(&self) {
         loop {
-            // Before the look: it hears what is set after that.
+            // This future is created before the check, so that it is notified if the stop is set
+            // right after the check.
             let changed = self.shared.changed.notified();
             if self.is_set() {
                 return;
@@ -47,36 +48,60 @@ impl Stop {
         }
     }
 
-    /// Sets it at the first SIGINT (a Ctrl-C), SIGTERM or SIGHUP. The second ends the process.
-    /// Under `nohup`, SIGHUP stays ignored.
-    pub fn set_at_signals(&self) -> Result<()> {
+    /// Returns a stop that is set by the first SIGINT (Ctrl-C), SIGTERM or SIGHUP. A second signal
+    /// ends the process at once. If SIGHUP is ignored, as under `nohup`, it stays ignored.
+    pub fn at_signals() -> Result<Stop> {
         let (heard, mut signals) = mpsc::channel(1);
         for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
             if kind == SignalKind::hangup() && is_ignored(kind) {
                 continue;
             }
-            let failed = |error| Error::Local(format!("signals: {error}"));
+            let failed = |error| Error::Local(format!("cannot handle signals: {error}"));
             let (mut signal, heard) = (signal(kind).map_err(failed)?, heard.clone());
             tokio::spawn(async move {
                 while signal.recv().await.is_some() && heard.send(kind).await.is_ok() {}
             });
         }
-        let stop = self.clone();
+        let stop = Stop::default();
+        let of_signals = stop.clone();
         tokio::spawn(async move {
             if signals.recv().await.is_some() {
-                stop.set();
+                of_signals.set();
             }
-            // What waits for it ends servers first, if both signals came at once.
+            // If two signals have arrived together, this yield lets waiting tasks end their servers
+            // before the second signal ends the process.
             task::yield_now().await;
             if let Some(kind) = signals.recv().await {
                 process::exit(ENDED_BY_SIGNAL + kind.as_raw_value());
             }
         });
-        Ok(())
+        Ok(stop)
     }
 }
 
-/// By what has started this process.
+/// Sets a stop when it is dropped. So if the future of a load is dropped, its threads send no
+/// further requests.
+pub(crate) struct StopAtDrop(Option<Stop>);
+
+impl StopAtDrop {
+    pub(crate) fn new(stop: &Stop) -> StopAtDrop {
+        StopAtDrop(Some(stop.clone()))
+    }
+
+    /// Call this when the load has ended normally, so that the stop is not set.
+    pub(crate) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopAtDrop {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Stop::set);
+    }
+}
+
+/// Returns whether this process ignores the signal. A process inherits its ignored signals from the
+/// process that started it.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -107,8 +132,8 @@ mod tests {
 
     #[test]
     fn a_signal_that_nothing_ignores_is_not_ignored() {
-        // The runtime of a test does not change how this one is handled, and the standard library
-        // ignores SIGPIPE.
+        // The test runtime does not change how SIGWINCH is handled. The standard library ignores
+        // SIGPIPE.
         assert!(!is_ignored(SignalKind::window_change()));
         assert!(is_ignored(SignalKind::pipe()));
     }

@@ -1,13 +1,13 @@
-//! The server that is put under load: its addresses, TLS, and the user of the requests.
+//! The server under load: its addresses, TLS, and the user of the requests.
 //!
-//! Connections use the addresses in turn. A server that answers is asked who it is
-//! ([`server_info`](crate::server_info)), so that a report says what it is about.
+//! Connections use the addresses in turn. Each server is queried for its product, version and
+//! members ([`server_info`](crate::server_info)), so that the report identifies the measured
+//! servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use tonic::transport::Endpoint;
 
 use crate::connection::{self, Endpoints};
 use crate::server_info::ServerInfo;
@@ -17,31 +17,31 @@ use crate::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct Target {
-    /// The server's addresses for clients, which connections use in turn
+    /// The servers' addresses for clients, which connections use in turn
     #[arg(long, visible_alias = "endpoint", value_name = "ADDRESS,...", value_delimiter = ',')]
     #[arg(default_value = "http://127.0.0.1:2379")]
     pub endpoints: Vec<String>,
     /// Sends all requests to the leader
     #[arg(long)]
     pub target_leader: bool,
-    /// The authorities that have signed the server's certificate
+    /// The certificates of the authorities that have signed the server's certificate
     #[arg(long, value_name = "FILE")]
     pub cacert: Option<PathBuf>,
-    /// A certificate for this client
+    /// This client's certificate
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
-    /// Its key
+    /// The private key of this client's certificate
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// The user that makes the requests, if authentication is on
+    /// The user of the requests, if authentication is enabled
     #[arg(long, value_name = "NAME:PASSWORD")]
     pub user: Option<User>,
-    /// Repeats times, keys and values
+    /// Seed of random times, keys and values; the same seed repeats them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// A server that has answered.
+/// Servers that have answered.
 #[derive(Clone, Debug)]
 pub struct OpenTarget {
     pub endpoints: Endpoints,
@@ -50,7 +50,8 @@ pub struct OpenTarget {
 }
 
 impl OpenTarget {
-    /// Connects once to each server, and gets a token.
+    /// Connects once to each server, and reads its product, version and members. If there is a
+    /// user, also logs in as this user and gets a token.
     pub async fn open(endpoints: Endpoints, user: Option<User>) -> Result<OpenTarget> {
         let channels = connection::open(&endpoints, endpoints.list().len() as u64).await?;
         let session = match user {
@@ -69,8 +70,8 @@ impl Target {
     pub fn endpoints(&self) -> Result<Endpoints> {
         let has_tls = |text: &String| text.starts_with("https://") || !text.contains("://");
         if (self.cacert.is_some() || self.cert.is_some()) && !self.endpoints.iter().any(has_tls) {
-            let why = "no address of --endpoints begins with https://";
-            return Err(Error::Local(format!("--cacert and --cert have no use: {why}")));
+            let why = "no address of --endpoints starts with https://";
+            return Err(Error::Local(format!("--cacert and --cert have no effect: {why}")));
         }
         let pair = self.cert.as_deref().zip(self.key.as_deref());
         let tls = TlsFiles::read(self.cacert.as_deref(), pair)?;
@@ -81,23 +82,23 @@ impl Target {
         Ok(Endpoints::new(endpoints)?.with_tls(of_connections))
     }
 
-    /// For commands that load one server, without a user.
-    pub fn endpoint(&self) -> Result<Endpoint> {
+    /// Returns the address, for commands that load exactly one server and have no user. Fails if
+    /// there are several addresses, a user, or `--target-leader`.
+    pub fn endpoint(&self) -> Result<Endpoints> {
         for (flag, is_set) in
             [("--user", self.user.is_some()), ("--target-leader", self.target_leader)]
         {
             if is_set {
-                let why = "this command knows one server, and no user";
+                let why = "this command loads one server, without a user";
                 return Err(Error::Local(format!("{flag}: {why}")));
             }
         }
         let endpoints = self.endpoints()?;
-        match endpoints.list() {
-            [endpoint] => Ok(endpoint.clone()),
-            several => {
-                let there = several.len();
-                Err(Error::Local(format!("--endpoints: there are {there}; it must be one")))
-            }
+        match endpoints.list().len() {
+            1 => Ok(endpoints),
+            there => Err(Error::Local(format!(
+                "--endpoints: there are {there} addresses; this command takes one"
+            ))),
         }
     }
 

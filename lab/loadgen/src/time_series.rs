@@ -1,20 +1,23 @@
-//! Latencies and failures by when requests were due: what a run was like from second to second.
+//! Latencies and failures over time: how a run went from second to second.
 //!
-//! An interval is a second, and more in a run of more than [`INTERVALS_MAX`] seconds. A request
-//! counts in the interval in which it was due, also if its answer came later: a server that stands
-//! still for a second shows in that second.
+//! An interval is one second. It is longer if the planned time is more than [`INTERVALS_MAX`]
+//! seconds. A closed loop without a time limit always has intervals of one second. A request is
+//! counted in the interval of its due time, even if its response arrived later. So if a server is
+//! blocked for a second, the long latencies are in that second.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 pub const INTERVALS_MAX: u64 = 600;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IntervalMetrics {
     pub answered: u64,
     pub failed: u64,
-    /// `None` if there was no answer.
+    /// The median latency of the requests of the interval. This and the other latencies are `None`
+    /// if there was no response.
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
     pub max_ms: Option<f64>,
@@ -29,7 +32,8 @@ pub struct TimeSeries {
 #[derive(Clone, Debug)]
 struct Interval {
     failed: u64,
-    /// Microseconds, to two digits: it grows to the longest latency that it holds.
+    /// Latencies in microseconds, to two digits. The histogram grows to the longest latency that it
+    /// holds.
     latency: Histogram<u32>,
 }
 
@@ -55,7 +59,7 @@ impl TimeSeries {
 
     pub fn add_answer(&mut self, due: Duration, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
-        // Longer ones, above an hour, are counted as one.
+        // Latencies above an hour are recorded as an hour.
         let micros = micros.clamp(1, 3_600_000_000);
         self.at(due).latency.record(micros).expect("it grows to the longest");
     }
@@ -85,7 +89,7 @@ impl TimeSeries {
         self.intervals.resize_with(more, Interval::default);
         for (own, of) in self.intervals.iter_mut().zip(&other.intervals) {
             own.failed += of.failed;
-            // Only a fixed bound could be exceeded.
+            // Adding fails only for a histogram with a fixed bound.
             let _ = own.latency.add(&of.latency);
         }
     }

@@ -1,4 +1,4 @@
-//! TLS of a driver: whose certificates it accepts, and which one it shows.
+//! TLS of the driver: which server certificates it accepts, and which certificate it presents.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +14,13 @@ use crate::{Error, Result};
 #[derive(Debug, Default)]
 pub(crate) struct TlsFiles {
     cacert: Option<Vec<u8>>,
-    /// Certificate and key.
+    /// The certificate and the key of the client, as PEM.
     pair: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl TlsFiles {
-    /// `None` if no file is named. Then a server's certificate is not accepted.
+    /// Reads the files. Returns `None` if no file is named. Then an `https` address is an error,
+    /// because the server's certificate cannot be checked.
     pub(crate) fn read(
         cacert: Option<&Path>,
         pair: Option<(&Path, &Path)>,
@@ -67,7 +68,7 @@ fn certificates(flag: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> 
     let found = CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<Vec<_>, _>>();
     let found = found.map_err(|error| wrong(flag, &error))?;
     if found.is_empty() && !pem.is_empty() {
-        return Err(wrong(flag, &"there is no certificate in the file"));
+        return Err(wrong(flag, &"the file has no certificate"));
     }
     Ok(found)
 }

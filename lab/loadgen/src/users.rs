@@ -1,8 +1,10 @@
-//! Users of a load: the token that a user's requests carry, and the switch of authentication.
+//! The users of a load: the token that a user's requests carry, and how authentication is switched
+//! on and off.
 //!
 //! ```text
 //!   requests of all classes ── token ──▶ server
-//!            ▲   refused ──▶ one of them authenticates, the others wait for its token
+//!      ▲                                   │ token rejected
+//!      └── new token ── one request authenticates, the other requests wait for its token
 //! ```
 
 use std::fmt;
@@ -26,9 +28,10 @@ use crate::response_scanner::ResponseStats;
 use crate::{Error, Result, connection};
 
 pub(crate) const TOKEN: &str = "token";
-/// etcd's range of all keys.
+/// One zero byte. If both the key and the range end have this value, the range has all keys.
 const ALL_KEYS: &[u8] = &[0];
-/// A token that has expired, or that is older than a change of users.
+/// The errors for a rejected token start with one of these texts. The token has expired, or it is
+/// older than a change of users.
 const REFUSED_TOKEN: [&str; 2] =
     ["Unauthenticated: ", "InvalidArgument: etcdserver: revision of auth store is old"];
 const NOT_ENABLED: &str = "authentication is not enabled";
@@ -39,7 +42,7 @@ pub struct User {
     pub password: String,
 }
 
-/// Without the password.
+/// Shows the user without the password.
 impl fmt::Debug for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
@@ -54,13 +57,13 @@ impl FromStr for User {
             Some((name, password)) if !name.is_empty() && !password.is_empty() => {
                 Ok(User { name: name.to_owned(), password: password.to_owned() })
             }
-            _ => Err("it must be NAME:PASSWORD".to_owned()),
+            _ => Err("must be NAME:PASSWORD".to_owned()),
         }
     }
 }
 
 impl User {
-    /// One that may read and write all keys, once authentication is [on](enable).
+    /// Returns the user that may read and write all keys, once authentication is [on](enable).
     pub fn of_load() -> User {
         User { name: "load".to_owned(), password: "load-password".to_owned() }
     }
@@ -76,20 +79,21 @@ impl User {
     async fn authenticate(&self, channel: Channel) -> std::result::Result<HeaderValue, Status> {
         let answer = AuthClient::new(channel).authenticate(self.authenticate_request()).await?;
         let token = HeaderValue::from_str(&answer.into_inner().token);
-        let mut token = token.map_err(|_| Status::internal("the token is no value of a header"))?;
+        let mut token =
+            token.map_err(|_| Status::internal("the token cannot be sent in a header"))?;
         token.set_sensitive(true);
         Ok(token)
     }
 }
 
-/// A user with a token, which is renewed when the server refuses it.
+/// A user with a token. The token is renewed when the server rejects it.
 #[derive(Debug)]
 pub struct Session {
     user: User,
-    /// For logins.
+    /// The channel for logins.
     channel: Channel,
     token: Mutex<HeaderValue>,
-    /// By one request, while the others that were refused wait.
+    /// Held by the request that renews the token, while the other rejected requests wait.
     renewing: tokio::sync::Mutex<()>,
 }
 
@@ -97,7 +101,7 @@ impl Session {
     pub async fn open(channel: Channel, user: User) -> Result<Session> {
         let token = user.authenticate(channel.clone()).await.map_err(|status| {
             let why = status.message();
-            Error::Server(format!("user {} could not be authenticated: {why}", user.name))
+            Error::Server(format!("cannot log in as user {}: {why}", user.name))
         })?;
         let (token, renewing) = (Mutex::new(token), tokio::sync::Mutex::default());
         Ok(Session { user, channel, token, renewing })
@@ -107,17 +111,20 @@ impl Session {
         &self.user
     }
 
+    /// Makes a call. If there is a session, the call has the token of its user. If the server
+    /// rejects the token, the session gets a new token, and the call is made again once.
     pub(crate) async fn call(
-        &self,
+        session: Option<&Session>,
         connection: &Connection,
         call: &Call,
     ) -> std::result::Result<ResponseStats, String> {
-        let token = self.token.lock().clone();
+        let Some(session) = session else { return connection.call(call).await };
+        let token = session.token.lock().clone();
         let of_user = |token| Call { token: Some(token), ..call.clone() };
         let result = connection.call(&of_user(token.clone())).await;
         match &result {
             Err(text) if REFUSED_TOKEN.iter().any(|refused| text.starts_with(refused)) => {
-                let token = self.renew(&token).await?;
+                let token = session.renew(&token).await?;
                 connection.call(&of_user(token)).await
             }
             _ => result,
@@ -128,7 +135,7 @@ impl Session {
         with_token(message, &self.token.lock())
     }
 
-    /// With the token of the user, if there is one.
+    /// Creates a request, with the token of the user if there is one.
     pub(crate) fn request_of<T>(session: Option<&Session>, message: T) -> Request<T> {
         match session {
             Some(session) => session.request(message),
@@ -156,19 +163,39 @@ fn with_token<T>(message: T, token: &HeaderValue) -> Request<T> {
 }
 
 /// Adds `root` and the [user of a load](User::of_load), and enables authentication. Does nothing if
-/// that was done before.
+/// an earlier call has enabled it.
 pub async fn enable(channel: Channel) -> Result<()> {
+    let enabled = add_users_and_enable(channel).await;
+    enabled.map_err(connection::error("cannot enable authentication"))
+}
+
+/// Disables authentication, and deletes the users and roles that [`enable`] has added.
+pub async fn disable(channel: Channel) -> Result<()> {
+    let disabled = disable_and_delete_users(channel).await;
+    disabled.map_err(connection::error("cannot disable authentication"))
+}
+
+async fn add_users_and_enable(channel: Channel) -> std::result::Result<(), Status> {
     match User::root().authenticate(channel.clone()).await {
-        Ok(_) => return Ok(()),
         Err(status) if status.message().contains(NOT_ENABLED) => {}
-        Err(status) => return Err(failed("on")(status)),
+        other => return other.map(drop),
     }
     let mut client = AuthClient::new(channel);
     for user in [User::root(), User::of_load()] {
-        // The role has the user's name; etcd wants it so of root.
-        add_user(&mut client, user).await.map_err(failed("on"))?;
+        // Each role has the name of its user. For root, etcd requires this name.
+        add_user(&mut client, user).await?;
     }
-    client.auth_enable(AuthEnableRequest {}).await.map_err(failed("on"))?;
+    client.auth_enable(AuthEnableRequest {}).await.map(drop)
+}
+
+async fn disable_and_delete_users(channel: Channel) -> std::result::Result<(), Status> {
+    let token = User::root().authenticate(channel.clone()).await?;
+    let mut client = AuthClient::new(channel);
+    client.auth_disable(with_token(AuthDisableRequest {}, &token)).await?;
+    for User { name, .. } in [User::of_load(), User::root()] {
+        client.user_delete(AuthUserDeleteRequest { name: name.clone() }).await?;
+        client.role_delete(AuthRoleDeleteRequest { role: name }).await?;
+    }
     Ok(())
 }
 
@@ -189,29 +216,6 @@ async fn add_user(client: &mut AuthClient<Channel>, user: User) -> std::result::
     Ok(())
 }
 
-/// Disables authentication, and deletes what [`enable`] has added.
-pub async fn disable(channel: Channel) -> Result<()> {
-    let token = User::root().authenticate(channel.clone()).await.map_err(failed("off"))?;
-    let mut client = AuthClient::new(channel);
-    let disable = with_token(AuthDisableRequest {}, &token);
-    client.auth_disable(disable).await.map_err(failed("off"))?;
-    for User { name, .. } in [User::of_load(), User::root()] {
-        client
-            .user_delete(AuthUserDeleteRequest { name: name.clone() })
-            .await
-            .map_err(failed("off"))?;
-        client.role_delete(AuthRoleDeleteRequest { role: name }).await.map_err(failed("off"))?;
-    }
-    Ok(())
-}
-
-fn failed(to: &str) -> impl Fn(Status) -> Error {
-    move |status| {
-        let why = status.message();
-        Error::Server(format!("authentication could not be switched {to}: {why}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +225,7 @@ mod tests {
         let user = User { name: "a".to_owned(), password: "b:c".to_owned() };
         assert_eq!("a:b:c".parse(), Ok(user.clone()));
         for wrong in ["", "a", "a:", ":b"] {
-            assert_eq!(wrong.parse::<User>(), Err("it must be NAME:PASSWORD".to_owned()));
+            assert_eq!(wrong.parse::<User>(), Err("must be NAME:PASSWORD".to_owned()));
         }
         assert_eq!(format!("{user:?}"), "User { name: \"a\", .. }");
     }

@@ -1,8 +1,8 @@
-//! Experiments, at a server in this process and at programs.
+//! Runs experiments against a server in this process, and against programs.
 //!
-//! Whether figures go in the published direction is not tested: a build for tests is slow, and
-//! other tests run beside this one. What is tested is that all of it works, that what must not be
-//! lost is not, and that nothing is left.
+//! The direction of the figures is not tested, because a test build is slow and other tests run at
+//! the same time. The tests check that all steps work, that no acknowledged write is lost, and that
+//! no process or file is left over.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use clearlane_loadgen::experiment::{Context, Experiment, ExperimentArguments, Findings, Outcome};
+use clearlane_loadgen::named::Named;
 use clearlane_loadgen::servers::{Cluster, ClusterOptions, ServerProgram};
 use clearlane_loadgen::stop::Stop;
 use clearlane_proto::etcdserverpb::RangeRequest;
@@ -47,11 +48,12 @@ fn failure(arguments: &[&str], status: i32) -> String {
     told
 }
 
-/// `None` if the server's package was not built.
+/// Returns the server's program, or `None` if its package was not built.
 fn clearlane() -> Option<PathBuf> {
     let path = Path::new(LOAD).with_file_name("clearlane");
     if !path.is_file() {
-        // Past the harness, which shows what a test prints only if it fails.
+        // Written directly to the standard error, because the test harness shows printed text only
+        // if a test fails.
         let words = b"SKIPPED: no program `clearlane` was built; nothing was measured\n";
         std::io::stderr().write_all(words).unwrap();
         return None;
@@ -77,7 +79,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn a_cluster_that_is_given_is_measured_and_keeps_no_key() {
-    // It has threads of its own.
+    // The server has its own threads, so it answers while this thread waits for the program.
     let server = TestServer::start().await.unwrap();
     let endpoint = server.endpoint();
     let out = tempfile::tempdir().unwrap();
@@ -85,7 +87,7 @@ async fn a_cluster_that_is_given_is_measured_and_keeps_no_key() {
     let line = ["write-batching", "--era", "none", "--endpoints", &endpoint, "--out", dir];
     let output = tool(&line);
     let told = String::from_utf8(output.stdout).unwrap();
-    // Beside other tests the curve may be flat.
+    // While other tests run, the curve may be flat. Then the check fails and the status is 1.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{told}");
     assert!(told.contains("| clients | given puts/s |"), "{told}");
     let report = fs::read_to_string(out.path().join("write-batching.json")).unwrap();
@@ -158,19 +160,20 @@ fn a_member_that_ends_at_once_is_told_with_its_log() {
     assert!(told.contains("no-such-flag") && !told.contains('\n'), "{told}");
 }
 
-/// Of those whose data is below this directory.
+/// Returns the command lines of the servers whose data is below this directory.
 fn servers_below(dir: &Path) -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-    // A process may end meanwhile.
+    // A process may end during this loop.
     let lines = processes.filter_map(|process| fs::read_to_string(process.join("cmdline")).ok());
     let data = format!("--data-dir\0{}/", dir.display());
     lines.filter(|line| line.contains(&data)).collect()
 }
 
-/// From a signal to the end of all. On a busy machine three servers end in some seconds.
+/// Maximum time from a signal until all processes have ended. On a busy machine three servers take
+/// some seconds.
 const SIGNAL_MAX: Duration = Duration::from_secs(60);
 
-/// As under `nohup`.
+/// Returns whether this process ignores SIGHUP, as under `nohup`.
 fn is_hangup_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -211,7 +214,10 @@ fn each_signal_ends_the_servers() {
         let ended = load.wait_with_output().unwrap();
         let told = String::from_utf8(ended.stderr).unwrap();
         assert_eq!(ended.status.code(), Some(1), "{signal}: {told}");
-        assert!(told.contains("interrupted; the reports of what has ended"), "{signal}: {told}");
+        assert!(
+            told.contains("interrupted; the reports of completed experiments"),
+            "{signal}: {told}"
+        );
         assert_eq!(servers_below(data.path()), [""; 0], "{signal}");
         assert_eq!(fs::read_dir(data.path()).unwrap().count(), 0, "{signal}");
         let report = fs::read_to_string(out.path().join("failover.md")).unwrap();
@@ -229,10 +235,13 @@ async fn a_given_cluster_does_not_do_where_servers_are_started() {
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{told}");
     assert!(told.starts_with("failover: skipped: it starts its servers itself"), "{told}");
-    // Without any server at all, nothing was meant.
+    // If no server is named at all, the experiment cannot be measured.
     let told =
         String::from_utf8(tool(&["failover", "--era", "none", "--out", dir]).stdout).unwrap();
-    assert!(told.starts_with("failover: COULD NOT BE MADE: no server is left"), "{told}");
+    assert!(
+        told.starts_with("failover: COULD NOT BE MADE: there is no server to measure"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -242,38 +251,38 @@ fn what_cannot_be_made_is_told_in_one_line() {
     for (line, told) in [
         (
             &["failover", "--clearlane", "/gone/clearlane"][..],
-            "clearlane-load: --clearlane /gone/clearlane: there is no such program; ",
+            "clearlane-load: --clearlane /gone/clearlane: the program does not exist; ",
         ),
         (
             &["failover", "--era", "none", "--etcd", "/gone/etcd"],
-            "clearlane-load: --etcd /gone/etcd: there is no such program; ",
+            "clearlane-load: --etcd /gone/etcd: the program does not exist; ",
         ),
         (
             &["write-batching", "--era", "none", "--endpoints", "http://127.0.0.1:1"],
-            "clearlane-load: no connection to http://127.0.0.1:1/: ",
+            "clearlane-load: cannot connect to http://127.0.0.1:1/: ",
         ),
     ] {
         let error = failure(&[line, &["--out", dir]].concat(), 1);
         assert!(error.starts_with(told) && error.lines().count() == 1, "{error}");
     }
     let error = failure(&["fly", "--out", dir], 2);
-    assert!(error.contains("there is no such experiment; there are all, list, "), "{error}");
+    assert!(error.contains("unknown experiment; known are all, list, "), "{error}");
     let error = failure(&["failover", "--era", "4.0", "--out", dir], 2);
-    assert!(error.contains("there is no such era; there are 3.0, "), "{error}");
+    assert!(error.contains("unknown era; known are 3.0, "), "{error}");
 }
 
 #[test]
 fn the_list_has_each_and_redis_is_skipped_without_one() {
     let listed = String::from_utf8(tool(&["list", "--era", "none"]).stdout).unwrap();
     assert_eq!(listed.lines().count(), Experiment::all().len(), "{listed}");
-    assert!(listed.contains("failover                    a member is killed"), "{listed}");
+    assert!(listed.contains("failover                     a member is killed"), "{listed}");
     let out = tempfile::tempdir().unwrap();
     let output = tool(&["redis", "--era", "none", "--out", out.path().to_str().unwrap()]);
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{told}");
     assert_eq!(
         told.lines().next(),
-        Some("redis: skipped: there is no Redis; give one that runs by --redis HOST:PORT")
+        Some("redis: skipped: it needs a running Redis, which --redis HOST:PORT names")
     );
 }
 

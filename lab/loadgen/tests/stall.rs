@@ -1,4 +1,4 @@
-//! Each row of the stall table, with few keys, against a server in this process and against the
+//! Runs each row of the stall table with few keys, against a server in this process and against the
 //! stub.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use clearlane_loadgen::connection::{endpoint, open};
 use clearlane_loadgen::fill::fill;
+use clearlane_loadgen::named::Named;
 use clearlane_loadgen::process::Process;
 use clearlane_loadgen::report::Report;
 use clearlane_loadgen::run::{RunOptions, run};
-use clearlane_loadgen::stall::{KEY_SIZE, Row, Stall, StallOptions, StallReport, VALUE_SIZE};
+use clearlane_loadgen::stall::{
+    KEY_SIZE, Row, Stall, StallOptions, StallReport, StallTarget, VALUE_SIZE,
+};
 use clearlane_loadgen::stub::{self, StubSizes};
 use clearlane_loadgen::target::OpenTarget;
 use clearlane_loadgen::users::{self, User};
@@ -25,7 +28,7 @@ use tonic::transport::Endpoint;
 
 const KEYS: u64 = 2000;
 const CLIENTS: u64 = 5;
-/// A request that takes longer is answered afterwards.
+/// How long a row sends requests. A request that takes longer is answered after the window.
 const WINDOW: Duration = Duration::from_millis(200);
 
 fn start_stub() -> Endpoint {
@@ -47,14 +50,13 @@ fn probes() -> Workload {
 }
 
 async fn prepare(row: Row, endpoint: &Endpoint) -> Result<Stall> {
-    let (endpoint, head_start) = (endpoint.clone(), Duration::ZERO);
     let process = Some(Process::open(std::process::id()).unwrap());
-    let options =
-        StallOptions { endpoint, keys: KEYS, seed: 1, head_start, clients: CLIENTS, process };
-    Stall::prepare(row, options).await
+    let target = StallTarget { endpoint: endpoint.clone().into(), seed: 1, process };
+    let options = StallOptions { keys: KEYS, head_start: 0, clients: CLIENTS };
+    Stall::prepare(row, target, options).await
 }
 
-/// Without errors, and with all answers that there must be.
+/// Runs a row. Fails if there are errors or too few responses.
 async fn run_row(row: Row, endpoint: &Endpoint) -> StallReport {
     let report = prepare(row, endpoint).await.unwrap().run(WINDOW).await.unwrap();
     let (line, answered) = (report.line(), report.metrics.answered());
@@ -68,7 +70,7 @@ async fn run_row(row: Row, endpoint: &Endpoint) -> StallReport {
         Row::HalfOpen => assert_eq!(answered, KEYS / 10, "{line}"),
         Row::RangeOld | Row::LargeWriters => assert!(answered >= 4, "{line}"),
         Row::Watch20 => assert!(answered >= 20, "{line}"),
-        // bcrypt without optimisation may take longer than the window.
+        // Without optimisation, bcrypt may take longer than the window. Then there is no response.
         Row::Authenticate => {}
         Row::SortCrowd => assert!(answered >= 8, "{line}"),
         _ => assert!(answered >= 1, "{line}"),
@@ -83,7 +85,7 @@ async fn run_probes(endpoint: &Endpoint, user: Option<User>) -> Result<Report> {
     run(&workload, &RunOptions::new(target, 7), &mut |_| {}).await
 }
 
-/// How many keys begin so.
+/// Returns the number of keys with this prefix.
 async fn count(endpoint: &Endpoint, prefix: &str) -> i64 {
     let mut end = prefix.as_bytes().to_vec();
     *end.last_mut().unwrap() += 1;
@@ -94,8 +96,8 @@ async fn count(endpoint: &Endpoint, prefix: &str) -> i64 {
     KvClient::new(channel).range(range).await.unwrap().into_inner().count
 }
 
-/// The deletion comes behind those that need the keys, and at last the row that enables
-/// authentication.
+/// Returns all rows in an order in which each row can run. The row that deletes keys follows the
+/// rows that need them. The row that enables authentication is the last one.
 fn rows() -> Vec<Row> {
     let last = [Row::Delete, Row::Authenticate];
     let others = Row::all().iter().copied().filter(|row| !last.contains(row));
@@ -112,7 +114,7 @@ async fn each_row_is_answered_and_the_stub_sends_as_many_bytes() {
         let of_stub = run_row(row, &stub).await;
         let (bytes, stubs) =
             (report.metrics.bytes_per_answer(), of_stub.metrics.bytes_per_answer());
-        // A snapshot is as long as the stub is told.
+        // The length of the stub's snapshot is set by this test, so it is not compared.
         if row != Row::Snapshot && bytes > 10_000.0 {
             let ratio = stubs / bytes;
             assert!((0.8..1.25).contains(&ratio), "{row:?}: {bytes} bytes, the stub's {stubs}");
@@ -150,7 +152,7 @@ async fn rows_do_at_the_server_what_they_say() {
     assert!(probed.classes.iter().all(|line| line.metrics.failed() == 0), "{}", probed.table());
 
     let told = prepare(Row::Watch, &server).await.map(drop).unwrap_err();
-    let remedy = "`clearlane-load keys --count 2000 --key-size 32 --value-size 64` puts them there";
+    let remedy = "`clearlane-load keys --count 2000 --key-size 32 --value-size 64` puts them";
     let what = format!("the server has 1000 of the row's 2000 keys; {remedy}");
     assert_eq!(told, Error::Server(what));
 }
@@ -186,7 +188,7 @@ async fn a_server_that_is_gone_is_told() {
         assert!(metrics.answered() == 0 && metrics.failed() > 0, "{}", report.line());
     }
     let told = prepare(Row::Calm, &server).await.map(drop).unwrap_err().to_string();
-    assert!(told.starts_with(&format!("no connection to {}: ", server.uri())), "{told}");
+    assert!(told.starts_with(&format!("cannot connect to {}: ", server.uri())), "{told}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A server that stands still for a second, seen by an open and by a closed loop.
+//! A server that is blocked for a second, measured by an open loop and by a closed loop.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ const WORKLOAD: &str = "
     connections = 2
 ";
 
-/// Forwards connections, and nothing while it is stalled.
+/// A proxy that forwards connections. While it is stalled, it forwards nothing.
 #[derive(Clone)]
 struct StallingProxy {
     address: SocketAddr,
@@ -69,7 +69,7 @@ impl StallingProxy {
         proxy
     }
 
-    /// Returns when it stands still; it goes on by itself.
+    /// Stalls the proxy for a second, and returns when it is stalled.
     fn stall(&self) {
         let (gate, (stalled, is_stalled)) = (Arc::clone(&self.gate), std::sync::mpsc::channel());
         thread::spawn(move || {
@@ -80,7 +80,7 @@ impl StallingProxy {
         is_stalled.recv().unwrap();
     }
 
-    /// Calls of a run's progress: at the second of them, it stalls.
+    /// Returns a progress function for a run. Its second call stalls the proxy.
     fn stall_in_the_middle(self) -> impl FnMut(&str) {
         let mut seconds = 0;
         move |_: &str| {
@@ -105,7 +105,9 @@ async fn the_open_loop_shows_the_second_and_the_closed_one_does_not() {
     let open = run(&workload, &RunOptions::new(target.clone(), 1), &mut stall).await.unwrap();
     let p999 = open.classes[0].metrics.latency_ms(0.999).unwrap();
     assert!(p999 > 950.0, "{}", open.table());
-    // A quarter of the requests was due in that second, and half of these waited half of it.
+    // A quarter of the requests is due during the second in which the proxy is stalled. Half of
+    // these requests wait for at least half a second. So an eighth of all requests waits that long,
+    // and the p90 is well above 400 ms.
     let p90 = open.classes[0].metrics.latency_ms(0.9).unwrap();
     assert!(p90 > 400.0, "{}", open.table());
 
@@ -116,7 +118,7 @@ async fn the_open_loop_shows_the_second_and_the_closed_one_does_not() {
     let mut stall = proxy.stall_in_the_middle();
     let closed = closed_loop::run(&asked, target, Stop::default(), &mut stall).await.unwrap();
     let metrics = &closed.classes[0].metrics;
-    // It waits once, and no request is due meanwhile.
+    // The only client waits once, and sends no other request during that time.
     let p99 = metrics.latency_ms(0.99).unwrap();
     assert!(p99 < p90, "{}{}", open.table(), closed.table());
     assert!(metrics.latency_ms(1.0).unwrap() > 900.0, "{}", closed.table());

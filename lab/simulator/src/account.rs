@@ -1,13 +1,14 @@
-//! Where time goes: an account, to the nanosecond.
+//! Records how time is spent, to the nanosecond.
 //!
-//! Time is running, waiting for a core, a disk or the network, or waiting for a named lock or
-//! worker. Two accounts of one process have a difference: what it spent between two moments.
+//! A process spends its time running, or waiting for a core, a disk, the network, or a named lock
+//! or worker. The difference between a later and an earlier account of a process shows how it has
+//! spent the time in between.
 
 use std::ops::{AddAssign, Index, IndexMut};
 
 use crate::world::World;
 
-/// Upper bound on the kinds of one world.
+/// Maximum number of kinds of time in one world.
 const KINDS: usize = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,18 +16,18 @@ pub struct TimeKind(u8);
 
 impl TimeKind {
     pub const RUNNING: TimeKind = TimeKind(0);
-    /// Runnable, and all cores are busy.
+    /// The process is runnable, but all cores are busy.
     pub const CORE: TimeKind = TimeKind(1);
     pub const DISK: TimeKind = TimeKind(2);
     pub const NETWORK: TimeKind = TimeKind(3);
 
     const FIXED: [&'static str; 4] = ["running", "waiting for a core", "disk", "network"];
 
-    /// Waiting for the resource or task of this name.
+    /// Returns the kind of time for waits for the resource or task of this name.
     ///
     /// # Panics
     ///
-    /// If the world has too many names already.
+    /// Panics if the world already has too many names.
     pub fn named(world: &World, name: &'static str) -> TimeKind {
         let number = world.number_of(name) + TimeKind::FIXED.len();
         assert!(number < KINDS, "{name} is one name too many");
@@ -54,7 +55,7 @@ impl Account {
         self.0.iter().sum()
     }
 
-    /// All that are not 0, the largest first.
+    /// Returns all kinds that have a time above 0. The kind with the largest time is first.
     pub fn entries(&self) -> Vec<(TimeKind, u64)> {
         let all = self.0.iter().enumerate().map(|(kind, ns)| (TimeKind(kind as u8), *ns));
         let mut entries: Vec<_> = all.filter(|(_, ns)| *ns > 0).collect();
@@ -62,8 +63,8 @@ impl Account {
         entries
     }
 
-    /// Reduces the total to `ns`, at the expense of the largest part: that is the step which had
-    /// begun before.
+    /// Reduces the total to `ns` if it is larger. Takes the time from the largest part, because
+    /// this part most likely includes the step that started before the period of this account.
     pub(crate) fn cut_to(&mut self, ns: u64) {
         while let Some(too_much) = self.total_ns().checked_sub(ns).filter(|ns| *ns > 0) {
             let largest = self.0.iter_mut().max().expect("there are some");
@@ -71,7 +72,7 @@ impl Account {
         }
     }
 
-    /// `earlier` is an account of the same process.
+    /// Returns the time spent since `earlier`, which is an account of the same process.
     pub fn since(&self, earlier: &Account) -> Account {
         let mut difference = *self;
         for (now, before) in difference.0.iter_mut().zip(earlier.0) {

@@ -1,15 +1,15 @@
-//! The path of a request from the socket to the applier, which all eras share.
+//! The path of a request from the socket to the applier. All eras share it.
 //!
 //! ```text
 //!   write  ─▶ log of the leader (batch, sync) ─▶ a quorum ─▶ applier ─▶ era::write ─▶ answered
-//!   range  ─▶ reads: a round for all that came meanwhile,
-//!              and wait until that much is applied ────────────────────────▶ era::range ─▶ sent
+//!   range  ─▶ reads: one ReadIndex request for all waiting readers,
+//!              and wait until that index is applied ───────────────────────▶ era::range ─▶ sent
 //!   timer  ─▶ every 100 ms ────────────────────────────────────────────────▶ era::commit
 //! ```
 //!
-//! Each member has a machine of its own. The first leads; those behind the voting members are
-//! learners. Writes are replicated in [`raft`](crate::raft), reads confirmed in
-//! [`reads`](crate::reads), by [`Message`]s on [links](crate::link).
+//! Each member has its own machine. The first member leads. The members after the voting members
+//! are learners. Writes are replicated in [`raft`](crate::raft), and reads are confirmed in
+//! [`reads`](crate::reads). Both send [`Message`]s on [links](crate::link).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use clearlane_contention::TaskLabel;
 use crate::account::{Account, TimeKind};
 use crate::costs::times;
 use crate::entries::{LEADER, Message, Work};
-use crate::era::{self, ReadMode, background};
+use crate::era::{self, LinearizableMode, background};
 use crate::link::Link;
 use crate::model::{Connect, Model};
 use crate::raft::Progress;
@@ -38,7 +38,7 @@ const PIECE_BYTES: u64 = 4 << 20;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Random purposes of links begin here; those of members are below.
+/// The number of the first random generator of a link. The members' generators have lower numbers.
 const LINKS: u64 = 1 << 32;
 
 #[derive(Debug)]
@@ -46,24 +46,25 @@ pub struct Cluster {
     pub(crate) world: World,
     build: Rc<Build>,
     pub(crate) model: Rc<Model>,
-    /// Voters, and then learners.
+    /// The voters, and then the learners.
     pub(crate) members: Vec<Member>,
-    /// From each member to each; those between two followers are not used.
+    /// A link from each member to each other member. Links between two followers, and from a member
+    /// to itself, are not used.
     links: Vec<Link<Message>>,
     pub(crate) progress: Progress,
-    /// What the wait for a quorum is booked on if no cause is known.
+    /// The kind of time of a wait for a quorum, if the cause of the wait is not known.
     pub(crate) quorum: TimeKind,
-    /// The member for the next request of [`Connect::Spread`].
+    /// The member that gets the next request of a class with [`Connect::Spread`].
     next: Cell<usize>,
     pub(crate) jobs: RefCell<Vec<ClassResults>>,
     pub(crate) keys: u64,
-    /// Mean size.
+    /// The mean size of a record.
     pub(crate) record_bytes: u64,
     pub(crate) seed: u64,
     ends_ns: u64,
 }
 
-/// A thread that computes for a request beside the request's own.
+/// A thread that computes for a request in parallel with the request's own thread.
 struct Alongside {
     name: TimeKind,
     time_account: TimeAccount,
@@ -136,12 +137,12 @@ impl Cluster {
         &self.links[from * self.members.len() + to]
     }
 
-    /// Whether the workload's time is over, so that no background work begins.
+    /// Returns whether the workload's time is over. After that, no background work starts.
     pub(crate) fn is_over(&self) -> bool {
         self.world.now_ns() >= self.ends_ns
     }
 
-    /// By member.
+    /// Returns the used CPU time of each member.
     pub fn used_ns(&self) -> Vec<u64> {
         self.members.iter().map(|member| member.cores.used_ns()).collect()
     }
@@ -168,8 +169,9 @@ impl Cluster {
         }
     }
 
-    /// Returns the latency and its account; `None` if too many entries are committed and not
-    /// applied: "etcdserver: too many requests".
+    /// Serves a request. Returns its latency, and the account of this time. Returns `None` for a
+    /// write that is rejected with "etcdserver: too many requests", because too many entries are
+    /// committed and not applied.
     pub async fn serve(
         &self,
         connect: Connect,
@@ -199,7 +201,7 @@ impl Cluster {
         is_accepted.then(|| task.end())
     }
 
-    /// From the client to the member's handler.
+    /// Simulates the path of a request from the client to the member's handler.
     pub(crate) async fn receive(&self, place: usize, task: &mut SimTask) {
         let (costs, model) = (&self.build.costs, &self.model);
         let member = self.member(place);
@@ -208,12 +210,12 @@ impl Cluster {
         if model.client_round_trip_ns > 0 {
             task.network(model.client_round_trip_ns / 2).await;
         }
-        // Two runs, since a thread of the client and one of the server need a core each.
+        // The client and the server each need a core for their thread, so there are two runs.
         task.run(self.client_ns() / 2).await;
         task.run(costs.request_ns / 2).await;
     }
 
-    /// 0 if clients have machines of their own.
+    /// Returns the client's CPU time for a request. It is 0 if clients have their own machines.
     fn client_ns(&self) -> u64 {
         if self.model.clients_apart { 0 } else { self.build.costs.client_ns }
     }
@@ -229,7 +231,7 @@ impl Cluster {
     async fn range(&self, place: usize, task: &mut SimTask, range: Range, serializable: bool) {
         let member = self.member(place);
         let era = member.build.era;
-        if !serializable && era::read_mode(era) == ReadMode::Log {
+        if !serializable && era::linearizable_mode(era) == LinearizableMode::Log {
             self.propose(place, task, Work::Read(range)).await;
             return self.send(place, task, range).await;
         }
@@ -249,7 +251,8 @@ impl Cluster {
         self.send(place, task, range).await;
     }
 
-    /// CPU time of sending and of receiving; the second is 0 if clients have machines of their own.
+    /// Returns the CPU time for sending the records of a range, and for receiving them. The second
+    /// time is 0 if clients have their own machines.
     fn sending_ns(&self, range: Range) -> (u64, u64) {
         let (costs, bytes) = (&self.build.costs, range.bytes());
         let sent_ns = costs.sent_record_ns * range.sent + times(bytes, costs.sent_byte_ns);
@@ -265,8 +268,9 @@ impl Cluster {
         task.run(sent_ns + received_ns).await;
     }
 
-    /// The client receives a piece while the next one is sent; an era that reads in pieces also
-    /// reads one while the last is sent. Server and client wait for each other now and then.
+    /// Sends a long response in pieces. The client receives a piece while another piece is sent. If
+    /// `reads` is true, the era also reads a piece at the same time. After each piece there is a
+    /// wait, because server and client sometimes wait for each other.
     async fn in_pieces(&self, place: usize, task: &mut SimTask, range: Range, reads: bool) {
         let member = self.member(place);
         let waits_ns = member.sent_waits.next_ns() as f64 * range.bytes() as f64 / MIB;
@@ -279,7 +283,7 @@ impl Cluster {
             let taken = self.alongside(place, "its client", received_ns, false);
             if reads {
                 let sending = self.alongside(place, "its sending", sent_ns, true);
-                // The reading task holds no lock, and like the sending one runs at low priority.
+                // The reading task holds no lock. Like the sending task, it runs at low priority.
                 task.runs_in_background = true;
                 era::range(member, task, piece).await;
                 task.runs_in_background = false;
@@ -293,7 +297,8 @@ impl Cluster {
         }
     }
 
-    /// Starts a computation on another thread; if it `is_late`, at low priority.
+    /// Starts a computation on another thread. If `is_late` is true, the computation runs at low
+    /// priority.
     fn alongside(&self, place: usize, name: &'static str, ns: u64, is_late: bool) -> Alongside {
         let (world, cores) = (&self.world, &self.member(place).cores);
         let mut task = SimTask::new(world, cores, TaskLabel::named(name));
@@ -353,7 +358,7 @@ impl Cluster {
         }
     }
 
-    /// What the applier does after the response to the writer.
+    /// Does the applier's work that follows the response to the writer.
     async fn after(&self, member: &Member, task: &mut SimTask, work: Work, applied: u64) {
         if let Work::Write(write) = work {
             background::notify_after_write(member, task, write).await;

@@ -1,7 +1,7 @@
-//! Two eras side by side: the latency of each class, and what it no longer waits for.
+//! Compares two eras: the latency of each class, and the waits that the second era removes.
 //!
-//! What was removed is, for each thing that slow requests waited for, the time in the one era less
-//! that in the other:
+//! For each resource that slow requests wait for, the removed time is the time in the first era
+//! minus the time in the second era:
 //!
 //! ```text
 //!   3.2         readTx ░░░░░░░░░░░░░░░░░░░░░░░ batchTx ░ running ██
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::results::{ClassResults, Results, Share, number};
 
-/// Latencies within this factor count as equal.
+/// Latencies within this factor are considered equal.
 pub(crate) const SAME: f64 = 1.1;
 
 const SHOWN: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)];
@@ -29,7 +29,7 @@ pub struct Comparison<'r> {
 type Pair<'r> = (&'r ClassResults, &'r ClassResults);
 
 impl<'r> Comparison<'r> {
-    /// Classes that exist in one era only are left out.
+    /// Returns the classes of both eras in pairs. Skips classes that exist in one era only.
     fn pairs(&self) -> impl Iterator<Item = Pair<'r>> {
         self.before.classes.iter().filter_map(|class| {
             let others = &self.after.classes;
@@ -70,7 +70,7 @@ impl<'r> Comparison<'r> {
 
     fn blame(&self, results: &Results, class: &ClassResults) -> String {
         let shares = results.shares(class).into_iter().take(3);
-        // The largest share, and others of at least 1 %.
+        // The text names the largest share, and each other share of at least 1 %.
         let shares = shares.enumerate().filter(|(place, share)| *place == 0 || share.share >= 0.01);
         let shares = shares.map(|(_, share)| share.to_string());
         format!("{}: {}", results.era, shares.collect::<Vec<_>>().join(", "))
@@ -85,11 +85,13 @@ impl<'r> Comparison<'r> {
         let refused = match [one.refused, other.refused] {
             [0, 0] => String::new(),
             [of_one, of_other] => {
-                format!(" {before} refuses {of_one} of them, {after} {of_other}.")
+                format!(" {before} rejects {of_one} of them, {after} {of_other}.")
             }
         };
         let Some((was, is)) = one.latency_ms(0.99).zip(other.latency_ms(0.99)) else {
-            return format!("{name}: without answers there is nothing to compare.{refused}");
+            return format!(
+                "{name}: no requests were answered, so there is nothing to compare.{refused}"
+            );
         };
         let changes = self.changes((one, other));
         if was / is < SAME && is / was < SAME {
@@ -97,7 +99,7 @@ impl<'r> Comparison<'r> {
         }
         let mut sentence =
             format!("{name}: p99 is {was:.2} ms in {before} and {is:.2} ms in {after}");
-        // The largest gain, or, if the class became slower, the largest loss.
+        // The largest gain. If the class became slower, the largest loss.
         let (change, is_gain) =
             if was > is { (changes.first(), true) } else { (changes.last(), false) };
         if let Some(change) = change {
@@ -116,7 +118,8 @@ impl<'r> Comparison<'r> {
         format!("{sentence}.{refused}")
     }
 
-    /// Time that slow requests save, the largest gain first.
+    /// Returns the time that slow requests spend on each resource in both eras. The largest gain is
+    /// first.
     fn changes(&self, (one, other): Pair<'r>) -> Vec<TimeChange> {
         let (was, is) = (self.before.shares(one), self.after.shares(other));
         let find = |shares: &[Share], name| shares.iter().find(|share| share.name == name).cloned();
@@ -152,7 +155,7 @@ impl<'r> Comparison<'r> {
     }
 }
 
-/// Time that slow requests spend on one thing in each era.
+/// The time that slow requests spend on one resource in each era.
 struct TimeChange {
     name: &'static str,
     was_ms: f64,
@@ -166,7 +169,7 @@ impl TimeChange {
     }
 }
 
-/// What time was spent on.
+/// Returns a description of how time was spent.
 pub(crate) fn wait_words(name: &str) -> String {
     match name {
         "running" | "waiting for a core" => name.to_owned(),

@@ -1,17 +1,17 @@
 //! The cores of a machine, and the computations that run on them or wait in the queue.
 //!
-//! A computation that has run for a *quantum* while others are queued goes to the end of the queue.
+//! A computation that has run for a *quantum* goes to the end of the queue if others are queued.
 //! With an endless quantum, the queue is first in, first out.
 //!
 //! ```text
 //!   2 cores, quantum 3        a and b need 6, c needs 3; they arrive together
-//!   core 1   aaa ccc bbb      a makes way for c, and finds the other core free:
-//!   core 2   bbb aaa          b made way for it
+//!   core 1   aaa ccc bbb      after 3, a makes way for c, and b makes way for a
+//!   core 2   bbb aaa          after 6, c ends, and b runs again
 //! ```
 //!
-//! [`Cores::with_impatience`] models preemption by waking threads; a [late](Cores::compute)
-//! computation gives its core to the first other. Left out: caches, hyper-threads, and the cost of
-//! a context switch.
+//! [`Cores::with_impatience`] models preemption by waking threads. A [late](Cores::compute)
+//! computation has low priority: it gives its core to the first computation of normal priority. The
+//! model has no caches, no hyper-threads, and no cost of a context switch.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,11 +28,12 @@ struct Inner {
     world: World,
     count: usize,
     quantum_ns: u64,
-    /// When each idle core became idle; the next computation takes the one that was busy last.
+    /// For each idle core: the time when it became idle. The core that became idle last is at the
+    /// end, and the next computation gets it.
     free: RefCell<Vec<u64>>,
     busy: RefCell<Vec<Slice>>,
     run_queue: RefCell<VecDeque<QueuedComputation>>,
-    /// Taken from the queue, and not yet polled.
+    /// Computations that were taken from the queue and not polled yet.
     woken: RefCell<Vec<QueuedComputation>>,
     computations: Cell<u64>,
     used_ns: Cell<u64>,
@@ -45,11 +46,11 @@ struct QueuedComputation {
     process: ProcessId,
     number: u64,
     is_late: bool,
-    /// Work done in the slice that was interrupted.
+    /// Work done in the interrupted slice, in nanoseconds.
     done_ns: u64,
 }
 
-/// What runs on a core.
+/// The present slice of a computation that runs on a core.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     process: ProcessId,
@@ -60,14 +61,14 @@ struct Slice {
 }
 
 impl Cores {
-    /// A quantum of `u64::MAX` lets each computation run to its end.
+    /// Makes idle cores. With a quantum of `u64::MAX`, each computation runs to its end.
     pub fn new(world: &World, count: usize, quantum_ns: u64) -> Cores {
         Cores::with_impatience(world, count, quantum_ns, 0.0, Rng::new(0, 0))
     }
 
-    /// `impatience` is the share of new computations that preempt a running one, as a scheduler
-    /// lets a waking thread do. The others may be queued at a busy core, and wait there for the end
-    /// of a slice, though another core is idle.
+    /// Makes idle cores. `impatience` is the share of new computations that preempt a running one,
+    /// as a scheduler lets a waking thread do. The other computations may be queued at a busy core.
+    /// They wait for the end of a slice, even if another core is idle.
     pub fn with_impatience(
         world: &World,
         count: usize,
@@ -91,12 +92,12 @@ impl Cores {
         }))
     }
 
-    /// Returns how long it waited for a core.
+    /// Runs a computation. Returns how long it waited for a core.
     pub async fn run(&self, ns: u64) -> u64 {
         self.compute(ns, false).await
     }
 
-    /// Like [`run`](Cores::run), if it `is_late` at low priority.
+    /// Like [`run`](Cores::run), but at low priority if `is_late` is true.
     pub async fn compute(&self, ns: u64, is_late: bool) -> u64 {
         if ns == 0 {
             return 0;
@@ -119,12 +120,12 @@ impl Cores {
         cores.world.now_ns() - begin_ns - ns
     }
 
-    /// Of all cores together.
+    /// Returns the used CPU time of all cores together.
     pub fn used_ns(&self) -> u64 {
         self.0.used_ns.get()
     }
 
-    /// How long all cores have been idle; `None` if one is busy.
+    /// Returns how long all cores have been idle, or `None` if one is busy.
     pub fn idle_ns(&self) -> Option<u64> {
         let free = self.0.free.borrow();
         let since_ns = free.iter().copied().max().filter(|_| free.len() == self.0.count)?;
@@ -138,18 +139,19 @@ struct Computation<'c> {
     number: u64,
     is_late: bool,
     left_ns: u64,
-    /// End of the last slice in the calendar; `cut_short` has earlier ones that may still come.
+    /// The end of the newest slice that has an entry in the calendar. `cut_short` has the ends of
+    /// interrupted slices, whose entries are still in the calendar.
     noted_ns: u64,
     cut_short: Vec<u64>,
 }
 
 impl Inner {
-    /// Draws whether the next computation to arrive preempts.
+    /// Draws whether an arriving computation preempts another one.
     fn is_impatient(&self) -> bool {
         self.impatience > 0.0 && self.rng.borrow_mut().unit() < self.impatience
     }
 
-    /// Whether a queued computation goes before one of this priority.
+    /// Returns whether a queued computation goes before a computation of this priority.
     fn has_queued_before(&self, is_late: bool) -> bool {
         self.run_queue.borrow().iter().any(|queued| is_late || !queued.is_late)
     }
@@ -157,7 +159,7 @@ impl Inner {
     /// Gives the core to the next computation, or marks it idle.
     fn pass_core_on(&self) {
         let mut queue = self.run_queue.borrow_mut();
-        // The first at normal priority, otherwise the first.
+        // The first computation at normal priority. If there is none, the first of all.
         let first = queue.iter().position(|queued| !queued.is_late).unwrap_or(0);
         match queue.remove(first) {
             Some(next) => {
@@ -168,8 +170,10 @@ impl Inner {
         }
     }
 
-    /// Preempts a late computation, or the one with the oldest slice, and puts it at the front of
-    /// the queue with its remaining work. A computation whose slice ends now is left alone.
+    /// Preempts a late computation. If there is none and `only_late` is false, preempts the
+    /// computation with the oldest slice. The preempted computation goes to the front of the queue
+    /// with its remaining work. A computation whose slice ends now is not preempted. Returns
+    /// whether a computation was preempted.
     fn preempt(&self, only_late: bool) -> bool {
         let mut busy = self.busy.borrow_mut();
         let now_ns = self.world.now_ns();
@@ -196,8 +200,9 @@ impl Computation<'_> {
         let (begin_ns, process, number) = (world.now_ns(), world.going_on(), self.number);
         let slice = Slice { process, number, is_late: self.is_late, begin_ns, length_ns };
         self.cores.busy.borrow_mut().push(slice);
-        // Ends of interrupted slices are still in the calendar, and none is later than this end. It
-        // must not be there twice, or it might wake another process.
+        // Ends of interrupted slices are still in the calendar, and none of them is later than this
+        // end. The calendar must not have the same end twice, because the second entry might wake a
+        // process that has got the number of this process.
         let end_ns = begin_ns + length_ns;
         if self.noted_ns != end_ns && !self.cut_short.contains(&end_ns) {
             if self.noted_ns > begin_ns {
@@ -218,7 +223,8 @@ impl Computation<'_> {
     fn begin(&mut self) {
         let cores = self.cores;
         let (free, is_impatient) = (cores.free.borrow().len(), cores.is_impatient());
-        // A patient one may wait for a busy core beside an idle one, but not for a late one.
+        // With impatience, a computation that does not preempt is queued while a computation of
+        // normal priority runs, even if a core is idle. Otherwise it takes the idle core.
         let is_one_busy = || cores.busy.borrow().iter().any(|slice| !slice.is_late);
         let waits_beside_idle = cores.impatience > 0.0 && !is_impatient && is_one_busy();
         match free {
@@ -232,7 +238,8 @@ impl Computation<'_> {
         }
     }
 
-    /// Whether it was taken from the queue; if not, it was woken at the end of a slice cut short.
+    /// Returns whether the computation was taken from the queue. Otherwise the end of a slice has
+    /// woken it. That slice may have been interrupted earlier.
     fn is_called(&mut self) -> bool {
         let mut woken = self.cores.woken.borrow_mut();
         let Some(at) = woken.iter().position(|queued| queued.number == self.number) else {
@@ -242,7 +249,7 @@ impl Computation<'_> {
         true
     }
 
-    /// If so, it leaves the core.
+    /// Returns whether the computation's slice is over. If it is, the computation leaves the core.
     fn is_slice_over(&mut self) -> bool {
         let mut busy = self.cores.busy.borrow_mut();
         let now_ns = self.cores.world.now_ns();
@@ -254,7 +261,8 @@ impl Computation<'_> {
         true
     }
 
-    /// After a slice: passes the core on, unless it has work left and goes before the others.
+    /// Continues after a slice. Gives the core to another computation, unless this one has work
+    /// left and goes before the others.
     fn go_on(&mut self) {
         let has_work = self.left_ns > 0;
         if has_work && !self.cores.has_queued_before(self.is_late) {
@@ -275,8 +283,8 @@ impl Computation<'_> {
 mod tests {
     use super::*;
 
-    /// End and waiting time of each of these computations: when it begins, its work, and whether it
-    /// is late.
+    /// Returns the end and the waiting time of each computation. A computation is given by its
+    /// start, its work, and whether it is late.
     fn run_all(cores: &Cores, computations: &[(u64, u64, bool)]) -> Vec<(u64, u64)> {
         let world = &cores.0.world;
         let ends = Rc::new(RefCell::new(vec![(0, 0); computations.len()]));
@@ -298,7 +306,7 @@ mod tests {
         ends.take()
     }
 
-    /// Of computations that arrive together.
+    /// Returns the ends and waits of computations that arrive together.
     fn ends(count: usize, quantum_ns: u64, works: &[u64]) -> Vec<(u64, u64)> {
         let works: Vec<_> = works.iter().map(|work| (0, *work, false)).collect();
         run_all(&Cores::new(&World::new(), count, quantum_ns), &works)
@@ -313,9 +321,9 @@ mod tests {
 
     #[test]
     fn with_a_quantum_they_take_turns() {
-        // a 0-3, b 3-4, c 4-7, a 7-10, c 10-12, a 12-16
+        // The core runs a 0-3, b 3-4, c 4-7, a 7-10, c 10-12 and a 12-16.
         assert_eq!(ends(1, 3, &[10, 1, 5]), [(16, 6), (4, 3), (12, 7)]);
-        // The picture above.
+        // The example in the head of this file.
         assert_eq!(ends(2, 3, &[6, 6, 3]), [(6, 0), (9, 3), (6, 3)]);
     }
 
@@ -332,11 +340,11 @@ mod tests {
             world.run(ns);
             cores.idle_ns()
         };
-        // At 5 both are busy, at 20 one of them; at 40 both have been free since 30.
+        // At 5 both cores are busy, at 20 one of them. At 40 both have been idle since 30.
         assert_eq!([5, 20, 40].map(idle_at), [None, None, Some(10)]);
     }
 
-    /// Three long computations, and how long each of 300 short ones beside them waits.
+    /// Runs three long computations and 300 short ones. Returns how long each short one waits.
     fn waits_of_short_ones(impatience: f64, seed: u64) -> Vec<u64> {
         let long = [90_001, 90_000, 30_000].map(|work| (0, work, false));
         let short = (0..300).map(|number| (number / 3 * 1_000 + number % 3 * 107, 100, false));
@@ -353,7 +361,7 @@ mod tests {
         assert!(at_once.0 < 60 && at_once.1 > 280, "{at_once:?} of 300");
         assert!(impatient.iter().all(|ns| *ns <= 100), "for one as short at most: {impatient:?}");
         for seed in 0..200 {
-            // Most of them, not all.
+            // Most of the short computations start at once, but not all.
             let waits = waits_of_short_ones(0.85, seed);
             assert!((200..295).contains(&count_at_once(&waits)), "{waits:?}");
             assert!(waits.iter().any(|ns| *ns > 100), "{waits:?}");
@@ -367,7 +375,8 @@ mod tests {
             let cores = Cores::new(&World::new(), count, quantum);
             let works = [(0, 50, true), (0, 50, true), (10, 20, false), (12, 4, false)];
             let ends = run_all(&cores, &works);
-            // A normal one can wait for the long one only; with a core for each, for none.
+            // A normal computation waits only for the other normal one. If there are two cores,
+            // each has its own, and neither waits.
             let waits_max = if count == 1 { (4, 20) } else { (0, 0) };
             assert!(ends[2].1 <= waits_max.0 && ends[3].1 <= waits_max.1, "{ends:?}");
             let first_late = ends[0].0.min(ends[1].0);
@@ -377,7 +386,7 @@ mod tests {
 
     #[test]
     fn no_computation_waits_for_a_late_one() {
-        // How many of the short computations wait beside one that always computes.
+        // Returns how many of the short computations wait while another one computes all the time.
         let waits_beside = |is_late| {
             let cores = Cores::with_impatience(&World::new(), 2, 4_000, 0.5, Rng::new(1, 0));
             let short = (1..=100).map(|number| (number * 9_000, 10, false));
@@ -385,7 +394,8 @@ mod tests {
             run_all(&cores, &all)[1..].iter().filter(|(_, waited)| *waited > 0).count()
         };
         assert_eq!(waits_beside(true), 0);
-        // The patient ones are queued at a busy core, though another is idle.
+        // Computations that do not preempt are queued at a busy core, although another core is
+        // idle.
         let waits = waits_beside(false);
         assert!((30..=70).contains(&waits), "{waits} of 100");
     }

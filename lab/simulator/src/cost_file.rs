@@ -3,12 +3,13 @@
 //! ```toml
 //! machine = "AMD EPYC, 2 cores, Linux 6.18"       # a note for the reader
 //! ["3.2"]                                         # an era
-//! request_ns = 41_000                             # all of `Costs`, by name
+//! request_ns = 41_000                             # and each other field of `Costs`, by name
 //! log_sync_ns = { mean = 600_000, p99 = 1_900_000 }
 //! ```
 //!
-//! An era that is not in the file costs what the one before it does. A measured file comes with the
-//! program; `clearlane-sim measure` writes another.
+//! An era that is not in the file has the costs of the closest era before it. If there is none, it
+//! has the costs of the first era in the file. The program includes a file that was measured on one
+//! machine. `clearlane-sim measure` writes a file for the machine on which it runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,26 +22,29 @@ use crate::spread::{P99_MAX, Spread};
 
 const SHIPPED: &str = include_str!("../costs/epyc-2-cores.toml");
 
-/// A minute: larger costs are refused as a mistake in the file.
+/// One minute. A larger cost is rejected as a mistake in the file.
 const MOST_NS: f64 = 60e9;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostFile {
-    /// For the reader only.
+    /// A description of the machine. `validate` warns if it is not the machine on which it runs.
     pub machine: String,
-    /// At least one.
+    /// The costs of each era. There is at least one era.
     pub eras: BTreeMap<Era, Costs>,
 }
 
 impl CostFile {
+    /// Returns the costs that are included in the program.
+    ///
     /// # Panics
     ///
-    /// Never: a test reads it.
+    /// Never panics, because a test reads the included file.
     pub fn shipped() -> CostFile {
         CostFile::parse(SHIPPED).expect("a test reads it")
     }
 
-    /// Of the era, or the closest one before it that was measured.
+    /// Returns the costs of the era. If it was not measured, returns the costs of the closest era
+    /// before it, or else of the first era in the file.
     pub fn costs(&self, era: Era) -> Costs {
         let before = self.eras.range(..=era).next_back();
         let (_, costs) = before.or(self.eras.iter().next()).expect("there is one");
@@ -49,17 +53,17 @@ impl CostFile {
 
     /// # Errors
     ///
-    /// In one line: what is wrong, and what is allowed.
+    /// The error is one line. It names the mistake and the allowed values.
     pub fn parse(text: &str) -> Result<CostFile, String> {
         let tables: Table = text
             .parse()
-            .map_err(|error: toml::de::Error| format!("it is no TOML: {}", error.message()))?;
+            .map_err(|error: toml::de::Error| format!("not TOML: {}", error.message()))?;
         let mut file = CostFile { machine: String::new(), eras: BTreeMap::new() };
         for (name, value) in &tables {
             match (name.as_str(), value) {
                 ("machine", Value::String(machine)) => file.machine = machine.clone(),
                 ("machine", other) => {
-                    return Err(format!("`machine` is {other}; it must be a text"));
+                    return Err(format!("`machine` is {other}; it must be a string"));
                 }
                 (_, Value::Table(table)) => {
                     let era = name.parse::<Era>().map_err(|error| error.to_string())?;
@@ -68,37 +72,37 @@ impl CostFile {
                 }
                 _ => {
                     return Err(format!(
-                        "unknown field `{name}`; there are `machine`, and a table for each era"
+                        "unknown field `{name}`; known are `machine`, and a table for each era"
                     ));
                 }
             }
         }
         match file.eras.is_empty() {
-            true => Err("it has no era; there must be a table for at least one".to_owned()),
+            true => Err("there is no era; at least one table of an era is needed".to_owned()),
             false => Ok(file),
         }
     }
 }
 
 impl Costs {
-    /// Round numbers for examples that are calculated by hand.
+    /// Returns round numbers for examples that are calculated by hand.
     ///
     /// # Panics
     ///
-    /// Never: tests call it.
+    /// Never panics, because tests call this function.
     pub fn by_hand() -> Costs {
         let file = CostFile::parse(include_str!("../costs/by-hand.toml"));
         file.expect("tests call it").costs(Era::V3_2)
     }
 }
 
-/// Missing and unknown names are errors.
+/// Reads the costs of an era. Missing and unknown names are errors.
 fn costs(table: &Table) -> Result<Costs, String> {
     let mut costs = Costs::default();
     let places = costs.fields();
-    let names = places.each_ref().map(|(name, ..)| *name);
+    let names: Vec<&str> = places.iter().map(|(name, ..)| *name).collect();
     if let Some(unknown) = table.keys().find(|key| !names.contains(&key.as_str())) {
-        return Err(format!("unknown field `{unknown}`; there are {}", names.join(", ")));
+        return Err(format!("unknown field `{unknown}`; known are {}", names.join(", ")));
     }
     for (name, _, place) in places {
         let value = table.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
@@ -112,7 +116,7 @@ fn costs(table: &Table) -> Result<Costs, String> {
     match (quantum_ns, impatience) {
         (0, _) => Err("`quantum_ns` is 0; it must be at least 1".to_owned()),
         (_, share) if share > 1.0 => {
-            Err(format!("`impatience` is {share}; it is a share, from 0 to 1"))
+            Err(format!("`impatience` is {share}; it must be from 0 to 1"))
         }
         _ => Ok(costs),
     }
@@ -125,7 +129,7 @@ fn number(name: &str, value: &Value) -> Result<f64, String> {
     })
 }
 
-/// A number, or a table of a mean and a 99th percentile.
+/// Reads a number, or a table with a mean and a 99th percentile.
 fn a_spread(name: &str, value: &Value) -> Result<Spread, String> {
     let Value::Table(table) = value else {
         return Ok(Spread { mean_ns: number(name, value)?, p99_ns: None });
@@ -145,9 +149,9 @@ fn a_spread(name: &str, value: &Value) -> Result<Spread, String> {
 }
 
 impl fmt::Display for CostFile {
-    /// In the file's format.
+    /// Writes the costs in the file's format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# What things cost, in nanoseconds: measured by `clearlane-sim measure`.")?;
+        writeln!(f, "# Costs in nanoseconds, as `clearlane-sim measure` has measured them.")?;
         writeln!(f, "machine = {}", Value::String(self.machine.clone()))?;
         for (era, costs) in &self.eras {
             writeln!(f, "\n[\"{era}\"]")?;
@@ -159,7 +163,8 @@ impl fmt::Display for CostFile {
                         writeln!(f, "{name} = {mean_ns:.0}")?;
                     }
                     CostField::Spread(Spread { mean_ns, p99_ns: Some(p99_ns) }) => {
-                        // Rounded towards each other, so that the ratio does not exceed its bound.
+                        // The mean is rounded up and p99 is rounded down, so that their ratio does
+                        // not exceed its limit.
                         let (mean, p99) = (mean_ns.ceil(), p99_ns.floor().max(mean_ns.ceil()));
                         writeln!(f, "{name} = {{ mean = {mean}, p99 = {p99} }}")?;
                     }
@@ -208,19 +213,22 @@ mod tests {
         let told = |text: String| CostFile::parse(&text).unwrap_err();
         let line = |from: &str, to: &str| told(text.replacen(from, to, 1));
         for (error, words) in [
-            (told("machine = 3".to_owned()), "`machine` is 3; it must be a text"),
-            (told("machine = \"m\"".to_owned()), "it has no era"),
+            (told("machine = 3".to_owned()), "`machine` is 3; it must be a string"),
+            (told("machine = \"m\"".to_owned()), "there is no era"),
             (told("[\"3.9\"]".to_owned()), "unknown era \"3.9\": allowed are"),
             (told("colour = 3".to_owned()), "unknown field `colour`"),
             (
                 line("client_ns", "cleint_ns"),
-                "era 3.2: unknown field `cleint_ns`; there are quantum_ns",
+                "era 3.2: unknown field `cleint_ns`; known are quantum_ns",
             ),
             (line("client_ns = 25000\n", ""), "era 3.2: `client_ns` is missing"),
             (line("25000", "-1"), "`client_ns` is -1; it must be a number from 0 to"),
             (line("25000", "nan"), "`client_ns` is nan"),
             (line("quantum_ns = 3000000", "quantum_ns = 0"), "at least 1"),
-            (line("impatience = 0.0000", "impatience = 1.5"), "`impatience` is 1.5; it is a share"),
+            (
+                line("impatience = 0.0000", "impatience = 1.5"),
+                "`impatience` is 1.5; it must be from 0",
+            ),
             (line("p99 = 2", "p99 = 200"), "p99 must be from the mean to 14.9 times it"),
             (line("p99", "p98"), "it must be a number, or { mean"),
         ] {

@@ -9,7 +9,7 @@ use crate::account::Account;
 use crate::requests::{Range, Write};
 use crate::signal::Signal;
 
-/// The first member leads; there are no elections.
+/// The first member leads. There are no elections.
 pub(crate) const LEADER: usize = 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(crate) enum Work {
     /// A linearizable read, in era 3.0 only.
     Read(Range),
     Compact,
-    /// A user has been authenticated.
+    /// The entry that assigns a token, after the user's password was checked.
     Token,
 }
 
@@ -31,7 +31,7 @@ impl Work {
     }
 }
 
-/// A waiting request follows its progress.
+/// An entry of the log. A request that waits for the entry reads the progress of the entry here.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) actor: TaskLabel,
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
     /// Set when the entry is applied at `member`.
     pub(crate) done: Signal,
     pub(crate) batch: RefCell<Option<Rc<Batch>>>,
-    /// When the applier got the entry, and the applier's account then.
+    /// The time when the applier received the entry, and the applier's account at that time.
     pub(crate) handed: Cell<(u64, Account)>,
 }
 
@@ -49,22 +49,22 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) entries: Vec<Rc<Entry>>,
-    /// Index of the last entry.
+    /// The index of the last entry.
     pub(crate) last: u64,
     pub(crate) bytes: u64,
     pub(crate) sent_ns: u64,
-    /// Account of the leader's log at `sent_ns`.
+    /// The account of the leader's log task at `sent_ns`.
     pub(crate) spent: Account,
     pub(crate) committed_ns: Cell<u64>,
-    /// Account of the time from `sent_ns` to `committed_ns`.
+    /// The account of the time from `sent_ns` to `committed_ns`.
     pub(crate) path: Cell<Account>,
 }
 
-/// A heartbeat round of ReadIndex.
+/// The heartbeats that confirm one ReadIndex request.
 #[derive(Debug)]
 pub(crate) struct QuorumRound {
     pub(crate) begin_ns: u64,
-    /// Responses missing for a quorum.
+    /// Number of responses that are missing for a quorum.
     pub(crate) missing: Cell<usize>,
     pub(crate) done: Signal,
     pub(crate) path: Cell<Account>,
@@ -73,7 +73,7 @@ pub(crate) struct QuorumRound {
 #[derive(Debug)]
 pub(crate) enum Message {
     Append(Rc<Batch>),
-    /// `path` is what the follower has spent on it.
+    /// `path` is the time that the follower has spent on the batch.
     Appended {
         batch: Rc<Batch>,
         path: Account,

@@ -1,15 +1,17 @@
-//! All settings of a scenario, by name: `model.cores`, `cheap.rate`.
+//! All settings of a scenario, by name. Examples are `model.cores` and `cheap.rate`.
 //!
-//! A file is read by setting one knob after the other, so a knob on a command line has the same
-//! meaning, bounds and errors. A knob has one value, so a distribution has several knobs:
+//! The table `[model]` of a file is read by setting one knob after the other. So a knob on a
+//! command line has the same meaning, limits and errors as in a file. Each knob has one value, so a
+//! distribution has several knobs:
 //!
 //! ```text
 //!   model.sync_ms = 2           the same each time
-//!   model.sync_ms.mean = 2      on average, and the percentile stays
+//!   model.sync_ms.mean = 2      changes the mean and keeps the percentile
 //!   model.sync_ms.p99 = 9
 //! ```
 //!
-//! Knobs that contradict each other are an error when the scenario is run, not when one is set.
+//! Knobs that contradict each other are an error when the scenario is checked, not when a knob is
+//! set.
 
 use std::ops::RangeInclusive;
 
@@ -20,58 +22,58 @@ use crate::model::Connect;
 use crate::scenario::Scenario;
 use crate::spread::Spread;
 
-/// An hour, the upper bound of all times.
+/// One hour: the upper limit of all times that are given in milliseconds.
 const HOUR_MS: f64 = 3_600_000.0;
 
 const MEMBERS_MAX: u64 = 9;
 
 const BILLION: u64 = 1_000_000_000;
 
-/// Name and meaning of each field of `[model]`.
+/// The name and the meaning of each field of `[model]`.
 pub const KNOBS: [(&str, &str); 24] = [
-    ("cores", "cores of each machine"),
-    ("commit_interval_ms", "between two commits of the backend"),
-    ("batch_limit", "so many pending operations are committed at once"),
-    ("apply_gap_max", "puts are refused at such a gap"),
-    ("sync_ms", "a sync of the log"),
-    ("commit_sync_ms", "a sync of the backend"),
-    ("members", "members that vote"),
-    ("learners", "members that keep the log and do not vote"),
-    ("round_trip_ms", "between any two members"),
-    ("round_trips_ms", "between two members, as in round_trips_ms.1-3"),
-    ("clients", "where they go: \"leader\" or \"spread\""),
-    ("connect", "where a class goes, as in connect.cheap"),
-    ("client_round_trip_ms", "between a client and its member"),
-    ("clients_apart", "clients have machines of their own"),
-    ("snapshot_count", "entries between two snapshots of the applier"),
-    ("watchers.synced", "watchers that are notified of each write"),
-    ("watchers.lagging", "so many begin behind"),
-    ("watchers.behind", "by so many revisions"),
-    ("watchers.every_s", "each time that so much has passed, or once"),
-    ("compaction.every_s", "between two compactions; 0 is never"),
-    ("auth.enabled", "each request asks whether it may"),
-    ("auth.logins_per_s", "logins with a password"),
-    ("auth.bcrypt_ms", "to check one"),
-    ("auth.inside_lock", "under a lock, whatever the era does"),
+    ("cores", "number of cores of each machine"),
+    ("commit_interval_ms", "time between two commits of the backend"),
+    ("batch_limit", "number of pending operations at which the backend commits at once"),
+    ("apply_gap_max", "puts are rejected while more entries are committed and not applied"),
+    ("sync_ms", "time of a sync of the log"),
+    ("commit_sync_ms", "time of a sync of the backend"),
+    ("members", "number of voting members"),
+    ("learners", "number of learners, which keep the log and do not vote"),
+    ("round_trip_ms", "round trip between any two members"),
+    ("round_trips_ms", "round trip between two members, as in round_trips_ms.1-3"),
+    ("clients", "members to which clients connect: \"leader\" or \"spread\""),
+    ("connect", "member to which a class connects, as in connect.cheap"),
+    ("client_round_trip_ms", "round trip between a client and its member"),
+    ("clients_apart", "if true, clients have their own machines"),
+    ("snapshot_count", "number of entries between two snapshots of the apply loop"),
+    ("watchers.synced", "number of watchers that are notified of each write"),
+    ("watchers.lagging", "number of watchers that start at an old revision"),
+    ("watchers.behind", "number of revisions by which they lag"),
+    ("watchers.every_s", "time after which the next lagging watchers start; 0: only once"),
+    ("compaction.every_s", "time between two compactions; 0: no compactions"),
+    ("auth.enabled", "if true, each request checks a permission"),
+    ("auth.logins_per_s", "number of logins with a password"),
+    ("auth.bcrypt_ms", "processor time of a password check"),
+    ("auth.inside_lock", "if true, a password check holds a lock; overrides the era"),
 ];
 
-/// A value, as it was given.
+/// The value that a file or a user sets for a knob.
 #[derive(Clone, Copy)]
 struct KnobValue<'v> {
-    /// Name in error messages.
+    /// The name in error messages.
     name: &'v str,
-    /// What follows the knob's name, such as `mean` in `sync_ms.mean`; or empty.
+    /// The part after the knob's name, such as `mean` in `sync_ms.mean`. It may be empty.
     part: &'v str,
     value: &'v Value,
 }
 
 impl Scenario {
     /// Sets `model.FIELD`, `keys.FIELD`, `CLASS.FIELD`, `seconds` or `seed`. The value has the
-    /// syntax of the file; a string needs no quotation marks.
+    /// syntax of the file, but a string needs no quotation marks.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let as_text = || Value::String(value.to_owned());
         let table = format!("value = {value}").parse::<Table>().ok();
-        // Refuses a value such as "1\nother = 2".
+        // A value such as "1\nother = 2" is read as two entries. It is then treated as text.
         let table = table.filter(|table| table.len() == 1);
         let value = table.and_then(|mut table| table.remove("value")).unwrap_or_else(as_text);
         match name.strip_prefix("model.") {
@@ -85,7 +87,7 @@ impl Scenario {
         }
     }
 
-    /// A field of the table `[model]`.
+    /// Sets a field of the table `[model]`.
     pub(crate) fn set_model(&mut self, name: &str, value: &Value) -> Result<()> {
         if let Value::Table(parts) = value {
             let mut parts = parts.iter();
@@ -95,7 +97,7 @@ impl Scenario {
             let part = name.strip_prefix(*knob);
             part.is_some_and(|part| part.is_empty() || part.starts_with('.'))
         };
-        // The longest match: `sync_ms` is not `sync`.
+        // The longest match, because a knob's name may start with the name of another knob.
         let known = KNOBS.into_iter().map(|(knob, _)| knob).filter(is).max_by_key(|it| it.len());
         let knob = known.ok_or_else(|| unknown(name))?;
         let part = name[knob.len()..].trim_start_matches('.');
@@ -159,7 +161,7 @@ impl Scenario {
 
 fn unknown(name: &str) -> Error {
     let names = KNOBS.map(|(name, _)| name).join(", ");
-    Error::Workload(format!("[model]: unknown field `{name}`; there are {names}"))
+    Error::Workload(format!("[model]: unknown field `{name}`; known are {names}"))
 }
 
 pub(crate) fn wrong(what: impl std::fmt::Display) -> Error {
@@ -171,7 +173,7 @@ impl KnobValue<'_> {
         wrong(format!("`{}` is {}; it must be {must}", self.name, self.value))
     }
 
-    /// Refuses a part.
+    /// Fails if the knob has a part after its name.
     fn whole_of_it(&self) -> Result<()> {
         if self.part.is_empty() { Ok(()) } else { Err(unknown(self.name)) }
     }
@@ -206,13 +208,13 @@ impl KnobValue<'_> {
         self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
     }
 
-    /// From milliseconds.
+    /// Returns the knob's value, which is in milliseconds, in nanoseconds.
     fn ns(&self, bounds: RangeInclusive<f64>) -> Result<u64> {
         self.whole_of_it()?;
         Ok((self.number(bounds)? * 1e6) as u64)
     }
 
-    /// An interval in seconds; 0 means never.
+    /// Returns the knob's value, an interval in seconds, in nanoseconds. 0 means never.
     fn seconds(&self) -> Result<u64> {
         self.whole_of_it()?;
         match self.number(0.0..=86_400.0)? {
@@ -221,7 +223,7 @@ impl KnobValue<'_> {
         }
     }
 
-    /// One constant time, or one of the two figures of a distribution.
+    /// Sets one constant time, or one of the two figures of a distribution.
     fn spread(&self, spread: &mut Option<Spread>) -> Result<()> {
         let ns = self.number(0.0..=HOUR_MS)? * 1e6;
         let so_far = spread.unwrap_or(Spread { mean_ns: ns, p99_ns: None });

@@ -1,11 +1,12 @@
-//! Messages from one member to another, in order: a slow one delays those behind it.
+//! Messages from one member to another. They arrive in order: a slow message delays the messages
+//! after it.
 //!
 //! ```text
 //!   sent       1   2 3          4
-//!   drawn      └──────────▶1    │          each has a time of its own, half a round trip,
+//!   drawn      └──────────▶1    │          each has its own delay, half a round trip,
 //!                  └─▶2         │
 //!                    └────▶3    └─▶4
-//!   arrives                1 2 3   4       and comes no earlier than the one before it
+//!   arrives                1 2 3   4       and arrives no earlier than the message before it
 //! ```
 
 use std::cell::Cell;
@@ -17,7 +18,7 @@ use crate::spread::Times;
 #[derive(Debug)]
 pub(crate) struct Link<T> {
     world: World,
-    /// A message and its time of arrival.
+    /// The messages in flight, each with its time of arrival.
     pub(crate) on_its_way: Queue<(u64, T)>,
     round_trips: Times,
     last_ns: Cell<u64>,
@@ -29,7 +30,8 @@ impl<T> Link<T> {
         Link { world: world.clone(), on_its_way, round_trips, last_ns: Cell::new(0) }
     }
 
-    /// Latency of a message that is not ordered with the others of the link.
+    /// Draws the delay of one message. It does not depend on the other messages of the link, so it
+    /// does not keep their order.
     pub(crate) fn one_way_ns(&self) -> u64 {
         self.round_trips.next_ns() / 2
     }
@@ -72,7 +74,7 @@ mod tests {
         world.run(u64::MAX);
         let arrived = arrived.take();
         assert!(arrived.is_sorted() && arrived.len() == 1000, "{arrived:?}");
-        // Each delay is 1 ms on average; but a slow message delays those behind it.
+        // Each delay is 1 ms on average. But a slow message delays the messages after it.
         let waited_ns = arrived.iter().map(|(message, at_ns)| at_ns - message * 1_000_000);
         let mean = waited_ns.sum::<u64>() as f64 / 1000.0;
         assert!(mean > 1.02e6 && mean < 2e6, "{mean}");

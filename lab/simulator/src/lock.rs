@@ -1,8 +1,8 @@
-//! Locks in virtual time, with the rules of the real ones.
+//! Locks in virtual time, with the rules of the real locks.
 //!
-//! Each lock has a [`LockState`], the state machine by which the locks of [`clearlane_contention`]
-//! run on threads. It decides which task to wake; like a thread, a woken process checks itself
-//! whether it has the lock. A mutex is a lock without readers.
+//! Each lock has a [`LockState`], the state machine that the locks of [`clearlane_contention`] use
+//! on threads. It decides which task to wake. Like a thread, a woken process then checks whether it
+//! has the lock. A mutex is a lock without readers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct Inner {
     time_kind: TimeKind,
     state: RefCell<LockState>,
     waiting: RefCell<BTreeMap<Ticket, ProcessId>>,
-    /// Of recorded tasks only.
+    /// The timeline lane of each acquisition by a recorded task.
     lanes: RefCell<BTreeMap<Ticket, Lane>>,
     accounting: RefCell<LockAccounting>,
 }
@@ -47,18 +47,19 @@ pub struct LockAccounting {
     pub waited_ns: u64,
     /// Total holding time.
     pub held_ns: u64,
-    /// Of the tasks that have released the lock.
+    /// The longest hold of a task that has released the lock.
     pub longest: Option<Hold>,
     pub blame: BTreeMap<BlameKey, Blame>,
 }
 
-/// The waiting task, its mode, and the blocker, which holds the lock or waits for it, too.
+/// The waiting task, its mode, the blocker, and whether the blocker holds the lock or also waits.
 pub type BlameKey = (TaskLabel, LockMode, TaskLabel, BlockerState);
 
 /// The waits with one [`BlameKey`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blame {
-    /// Number of intervals; a new one begins when the blocker or its state changes.
+    /// Number of intervals. A wait has a new interval whenever its blocker or the blocker's state
+    /// changes.
     pub intervals: u64,
     pub ns: u64,
 }
@@ -76,7 +77,7 @@ impl Lock {
         }))
     }
 
-    /// As in the real code.
+    /// Returns the lock's name in the real code.
     pub fn name(&self) -> &'static str {
         self.0.name
     }
@@ -128,7 +129,8 @@ impl Lock {
         self.0.lanes.borrow().get(&waiting.blocker?.ticket).copied()
     }
 
-    /// Waits in progress are counted up to their last change.
+    /// Returns the accounting. Waits in progress are counted only in `blame`, up to the last change
+    /// of their blocker. Holds in progress are not counted.
     pub fn accounting(&self) -> LockAccounting {
         self.0.accounting.borrow().clone()
     }
@@ -138,7 +140,7 @@ impl Lock {
     }
 }
 
-/// Releases the lock when dropped.
+/// Releases the lock when it is dropped.
 #[derive(Debug)]
 #[must_use = "the lock is left when it is dropped"]
 pub struct LockGuard {
@@ -173,7 +175,7 @@ impl Drop for LockGuard {
         }
         let mut waiting = inner.waiting.borrow_mut();
         for ticket in wake {
-            // Readers that have been inside for long are blamed, too.
+            // A process that was already woken is no longer in `waiting`.
             if let Some(id) = waiting.remove(&ticket) {
                 inner.world.wake(id);
             }

@@ -1,7 +1,9 @@
-//! The table `[model]` of a scenario: the machines, and what runs on them beside the requests.
+//! The table `[model]` of a scenario: the machines, and the work on them in addition to the
+//! requests.
 //!
-//! `docs/scenarios.md` lists every field. Background work runs on the first member only, except
-//! compactions.
+//! `docs/scenarios.md` lists every field. Lagging watchers and logins are simulated on the first
+//! member only. Compactions, snapshots and the notification of synced watchers run on every member
+//! to which clients connect, and always on the first.
 
 use std::collections::BTreeMap;
 
@@ -14,78 +16,79 @@ pub enum Connect {
     Leader,
     /// The voting members, in turn.
     Spread,
-    /// From 1 on.
+    /// The member with this number. Numbers start at 1.
     Member(usize),
 }
 
-/// The values of the table.
+/// The values of the table `[model]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     pub commit_interval_ns: u64,
     /// Number of pending operations at which the backend commits.
     pub batch_limit: u64,
-    /// Puts are refused while more entries than this are committed and not applied.
+    /// Puts are rejected while more entries than this are committed and not applied.
     pub apply_gap_max: u64,
-    /// Replaces [`Costs::log_sync`](crate::costs::Costs::log_sync).
+    /// If set, replaces [`Costs::log_sync`](crate::costs::Costs::log_sync).
     pub sync: Option<Spread>,
-    /// Replaces [`Costs::commit_sync`](crate::costs::Costs::commit_sync).
+    /// If set, replaces [`Costs::commit_sync`](crate::costs::Costs::commit_sync).
     pub commit_sync: Option<Spread>,
     /// Number of voting members.
     pub members: usize,
     pub learners: usize,
-    /// Between any two members.
+    /// The round trip between any two members.
     pub round_trip: Option<Spread>,
-    /// Exceptions for pairs of members, the smaller number first, from 1 on.
+    /// The round trips of pairs of members that differ from `round_trip`. The smaller number is
+    /// first, and numbers start at 1.
     pub round_trips: BTreeMap<(usize, usize), Option<Spread>>,
     pub clients: Connect,
-    /// Exceptions by class.
+    /// By class: the members to which its clients connect, if they differ from `clients`.
     pub connect: BTreeMap<String, Connect>,
     pub client_round_trip_ns: u64,
-    /// Clients use no cores of the members' machines.
+    /// If true, clients use no cores of the members' machines.
     pub clients_apart: bool,
-    /// Entries between two snapshots; `None` uses the era's default.
+    /// Number of entries between two snapshots. If `None`, the era's default is used.
     pub snapshot_count: Option<u64>,
     pub watchers: Watchers,
-    /// 0: there are no compactions.
+    /// Time between two compactions. If 0, there are no compactions.
     pub compaction_every_ns: u64,
     pub auth: Auth,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
-    /// Synced watchers, each of which is notified of every write.
+    /// Number of synced watchers. Each of them is notified of every write.
     pub synced: u64,
-    /// Unsynced watchers that begin together.
+    /// Number of unsynced watchers that start together.
     pub lagging: u64,
-    /// Revisions by which they are behind.
+    /// Number of revisions by which lagging watchers are behind when they start.
     pub behind: u64,
-    /// Interval at which a new group begins; 0: once.
+    /// Time after which the next lagging watchers start. If 0, they start only once.
     pub every_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Auth {
-    /// Whether each request checks a permission.
+    /// If true, each request checks a permission.
     pub enabled: bool,
     pub logins_per_s: f64,
-    /// CPU of a password check.
+    /// CPU time of a password check.
     pub bcrypt_ns: u64,
-    /// Whether the check holds a lock; `None` uses the era's default.
+    /// Whether a password check holds a lock. If `None`, the era decides.
     pub inside_lock: Option<bool>,
 }
 
 impl Default for Auth {
     fn default() -> Auth {
-        // With bcrypt cost 10, as in etcd.
+        // The time of a password check with bcrypt cost 10, the default of etcd.
         Auth { enabled: false, logins_per_s: 0.0, bcrypt_ns: 60_000_000, inside_lock: None }
     }
 }
 
-/// Within one data centre.
+/// The round trip within a data centre.
 const ROUND_TRIP_NS: u64 = 500_000;
 
 impl Model {
-    /// Members are numbered from 0.
+    /// Returns the round trip between two members, which are numbered from 0.
     pub(crate) fn round_trip(&self, one: usize, other: usize) -> Spread {
         let pair = (one.min(other) + 1, one.max(other) + 1);
         let spread = self.round_trips.get(&pair).copied().flatten().or(self.round_trip);
@@ -96,7 +99,7 @@ impl Model {
         self.connect.get(class).copied().unwrap_or(self.clients)
     }
 
-    /// Without watchers, compactions and logins.
+    /// Returns the model without snapshots, unsynced watchers, compactions and logins.
     pub(crate) fn without_background(&self) -> Model {
         Model {
             snapshot_count: Some(0),
@@ -107,20 +110,21 @@ impl Model {
         }
     }
 
-    /// Whether requests can arrive at this member, numbered from 0.
+    /// Returns whether requests can arrive at this member. Members are numbered from 0.
     pub(crate) fn is_used(&self, place: usize) -> bool {
         let is_here = |connect: Connect| match connect {
             Connect::Leader => place == 0,
             Connect::Spread => place < self.members,
             Connect::Member(number) => place + 1 == number,
         };
-        // The leader reports what is committed and applied, and works in the background.
+        // The first member is always used. As the leader, it reports the committed and applied
+        // indexes, and does the background work that runs at one member only.
         place == 0 || is_here(self.clients) || self.connect.values().copied().any(is_here)
     }
 }
 
 impl Default for Model {
-    /// etcd's defaults.
+    /// Returns etcd's defaults.
     fn default() -> Model {
         Model {
             commit_interval_ns: 100_000_000,

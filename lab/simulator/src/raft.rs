@@ -1,6 +1,6 @@
 //! Replication of a write to a quorum, without terms, votes and lost messages.
 //!
-//! What is proposed while the leader is busy is the next batch:
+//! Entries that are proposed while the leader is busy form the next batch:
 //!
 //! ```text
 //!   leader      ├ encode ┤├─── sync ───┤                ├ apply ──▶ answer
@@ -9,9 +9,10 @@
 //!   member 3             └─── network ──────▶├─ sync ─┤─ network ─▶
 //! ```
 //!
-//! An entry is committed when a majority of the voting members has synced it; a leader of etcd must
-//! be one of them. A request has spent its time as the path that completed the quorum did. Left
-//! out: elections, snapshots for members that are behind, and flow control.
+//! An entry is committed when a majority of the voting members has synced it. In etcd the leader
+//! must be part of this majority. The request's account gets the waits of the member that completed
+//! the quorum, and the time of the messages to and from this member. The model has no elections, no
+//! snapshots for members that are behind, and no flow control.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,11 +26,11 @@ use crate::signal::Signal;
 use crate::sim_task::SimTask;
 use clearlane_backend::Era;
 
-/// What the leader knows of the logs of the voting members.
+/// The leader's knowledge of the logs of the voting members.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) appended: Cell<u64>,
-    /// By voting member: the last entry known to be in its log.
+    /// For each voting member, the last entry that is known to be synced in its log.
     pub(crate) synced: RefCell<Vec<u64>>,
     pub(crate) uncommitted: RefCell<VecDeque<Rc<Batch>>>,
 }
@@ -39,7 +40,8 @@ impl Progress {
         Progress { synced: RefCell::new(vec![0; voters]), ..Progress::default() }
     }
 
-    /// The last entry that a quorum has; with `leader_first` the leader must be part of it.
+    /// Returns the last entry that a quorum has. If `leader_first` is true, the leader must be part
+    /// of the quorum.
     pub(crate) fn of_a_quorum(&self, leader_first: bool) -> u64 {
         let synced = self.synced.borrow();
         let has = |entry: u64| synced.iter().filter(|last| **last >= entry).count();
@@ -131,7 +133,8 @@ impl Cluster {
         }
     }
 
-    /// Called when a follower has synced a batch. The rest of the time is booked on the network.
+    /// Called when the leader learns that a follower has synced a batch. The time since the batch's
+    /// `sent_ns` that is not in `path` is booked on the network.
     pub(crate) fn on_appended(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
         let took_ns = self.world.now_ns() - batch.sent_ns;
         path.cut_to(took_ns);
@@ -163,7 +166,8 @@ impl Cluster {
         }
     }
 
-    /// Passes entries to the applier that are in the log and known here to be committed.
+    /// Passes entries to the applier if they are in this member's log and the member knows that
+    /// they are committed.
     pub(crate) fn pass_to_applier(&self, place: usize) {
         let member = self.member(place);
         let is_committed = |batch: &mut Rc<Batch>| batch.last <= member.committed.get();

@@ -1,15 +1,19 @@
-//! ReadIndex: the round that a linearizable read waits for.
+//! ReadIndex: the confirmation that a linearizable read waits for.
 //!
 //! ```text
-//!   readers     │ │  │         │    │          one round for all that came before it began;
-//!   reads       ├─ round ──────┤├─ round ─────  reads that come meanwhile are in the next one
+//!   readers     │ │  │         │    │          one request for all readers that arrived before it;
+//!   reads       ├─ request ────┤├─ request ───  later readers wait for the next one
 //!                \      /       \      /
 //!   members       ▶────▶         ▶────▶         heartbeats: a quorum must respond
 //! ```
 //!
-//! A follower asks the leader for the round. The reader then waits until the committed index is
-//! applied at its member. Ours saves the round of a sole member, which in etcd is a turn of raft,
-//! and counts the follower that asks as a response: of three members, that is a quorum.
+//! A follower sends its ReadIndex request to the leader. The reader then waits until the committed
+//! index is applied at its member.
+//!
+//! The era `clearlane` has two shortcuts. A sole member needs no request, whereas in etcd it needs
+//! a turn of raft. The request of a follower also confirms the leader, as a response to a heartbeat
+//! does. With two or three voters, this follower and the leader are a quorum, so there are no
+//! heartbeats.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,14 +21,14 @@ use std::rc::Rc;
 use crate::account::{Account, TimeKind};
 use crate::cluster::Cluster;
 use crate::entries::{LEADER, Message, QuorumRound};
-use crate::era::{ReadMode, read_mode};
+use crate::era::{LinearizableMode, linearizable_mode};
 use crate::signal::Signal;
 use crate::sim_task::SimTask;
 
 impl Cluster {
     pub(crate) async fn confirm_read(&self, place: usize, task: &mut SimTask) {
         let member = self.member(place);
-        if read_mode(member.build.era) == ReadMode::ReadIndexWithShortcuts
+        if linearizable_mode(member.build.era) == LinearizableMode::ReadIndexWithShortcuts
             && self.members.len() == 1
         {
             return;
@@ -63,11 +67,13 @@ impl Cluster {
         }
     }
 
-    /// Leader and requesting member are a quorum if there are two or three voters.
+    /// Returns whether the request alone confirms the leader. The era must allow this, and the
+    /// leader and the requesting member must be a quorum. They are a quorum if the member is a
+    /// voting follower and there are two or three voters.
     fn is_confirmed_by_request(&self, place: usize) -> bool {
         let era = self.member(place).build.era;
         let asks_and_votes = place != LEADER && place < self.model.members;
-        read_mode(era) == ReadMode::ReadIndexWithShortcuts
+        linearizable_mode(era) == LinearizableMode::ReadIndexWithShortcuts
             && asks_and_votes
             && self.model.members / 2 == 1
     }
@@ -79,7 +85,7 @@ impl Cluster {
         task.book_wait(self.quorum, &time_account, path, begin_ns, self.world.now_ns());
     }
 
-    /// A turn of a member's raft loop.
+    /// Simulates a turn of a member's raft loop. Returns the account of the turn.
     async fn raft_turn(&self, place: usize) -> Account {
         let member = self.member(place);
         let turn_ns = member.build.costs.raft_turn_ns;
@@ -89,7 +95,8 @@ impl Cluster {
         path
     }
 
-    /// Heartbeats: a quorum still follows the leader.
+    /// Sends heartbeats, and waits until a quorum has responded to them. Returns at once if the
+    /// leader is the only voter.
     async fn round(&self, task: &mut SimTask) {
         let missing = self.model.members / 2;
         if missing == 0 {
@@ -115,7 +122,9 @@ impl Cluster {
         self.link(place, LEADER).send(Message::Follows { round, path });
     }
 
-    /// Time that was neither waiting nor computing is booked on the network.
+    /// Handles the response to a heartbeat. The response that completes the quorum sets the account
+    /// of the ReadIndex request. Time that was neither waiting nor computing is booked on the
+    /// network.
     pub(crate) fn on_heartbeat_response(&self, round: &QuorumRound, mut path: Account) {
         match round.missing.get() {
             0 => {}

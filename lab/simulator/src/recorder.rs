@@ -1,4 +1,5 @@
-//! Records a timeline of a world, between two moments; or finds out which two are worth it.
+//! Records a timeline of a world in a window of time, or finds the longest wait of a request,
+//! around which a second run records.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,14 +8,15 @@ use clearlane_contention::TaskLabel;
 
 use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
-/// What is recorded of a run. The same seed is the same run: what one has found, the next records.
+/// Selects the recorded data of a run. The same seed gives the same run, so a second run can record
+/// the window that the first run has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recorded {
     #[default]
     Nothing,
-    /// When the longest wait of a request is, and no timeline.
+    /// Finds the longest wait of a request, and records no timeline.
     LongestWait,
-    /// From when to when, in nanoseconds.
+    /// Records from the first time to the second, in nanoseconds.
     Window(u64, u64),
 }
 
@@ -35,7 +37,7 @@ impl Recorder {
         self.recorded.set(recorded);
     }
 
-    /// `None` if nothing is recorded, or the window has ended.
+    /// Returns a new lane, or `None` if nothing is recorded or the window has ended.
     pub(crate) fn lane(&self, actor: TaskLabel, kind: LaneKind, now_ns: u64) -> Option<Lane> {
         match self.recorded.get() {
             Recorded::Nothing => return None,
@@ -75,7 +77,8 @@ impl Recorder {
         }
     }
 
-    /// With the longest wait so far.
+    /// Keeps this span as the longest wait if a request waits for another task in it, and if it is
+    /// longer than every wait so far.
     fn compare(&self, lane: Lane, what: impl FnOnce() -> Activity, from_ns: u64, to_ns: u64) {
         let longest = self.longest_wait.get().map_or(0, |(from_ns, to_ns)| to_ns - from_ns);
         if to_ns - from_ns <= longest || self.lanes.borrow()[lane.0 as usize].1 == LaneKind::Work {

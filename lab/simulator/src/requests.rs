@@ -8,18 +8,20 @@ pub enum Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Keys in the range. The old eras walk over all of them to count them, whatever the limit.
+    /// Number of keys in the range. The old eras walk over all of them to count them, even if there
+    /// is a limit.
     pub keys: u64,
-    /// Keys whose records are read.
+    /// Number of keys whose records are read.
     pub sent: u64,
     pub record_bytes: u64,
 }
 
-/// Longer responses are received while they are sent.
+/// Responses above this size are sent in pieces. The client receives a piece while the next one is
+/// sent.
 const LONG_BYTES: u64 = 256 << 10;
 
 impl Range {
-    /// Of the response.
+    /// Returns the size of the response.
     pub(crate) fn bytes(&self) -> u64 {
         self.sent * self.record_bytes
     }
@@ -29,7 +31,7 @@ impl Range {
     }
 }
 
-/// Writes keys, in one entry of the log.
+/// A write of one or more keys, in one entry of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     pub keys: u64,
@@ -39,9 +41,9 @@ pub struct Write {
 /// A read for unsynced watchers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missed {
-    /// Revisions since the oldest that a watcher waits for.
+    /// Number of revisions since the oldest revision that a watcher waits for.
     pub(crate) since_oldest: u64,
-    /// The most revisions that one watcher is given in this pass.
+    /// The largest number of revisions that one watcher gets in this pass.
     pub(crate) given: u64,
     pub(crate) record_bytes: u64,
 }

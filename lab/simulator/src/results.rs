@@ -1,4 +1,5 @@
-//! Latencies of the requests of a run, what they waited for, and which task caused it.
+//! The latencies of the requests of a run, the resources that they waited for, and the tasks that
+//! caused these waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,11 +14,11 @@ use crate::lock::LockAccounting;
 use crate::timeline::Timeline;
 use clearlane_backend::Era;
 
-/// Number of the slowest requests of a class that are kept whole; those beyond the 99th percentile
-/// are explained.
+/// Number of the slowest requests of a class whose accounts are kept. The results explain the
+/// requests beyond the 99th percentile.
 const SLOWEST: usize = 4096;
 
-/// In tables and JSON.
+/// The quantiles in tables and JSON.
 pub const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
@@ -25,16 +26,17 @@ pub const QUANTILES: [(&str, f64); 5] =
 pub struct Results {
     pub era: Era,
     pub(crate) names: BTreeMap<TimeKind, &'static str>,
-    /// In the order of the workload.
+    /// The results by class, in the order of the workload, and then those of background jobs.
     pub classes: Vec<ClassResults>,
-    /// Locks that were acquired.
+    /// The locks that were acquired at least once.
     pub locks: Vec<LockResults>,
-    /// Average number of busy cores.
+    /// Average number of busy cores, at the member that used the most CPU time.
     pub cores_used: f64,
     /// The largest gap between committed and applied entries.
     pub gap_max: u64,
     pub steps: u64,
-    /// From when to when; known if it was [asked for](crate::recorder::Recorded).
+    /// The start and end of the longest wait. `None` if no request waited for another task, or if
+    /// the run did not [search for it](crate::recorder::Recorded).
     pub longest_wait: Option<(u64, u64)>,
     pub timeline: Timeline,
 }
@@ -46,9 +48,9 @@ pub struct ClassResults {
     pub due: u64,
     pub refused: u64,
     latency: Histogram<u64>,
-    /// Of all requests.
+    /// The sum of the accounts of all requests.
     pub account: Account,
-    /// Latency, a unique number, and the account.
+    /// The latency, a unique number, and the account of each of the slowest requests.
     slowest: BinaryHeap<Reverse<(u64, u64, Account)>>,
 }
 
@@ -56,17 +58,17 @@ pub struct ClassResults {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
     pub name: &'static str,
-    /// Between 0 and 1.
+    /// The share of the time, between 0 and 1.
     pub share: f64,
-    /// On average per request.
+    /// The average time per request.
     pub each_ms: f64,
-    /// If it is a lock: the task that held it for most of the waiting time.
+    /// For a lock, the task that caused the largest part of the waiting time.
     pub blocked_by: Option<&'static str>,
 }
 
 #[derive(Clone, Debug)]
 pub struct LockResults {
-    /// As in the real code.
+    /// The lock's name in the real code.
     pub name: &'static str,
     pub accounting: LockAccounting,
 }
@@ -98,13 +100,15 @@ impl ClassResults {
         self.latency.len()
     }
 
-    /// `quantile` is between 0 and 1; `None` if there was no response.
+    /// Returns a quantile of the latency, or `None` if there was no response. `quantile` is between
+    /// 0 and 1.
     pub fn latency_ms(&self, quantile: f64) -> Option<f64> {
         let ns = (!self.latency.is_empty()).then(|| self.latency.value_at_quantile(quantile))?;
         Some(ns as f64 / 1e6)
     }
 
-    /// Account of the slowest hundredth, as far as it was kept.
+    /// Returns the sum of the accounts of the slowest hundredth of the requests, as far as they
+    /// were kept.
     pub fn slowest_account(&self) -> Account {
         let mut slowest: Vec<_> = self.slowest.iter().map(|Reverse(kept)| kept).collect();
         slowest.sort_by_key(|(took_ns, number, _)| (Reverse(*took_ns), *number));
@@ -145,13 +149,14 @@ impl Results {
         table
     }
 
-    /// The three largest parts of the time of slow requests.
+    /// Returns the three largest parts of the time of slow requests.
     fn blame(&self, class: &ClassResults) -> String {
         let shares = self.shares(class).into_iter().take(3).map(|share| share.to_string());
         shares.collect::<Vec<_>>().join(", ")
     }
 
-    /// Parts of the time of the slowest hundredth, the largest first.
+    /// Returns the parts of the time of the slowest hundredth of the requests. The largest part is
+    /// first.
     pub fn shares(&self, class: &ClassResults) -> Vec<Share> {
         let account = class.slowest_account();
         let total_ns = account.total_ns().max(1) as f64;
@@ -213,8 +218,11 @@ pub(crate) fn number(number: Option<f64>) -> String {
 }
 
 impl LockResults {
-    /// The task that held it for most of the time that this class waited for it. If most of
-    /// `spent_ns` was waiting by a worker, it is the task that blocked any other for longest.
+    /// Returns the task that caused the largest part of the time that the class `class` waited for
+    /// the lock. `spent_ns` is the time that the accounts of this class show for the lock. If the
+    /// class itself waited for less than half of `spent_ns`, it mainly waited for a worker that
+    /// needed the lock. Then the result is the task that made all tasks together wait for longest.
+    /// Returns `None` if no task that held the lock is known.
     fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
         let mut to_class = BTreeMap::<&'static str, f64>::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {
@@ -222,7 +230,7 @@ impl LockResults {
                 let ns = blame.ns as f64;
                 match stance {
                     BlockerState::Holding => *to_class.entry(front.name()).or_default() += ns,
-                    // A waiting task is not blamed, but its blocker.
+                    // A waiting task is not blamed. The tasks that block it are blamed.
                     _ => {
                         let behind = self.holders(Some(front.name()));
                         let all: f64 = behind.values().sum();
@@ -240,7 +248,8 @@ impl LockResults {
         most(if is_own { to_class } else { self.holders(None) }).map(|(name, _)| name)
     }
 
-    /// Time by holder that the class waited, or with `None`, that any class waited.
+    /// Returns for each holder how long it made the class `waiting` wait. If `waiting` is `None`,
+    /// counts the waits of all classes.
     fn holders(&self, waiting: Option<&str>) -> BTreeMap<&'static str, f64> {
         let mut by_holder = BTreeMap::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {

@@ -22,23 +22,25 @@ use crate::server::Build;
 /// How long a run waits for responses after the last request was due.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// So many times the longest wait is recorded before it and behind it, to find its causes.
+/// The second run records the longest wait, and this multiple of its length before and after it. So
+/// the recording contains the causes of the wait.
 const AROUND_MAX: u64 = 4;
 
-/// Bound on the time of a request without others; longer ones count as this.
+/// To determine the CPU time of a request, [`check`] simulates the request alone for at most this
+/// time. CPU time after this limit is ignored.
 const ALONE_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RunError {
     #[error(
-        "the requests need {needed:.2} cores all the time, and there are {cores}: that is {:.0} % of them (at \
-         member {member}), and queues would grow without end; ask for less, or give it more `--cores`",
+        "the requests need {needed:.2} cores all the time, {:.0} % of the {cores} cores of member \
+         {member}, so queues would grow without end; lower the rates, or raise `--cores`",
         100.0 * needed / *cores as f64
     )]
     Overloaded {
-        /// From 1 on.
+        /// The member's number, from 1.
         member: usize,
-        /// Cores that are needed on average.
+        /// Number of cores that are needed on average.
         needed: f64,
         cores: usize,
     },
@@ -47,7 +49,7 @@ pub enum RunError {
     Invalid(#[from] Error),
 }
 
-/// Runs each on a thread of its own; the results have the order of `runs`.
+/// Runs each scenario on a separate thread. The results have the order of `runs`.
 pub fn run_each(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> {
     thread::scope(|scope| {
         let start = |&(scenario, build)| scope.spawn(move || run(scenario, build));
@@ -56,8 +58,9 @@ pub fn run_each(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> 
     })
 }
 
-/// As [`run_each`], with timelines of all runs in the window around the longest wait of a request
-/// in any of them: they are run twice. Without such a wait there is no timeline.
+/// Like [`run_each`], but also records timelines of all runs in the same window. The window is
+/// around the longest wait of a request in any run. The first runs find this wait, and second runs
+/// record it. If no request waits for another task, there are no second runs and no timelines.
 pub fn run_each_and_record(runs: &[(&Scenario, &Build)]) -> Vec<Result<Results, RunError>> {
     let with = |recorded| {
         let own = runs.iter().map(|(scenario, build)| {
@@ -119,7 +122,7 @@ pub fn run(scenario: &Scenario, build: &Build) -> Result<Results, RunError> {
     Ok(results)
 }
 
-/// Of all members, by name.
+/// Returns the locks of all members. Locks with the same name are added up.
 fn locks(cluster: &Cluster) -> Vec<LockResults> {
     let mut all: Vec<LockResults> = Vec::new();
     let every = cluster.members.iter().flat_map(|member| member.locks.all());
@@ -133,7 +136,7 @@ fn locks(cluster: &Cluster) -> Vec<LockResults> {
     all
 }
 
-/// Sends each request when it is due, without waiting for others.
+/// Sends each request of a class when it is due, without waiting for other requests.
 async fn sends(
     cluster: Rc<Cluster>,
     mut class: Class,
@@ -158,15 +161,17 @@ async fn sends(
     }
 }
 
-/// Whether the knobs fit together, and the machines have the capacity: the CPU time of each request
-/// alone, times the number of requests, must fit in the cores.
+/// Checks that the knobs fit together and that the machines have enough capacity. A member needs
+/// CPU time for its requests (per class: CPU time of a single request times the rate), its logins
+/// and its commits. The sum must be less than the CPU time of the member's cores.
 pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
     scenario.check()?;
     let mut needed = vec![0.0; scenario.model.members + scenario.model.learners];
     let auth = scenario.model.auth;
     needed[0] = auth.logins_per_s * auth.bcrypt_ns as f64 / 1e9;
     let model = scenario.model.without_background();
-    // The number of commits does not depend on the number of requests.
+    // The number of commits does not depend on the number of requests. So the fixed CPU time of a
+    // commit is added once per commit interval, and not to the CPU time of each request.
     let commit_ns = build.costs.commit_ns;
     let build =
         Build::new(build.era, Costs { commit_ns: 0, quantum_ns: u64::MAX, ..build.costs.clone() });
@@ -174,7 +179,7 @@ pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
         *needed += commit_ns as f64 / model.commit_interval_ns as f64;
     }
     for load in &scenario.workload.classes {
-        // With [`Connect::Spread`] a member gets an equal share.
+        // With `Connect::Spread`, each voting member gets an equal share of the requests.
         let dealt = match scenario.model.connects(&load.name) {
             Connect::Spread => scenario.model.members,
             Connect::Leader | Connect::Member(_) => 1,

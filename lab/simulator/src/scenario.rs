@@ -1,8 +1,8 @@
 //! A scenario: a workload of [`clearlane_loadgen`], and a machine.
 //!
-//! The driver and the model read the same file, and requests are due at the same times with the
-//! same sizes; only the keys are missing in the model. The driver ignores the table of the machine,
-//! [`model`](crate::model).
+//! The load driver and the model read the same file. In both, requests are due at the same times.
+//! Their sizes have the same mean, but the model has no keys. The driver ignores the table of the
+//! machine, [`model`](crate::model).
 
 use clearlane_contention::TaskLabel;
 use clearlane_loadgen::Result;
@@ -24,16 +24,17 @@ const RECORD_REST_BYTES: u64 = 24;
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub workload: Workload,
-    /// Cores of each machine; without machines of their own, clients share them.
+    /// Number of cores of each machine. Clients share them unless they have their own machines.
     pub cores: usize,
-    /// Determines when requests are due, and their sizes.
+    /// Determines all random numbers of a run: the times and sizes of requests, the times of syncs
+    /// and messages, and others.
     pub seed: u64,
     pub recorded: Recorded,
     pub model: Model,
 }
 
 impl Scenario {
-    /// A file has a workload, and may have a table `[model]`.
+    /// Reads a scenario. The file has a workload, and may have a table `[model]`.
     pub fn parse(text: &str) -> Result<Scenario> {
         let mut scenario = Scenario {
             workload: Workload::parse(text)?,
@@ -54,18 +55,18 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Whether the knobs fit together, and the model has all that the workload asks for.
+    /// Checks that the knobs fit together, and that the model can do everything in the workload.
     pub fn check(&self) -> Result<()> {
         let model = &self.model;
         for class in &self.workload.classes {
             let remedy = match class.operation {
-                Operation::Watch { .. } => "[model] has `watchers`",
-                Operation::Lease { .. } => "it has no leases",
-                Operation::Authenticate => "[model] has `auth.logins_per_s`",
+                Operation::Watch { .. } => "use `watchers` of [model]",
+                Operation::Lease { .. } => "the model has no leases",
+                Operation::Authenticate => "use `auth.logins_per_s` of [model]",
                 _ => continue,
             };
             let (name, operation) = (&class.name, class.operation.name());
-            let what = format!("class \"{name}\": the model has no requests of `{operation}`");
+            let what = format!("class \"{name}\": the model cannot send `{operation}` requests");
             return Err(wrong(format!("{what}; {remedy}")));
         }
         check_spread("sync_ms", model.sync)?;
@@ -73,15 +74,13 @@ impl Scenario {
         check_spread("round_trip_ms", model.round_trip)?;
         let count = model.members + model.learners;
         if model.auth.logins_per_s > 0.0 && !model.auth.enabled {
-            return Err(wrong(
-                "`auth.logins_per_s`: there are no logins unless `auth.enabled` is true",
-            ));
+            return Err(wrong("`auth.logins_per_s`: logins need `auth.enabled = true`"));
         }
         for ((one, other), spread) in &model.round_trips {
             let name = format!("round_trips_ms.{one}-{other}");
             if *one == 0 || one >= other || *other > count {
                 return Err(wrong(format!(
-                    "`{name}` is no pair; the members are 1 to {count}, the smaller one first"
+                    "`{name}` is not a pair of members 1 to {count}, the smaller one first"
                 )));
             }
             check_spread(&name, *spread)?;
@@ -95,15 +94,17 @@ impl Scenario {
         let Some(class) = self.workload.classes.iter().find(|class| class.name == name) else {
             let classes = self.workload.classes.iter().map(|class| class.name.as_str());
             let classes = classes.collect::<Vec<_>>().join(", ");
-            return wrong(format!("there is no such class; there are {classes}"));
+            return wrong(format!("unknown class; known are {classes}"));
         };
         let Connect::Member(number) = connect else { return Ok(()) };
         if number > members + learners {
-            return wrong(format!("there are {members} members and {learners} learners"));
+            return wrong(format!(
+                "the cluster has only {members} members and {learners} learners"
+            ));
         }
         let serves = matches!(class.operation, Operation::Range { serializable: true, .. });
         if number > members && !serves {
-            let why = "it is a learner, and answers only ranges whose consistency is serializable";
+            let why = "the member is a learner, which serves only serializable ranges";
             return wrong(why.to_owned());
         }
         Ok(())
@@ -133,7 +134,7 @@ pub(crate) struct Class {
 impl Class {
     pub(crate) fn new(scenario: &Scenario, load: &Load) -> Class {
         let Scenario { workload, seed, .. } = scenario;
-        // As in the driver: one generator for the times of a class, one for the contents.
+        // As in the driver, a class has one generator for its times and another for the contents.
         let first = seed.wrapping_mul(1 << 20).wrapping_add(load.index * 2);
         Class {
             actor: TaskLabel::named(&load.name),
@@ -179,7 +180,7 @@ impl Class {
     }
 }
 
-/// Of the records at the start.
+/// Returns the mean size of the records at the start.
 pub(crate) fn mean_record_bytes(space: &KeySpace) -> u64 {
     space.key_size + (space.value.min + space.value.max) / 2 + RECORD_REST_BYTES
 }

@@ -1,7 +1,7 @@
 //! One member: its machine, its locks, and its workers.
 //!
-//! Locks have the names of the real code. What an era does between them is in [`era`](crate::era);
-//! what members do together, in [`cluster`](crate::cluster).
+//! Locks have the names of the real code. [`era`](crate::era) defines how an era uses them.
+//! [`cluster`](crate::cluster) defines how members work together.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,40 +33,43 @@ impl Build {
     }
 }
 
-/// The state that the eras work on.
+/// The state of one member. The programs of the [eras](crate::era) work on it.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) cores: Cores,
     pub(crate) build: Rc<Build>,
     pub(crate) model: Rc<Model>,
     pub(crate) locks: Locks,
-    /// Where passwords are checked without a lock: a thread for each core.
+    /// The threads that check passwords without a lock: one for each core.
     pub(crate) password_pool: Places,
     pub(crate) log_syncs: Times,
     pub(crate) commit_syncs: Times,
-    /// Thread hand-overs of a request, if the machine is awake.
+    /// Time of the thread hand-overs of a request, if the machine is awake.
     pub(crate) awake: Times,
     /// Waits of server and client for each other, per MiB sent.
     pub(crate) sent_waits: Times,
-    /// Operations that the backend has not committed.
+    /// Number of operations that the backend has not committed.
     pub(crate) pending: Cell<u64>,
-    /// Bytes of these operations.
+    /// Number of bytes of the operations that the backend has not committed.
     pub(crate) pending_bytes: Cell<u64>,
-    /// Number of changes of the read buffer; `copied_version` is that of the shared copy.
+    /// Number of changes of the read buffer so far. `copied_version` is this number when the shared
+    /// copy was made.
     pub(crate) buffer_version: Cell<u64>,
     pub(crate) copied_version: Cell<Option<u64>>,
-    /// Revisions in the backend, now and at the last compaction.
+    /// Number of revisions written in this run, one for each key of a write. `revisions_compacted`
+    /// is this number when the last compaction started.
     pub(crate) revisions: Cell<u64>,
     pub(crate) revisions_compacted: Cell<u64>,
-    /// Whether requests can arrive here; if not, applying is not simulated.
+    /// If true, requests can arrive here. Otherwise the work of the applier is not simulated.
     pub(crate) applies: bool,
-    /// At the leader, proposals.
+    /// The worker that appends proposals to the leader's log.
     pub(crate) log: Worker<Rc<Entry>>,
-    /// With the account of the log at the arrival.
+    /// The worker that appends batches from the leader to this member's log. Each batch has the
+    /// account of this log at its arrival.
     pub(crate) appends: Worker<(Rc<Batch>, Account)>,
     pub(crate) applier: Worker<Rc<Batch>>,
     pub(crate) reads: Worker<Signal>,
-    /// In its log, and not known to be committed.
+    /// Batches that are in this member's log and not yet known to be committed.
     pub(crate) unapplied: RefCell<VecDeque<Rc<Batch>>>,
     pub(crate) committed: Cell<u64>,
     pub(crate) applied: Cell<u64>,
@@ -104,7 +107,7 @@ impl Locks {
     }
 }
 
-/// Serves other tasks, one batch after the other.
+/// A worker serves other tasks, one batch after the other.
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     pub(crate) queue: Queue<T>,
@@ -120,7 +123,7 @@ impl<T> Worker<T> {
 }
 
 impl Member {
-    /// Also the tasks of its log, applier, reads and commits.
+    /// Makes a member and the tasks of its log, applier, reads and commits.
     pub(crate) fn new(
         world: &World,
         index: usize,
@@ -128,7 +131,8 @@ impl Member {
         build: &Rc<Build>,
         model: &Rc<Model>,
     ) -> (Member, [SimTask; 4]) {
-        // Members have five random purposes each, from 2 on.
+        // Each member has random generators for five purposes. The purposes of the first member
+        // start at number 2.
         let rng = |purpose: u64| Rng::new(scenario.seed, index as u64 * 5 + 2 + purpose);
         let (costs, applies) = (&build.costs, model.is_used(index));
         let Costs { quantum_ns, impatience, .. } = *costs;
@@ -137,7 +141,7 @@ impl Member {
             0 => TaskLabel::named(name),
             other => TaskLabel::named(&format!("{name} {}", other + 1)),
         };
-        // The number of names is limited: an idle worker gets none of its own.
+        // The number of names is limited, so an idle worker gets no separate name.
         let log = name("log");
         let used = |worker| if applies { name(worker) } else { log };
         let labels = [log, used("applier"), used("reads"), used("commit")];

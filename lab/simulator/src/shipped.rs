@@ -1,4 +1,4 @@
-//! The scenarios that come with the program, by name.
+//! The scenarios that are included in the program, by name.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shipped {
@@ -12,8 +12,8 @@ macro_rules! shipped {
     };
 }
 
-/// Scenarios that the driver runs, too, and those for the simulator only. A test checks that none
-/// is missing.
+/// Scenarios that the load driver also runs, and scenarios for the simulator only. A test checks
+/// that no file is missing.
 const SHIPPED: &[&[Shipped]] = &[
     &shipped!(
         "../../loadgen/workloads/": "convoy" "head-of-line" "head-of-line-large"
@@ -34,7 +34,7 @@ impl Shipped {
         Shipped::all().find(|shipped| shipped.name == name)
     }
 
-    /// The first sentences of the file's head.
+    /// Returns the first paragraph of the file's head.
     pub fn about(self) -> String {
         let comment = self.text.lines().map_while(|line| line.strip_prefix('#'));
         let paragraph = comment.map(str::trim).take_while(|line| !line.is_empty());

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::world::{ProcessId, World, suspend};
 
-/// An event that happens once, for which tasks wait. Clones are the same one.
+/// An event that happens once, and for which tasks wait. Clones are the same signal.
 #[derive(Clone, Debug)]
 pub struct Signal(Rc<Inner>);
 
@@ -58,7 +58,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// All entries; waits while there are none.
+    /// Removes and returns all entries. Waits while there are none.
     pub async fn drain(&self) -> Vec<T> {
         if self.work.borrow().is_empty() {
             debug_assert!(self.worker.get().is_none(), "there is one worker");
@@ -69,7 +69,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// The threads of a pool. Jobs get them in the order of arrival.
+/// The threads of a pool. Jobs get a thread in the order of their arrival.
 #[derive(Debug)]
 pub(crate) struct Places {
     world: World,

@@ -1,7 +1,8 @@
-//! A step of a request or of a worker, and an account of its time: the sum is the time that passed.
+//! A step of a request or of a worker, with an account of its time. The sum of the account is the
+//! elapsed time.
 //!
-//! A task that waits for a worker spends its time as the worker does meanwhile: if the applier
-//! waits 90 ms for `readTx`, the put that waits for the applier has waited 90 ms for `readTx`.
+//! The time of a task that waits for a worker is accounted as the worker spends it. If the applier
+//! waits 90 ms for `readTx`, then a put that waits for the applier has waited 90 ms for `readTx`.
 //!
 //! ```text
 //!   applier   │ running │ readTx ░░░░░░░░░░░░░░░░░ │ running │
@@ -21,26 +22,26 @@ use crate::signal::{Places, Signal};
 use crate::timeline::{Activity, LaneKind};
 use crate::world::World;
 
-/// Waits for thread hand-overs are booked under this name.
+/// The name under which waits for thread hand-overs are booked.
 const WAKEUP: &str = "a thread to wake";
 
 #[derive(Debug)]
 pub struct SimTask {
     world: World,
     cores: Cores,
-    /// Of a worker: the task that it serves now.
+    /// The label of the task. For a worker, the label of the task that it serves now.
     pub(crate) label: TaskLabel,
     begin_ns: u64,
     pub time_account: TimeAccount,
-    /// If the task is recorded.
+    /// The lane in the timeline, if the task is recorded.
     lane: Option<Lane>,
-    /// How long the machine was idle at the arrival; `None` if it was busy.
+    /// How long the machine was idle when the task arrived. `None` if it was busy.
     pub(crate) idle_ns: Option<u64>,
-    /// Whether it computes at low priority.
+    /// If true, the task computes at low priority.
     pub(crate) runs_in_background: bool,
 }
 
-/// The account of a running task, for tasks that wait for it. Clones are the same one.
+/// The account of a running task, for tasks that wait for it. Clones are the same account.
 #[derive(Clone, Debug)]
 pub struct TimeAccount {
     account: Rc<Cell<Account>>,
@@ -68,7 +69,7 @@ impl TimeAccount {
 }
 
 impl SimTask {
-    /// A worker's task, which begins now.
+    /// Makes a worker's task, which starts now.
     pub fn new(world: &World, cores: &Cores, label: TaskLabel) -> SimTask {
         SimTask::with_kind(world, cores, label, LaneKind::Work)
     }
@@ -96,7 +97,7 @@ impl SimTask {
         }
     }
 
-    /// If it was preempted, the timeline shows all waits before the run.
+    /// Computes for `ns`. If the task was preempted, the timeline shows all waits before the run.
     pub async fn run(&mut self, ns: u64) {
         let waited_ns = self.cores.compute(ns, self.runs_in_background).await;
         if let Some(lane) = self.lane {
@@ -129,14 +130,15 @@ impl SimTask {
         self.time_account.add(TimeKind::DISK, ns);
     }
 
-    /// A pause between two steps of a job.
+    /// Waits between two steps of a job.
     pub(crate) async fn pause(&mut self, ns: u64) {
         self.world.sleep(ns).await;
         self.time_account.add(TimeKind::named(&self.world, "a pause"), ns);
     }
 
-    /// Waits for thread hand-overs: `awake_ns` on a machine that is awake, and up to `wakeups_ns`
-    /// more on one that sleeps. `doze_ns` is the time constant of falling asleep.
+    /// Waits for thread hand-overs. On a machine that is awake they take `awake_ns`. On a machine
+    /// that sleeps they take up to `wakeups_ns` more. `doze_ns` is the time constant of falling
+    /// asleep.
     pub(crate) async fn wait_for_wakeups(&mut self, awake_ns: u64, wakeups_ns: u64, doze_ns: u64) {
         let depth = match self.idle_ns {
             None => 0.0,
@@ -146,7 +148,7 @@ impl SimTask {
         self.wait_for_threads(awake_ns + (wakeups_ns as f64 * depth) as u64).await;
     }
 
-    /// However awake the machine is.
+    /// Waits for thread hand-overs that do not depend on whether the machine is awake.
     pub(crate) async fn wait_for_threads(&mut self, ns: u64) {
         if ns == 0 {
             return;
@@ -156,7 +158,7 @@ impl SimTask {
         self.time_account.add(TimeKind::named(&self.world, WAKEUP), ns);
     }
 
-    /// Waits for a thread of a pool, which is called `name`.
+    /// Waits for a thread of the pool. The timeline shows this wait under `name`.
     pub(crate) async fn wait_for_place(&mut self, places: &Places, name: &'static str) {
         let begin_ns = self.world.now_ns();
         places.take().await;
@@ -174,9 +176,9 @@ impl SimTask {
         self.time_account.add(TimeKind::NETWORK, ns);
     }
 
-    /// Waits until a worker has done something, and spends the time as the worker does. Time that
-    /// cannot be attributed, because the worker's step began before, or served another task, is
-    /// booked on `name`.
+    /// Waits until a worker has set the signal, and accounts for the wait as the worker has spent
+    /// the time. Some of the time cannot be attributed, because the worker's step started earlier
+    /// or served another task. This time is booked on `name`.
     pub async fn wait_for_worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
         let (begin_ns, before) = (self.world.now_ns(), worker.account());
         done.wait().await;
@@ -184,8 +186,8 @@ impl SimTask {
         self.book_wait(name, worker, spent, begin_ns, self.world.now_ns());
     }
 
-    /// This task waited from `from_ns` to `to_ns` while another one spent `spent`. A step of that
-    /// one may have begun before; what cannot be attributed is booked on `name`.
+    /// Books a wait from `from_ns` to `to_ns`, during which another task spent `spent`. A step of
+    /// that task may have started earlier. Time that cannot be attributed is booked on `name`.
     pub(crate) fn book_wait(
         &mut self,
         name: TimeKind,
@@ -208,7 +210,7 @@ impl SimTask {
         self.time_account.add_all(spent);
     }
 
-    /// Returns the duration and its account.
+    /// Ends the task. Returns its duration and its account.
     pub fn end(self) -> (u64, Account) {
         let (took_ns, account) = (self.world.now_ns() - self.begin_ns, self.time_account.account());
         debug_assert_eq!(took_ns, account.total_ns(), "all time is accounted for");

@@ -1,14 +1,14 @@
 //! Distributions of time: syncs of a disk, messages on a network.
 //!
-//! Such times have a floor and a long tail, as a lognormal distribution has, which is given by two
-//! figures that every monitoring has, the mean and the 99th percentile:
+//! Such times have a lower limit and a long tail, so the model uses a lognormal distribution. It is
+//! defined by two figures that every monitoring system has: the mean and the 99th percentile.
 //!
 //! ```text
 //!   ln p99  = mu + 2.326 sigma             so   ln (p99 / mean) = 2.326 sigma - sigma² / 2
 //!   ln mean = mu + sigma² / 2
 //! ```
 //!
-//! That has a solution up to a 99th percentile of 14.97 times the mean.
+//! These equations have a solution up to a 99th percentile of 14.97 times the mean.
 
 use std::cell::RefCell;
 use std::f64::consts::TAU;
@@ -18,13 +18,13 @@ use crate::Rng;
 /// The 99th percentile of the normal distribution, in standard deviations.
 const NORMAL_P99: f64 = 2.326_347_874;
 
-/// Bound on the ratio of 99th percentile and mean.
+/// Upper limit of the ratio of 99th percentile and mean.
 pub const P99_MAX: f64 = 14.9;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     pub mean_ns: f64,
-    /// `None`: all times are equal.
+    /// The 99th percentile. If `None`, all times are equal.
     pub p99_ns: Option<f64>,
 }
 
@@ -38,13 +38,13 @@ impl Spread {
         Spread { mean_ns: self.mean_ns * times, p99_ns: self.p99_ns.map(|ns| ns * times) }
     }
 
-    /// Whether a lognormal distribution has these figures.
+    /// Returns whether a lognormal distribution with these figures exists.
     pub fn is_possible(&self) -> bool {
         let within = |p99_ns| p99_ns >= self.mean_ns && p99_ns <= P99_MAX * self.mean_ns;
         self.p99_ns.is_none_or(within)
     }
 
-    /// The sigma of the lognormal distribution.
+    /// Returns the sigma of the lognormal distribution.
     fn sigma(&self) -> f64 {
         if self.mean_ns <= 0.0 {
             return 0.0;
@@ -100,7 +100,8 @@ mod tests {
         for p99 in [1.1e6, 3e6, 8e6, 14e6] {
             let drawn = drawn(Spread { mean_ns: 1e6, p99_ns: Some(p99) });
             let mean = drawn.iter().sum::<u64>() as f64 / drawn.len() as f64;
-            // The longer the tail, the longer it takes until a mean is a mean.
+            // The tolerance is 3 %, because with a long tail the average approaches the mean
+            // slowly.
             assert!((mean / 1e6 - 1.0).abs() < 0.03, "mean {mean} for {p99}");
             let found = drawn[drawn.len() * 99 / 100] as f64;
             assert!((found / p99 - 1.0).abs() < 0.06, "p99 {found} instead of {p99}");

@@ -1,6 +1,6 @@
 //! Compares the model with the real server, under the same load with the same seed.
 //!
-//! A shared machine is not the same twice, so the criteria are coarse:
+//! A shared machine does not behave the same twice, so the criteria are coarse:
 //!
 //! * A [figure](LatencyComparison) is near if it is within a [`FACTOR`] of the real one.
 //! * Where one era is [`CLEARLY`] slower than another on the real server, the model must agree.
@@ -15,7 +15,7 @@ pub const METRICS: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 /// Two figures are near if neither is more than this many times the other.
 pub const FACTOR: f64 = 2.0;
 
-/// Two eras have an order if one takes at least this many times as long as the other.
+/// One era is clearly slower than another if it takes more than this many times as long.
 pub const CLEARLY: f64 = 1.5;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -29,12 +29,12 @@ pub struct LatencyComparison {
 }
 
 impl LatencyComparison {
-    /// The model's figure divided by the real one.
+    /// Returns the model's figure divided by the real one.
     pub fn times(&self) -> f64 {
         self.model_ms / self.real_ms
     }
 
-    /// Whether it is within the [`FACTOR`].
+    /// Returns whether neither figure is more than [`FACTOR`] times the other.
     pub fn is_near(&self) -> bool {
         (1.0 / FACTOR..=FACTOR).contains(&self.times())
     }
@@ -42,13 +42,13 @@ impl LatencyComparison {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Validation {
-    /// By era, class and percentile.
+    /// The comparisons by era, class and percentile.
     pub comparisons: Vec<LatencyComparison>,
 }
 
 impl Validation {
-    /// All pairs of figures of which the first is clearly slower on the real server, and whether it
-    /// is slower in the model, too.
+    /// Returns all pairs of figures of two eras in which the first figure is clearly slower on the
+    /// real server. The last value is true if it is also slower in the model.
     pub fn orders(&self) -> Vec<(&LatencyComparison, &LatencyComparison, bool)> {
         let all = &self.comparisons;
         let pairs = all.iter().flat_map(|slow| all.iter().map(move |quick| (slow, quick)));
@@ -59,7 +59,8 @@ impl Validation {
         pairs.map(|(slow, quick)| (slow, quick, slow.model_ms > quick.model_ms)).collect()
     }
 
-    /// Each figure, then those that are not near, by era, and where the order differs.
+    /// Returns a table of all figures. After the table, lists the figures that are not near, by
+    /// era, and the pairs whose order differs.
     pub fn table(&self) -> String {
         let widest = self.comparisons.iter().map(|figure| figure.class.len()).max().unwrap_or(0);
         let name = widest.max("class".len());
@@ -85,7 +86,7 @@ impl Validation {
         table + &self.order_lines()
     }
 
-    /// One line: whether the figures of an era are near, and where not.
+    /// Returns one line: the number of an era's figures that are near, and the other figures.
     fn nearness(&self, era: Era) -> String {
         let accounting: Vec<_> =
             self.comparisons.iter().filter(|figure| figure.era == era).collect();
@@ -168,7 +169,7 @@ mod tests {
         let orders: Vec<_> =
             orders.iter().map(|(slow, quick, agrees)| (slow.era, quick.era, *agrees)).collect();
         let ours = Era::Clearlane;
-        // 3.2 and 3.4 are not far enough apart.
+        // 3.2 and 3.4 are not far enough apart to be compared.
         assert_eq!(orders, [(Era::V3_2, ours, false), (Era::V3_4, ours, true)]);
         let table = validation.table();
         for line in [

@@ -1,9 +1,9 @@
-//! What a run comes to, in a sentence for each class.
+//! The outcome of a run, in a sentence for each class.
 
 use crate::compare::{SAME, wait_words};
 use crate::results::{ClassResults, Results};
 
-/// Eras are those of the results, which are of one scenario.
+/// Returns a sentence for each class. All results are from one scenario, each in a different era.
 pub fn sentences(all: &[Results]) -> Vec<String> {
     let classes = all.first().map_or(&[][..], |results| &results.classes);
     classes.iter().map(|class| sentence(all, &class.name)).collect()
@@ -21,7 +21,7 @@ fn sentence(all: &[Results], name: &str) -> String {
     let by_time = |one: &&Measured<'_>, other: &&Measured<'_>| one.2.total_cmp(&other.2);
     let fastest = measured.iter().min_by(by_time);
     let Some((fastest, slowest)) = fastest.zip(measured.iter().max_by(by_time)) else {
-        return format!("{name}: there were no answers");
+        return format!("{name}: no requests were answered");
     };
     let (low, high) = (fastest.2, slowest.2);
     let why = why(slowest);
@@ -39,7 +39,9 @@ fn sentence(all: &[Results], name: &str) -> String {
 
 fn why((results, class, _): &Measured<'_>) -> String {
     let shares = results.shares(class);
-    let Some(most) = shares.first() else { return "its time is not known".to_owned() };
+    let Some(most) = shares.first() else {
+        return "the causes of its latency are unknown".to_owned();
+    };
     let holder = most.blocked_by.map(|holder| format!(", which {holder} holds"));
     format!(
         "{:.0} % of the time of its slowest 1 % is {}{}",

@@ -1,15 +1,15 @@
 //! Virtual time, and processes: `async` functions that await time, a core or a lock.
 //!
 //! ```text
-//!   calendar   (time, order) → process     which goes on when                    a heap
-//!   ready      processes                   which go on now, in this order        a queue
-//!   processes  suspended functions         where each of them is
+//!   calendar   (time, order) → process     which process continues when          a heap
+//!   ready      processes                   which continue now, in this order     a queue
+//!   processes  suspended functions         where each of them is                 a table
 //! ```
 //!
-//! [`World::run`] polls the ready processes in turn; when none is ready, the time jumps to the next
-//! entry of the calendar. A step of a process is not interrupted and takes no time. Entries of one
-//! time go in the order in which they were made, so the same start gives the same run. A process
-//! waits for one thing at a time, so there is nothing to cancel.
+//! [`World::run`] polls the ready processes in turn. When none is ready, the time jumps to the next
+//! entry of the calendar. A step of a process is not interrupted and takes no time. Entries with
+//! the same time run in the order in which they were made, so the same start gives the same run. A
+//! process waits for one thing at a time, so there is nothing to cancel.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::recorder::Recorder;
 
-/// The number is reused after the process has ended.
+/// The number of a process. It is reused after the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProcessId(u32);
 
@@ -39,7 +39,8 @@ struct Inner {
     entries: Cell<u64>,
     calendar: RefCell<BinaryHeap<Reverse<(u64, u64, ProcessId)>>>,
     ready: RefCell<VecDeque<ProcessId>>,
-    /// By number; the place of a process that has ended or is being polled is empty.
+    /// The processes by number. The place of a process is empty while it is polled and after it has
+    /// ended.
     processes: RefCell<Vec<Option<Process>>>,
     free: RefCell<Vec<ProcessId>>,
     going_on: Cell<Option<ProcessId>>,
@@ -54,18 +55,18 @@ impl World {
         World::default()
     }
 
-    /// Since time 0.
+    /// Returns the nanoseconds since time 0.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.0.now_ns.get()
     }
 
-    /// How often a process was polled.
+    /// Returns how often processes were polled, in total.
     pub fn steps(&self) -> u64 {
         self.0.steps.get()
     }
 
-    /// Makes a number for a new name.
+    /// Returns the number of a name. A new name gets a new number.
     pub(crate) fn number_of(&self, name: &'static str) -> usize {
         let mut names = self.0.names.borrow_mut();
         names.iter().position(|known| *known == name).unwrap_or_else(|| {
@@ -74,7 +75,7 @@ impl World {
         })
     }
 
-    /// By number.
+    /// Returns the names of time kinds, by number.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.0.names.borrow().clone()
     }
@@ -83,7 +84,7 @@ impl World {
         &self.0.recorder
     }
 
-    /// The process is polled first after all that are ready now.
+    /// Starts a process. It is first polled after all processes that are ready now.
     pub fn spawn(&self, process: impl Future<Output = ()> + 'static) {
         let mut processes = self.0.processes.borrow_mut();
         let id = self.0.free.borrow_mut().pop().unwrap_or_else(|| {
@@ -99,7 +100,7 @@ impl World {
         self.sleep_until(self.now_ns().saturating_add(ns)).await;
     }
 
-    /// Returns at once if the time has passed.
+    /// Waits until this time. Returns at once if the time has passed.
     pub async fn sleep_until(&self, ns: u64) {
         if self.now_ns() < ns {
             self.wake_at(ns, self.going_on());
@@ -108,7 +109,8 @@ impl World {
         }
     }
 
-    /// Until that time, or until no process has anything left to do.
+    /// Runs until this time, or until no process can continue. In both cases the time then becomes
+    /// `until_ns`, unless it is already later.
     pub fn run(&self, until_ns: u64) {
         loop {
             while let Some(id) = self.next_ready() {
@@ -120,8 +122,8 @@ impl World {
         self.0.now_ns.set(self.now_ns().max(until_ns));
     }
 
-    /// Drops every process, wherever it is. A world and its processes own each other, so without
-    /// this call they leak.
+    /// Drops every process, even if it has not ended. A world and its processes own each other, so
+    /// without this call they leak.
     pub fn end(&self) {
         let processes = self.0.processes.take();
         drop(processes);
@@ -157,7 +159,7 @@ impl World {
         }
     }
 
-    /// The process that is being polled.
+    /// Returns the process that is being polled.
     pub(crate) fn going_on(&self) -> ProcessId {
         self.0.going_on.get().expect("only a process waits")
     }
@@ -179,7 +181,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// Ends a step of the process, which goes on when it is woken.
+/// Ends a step of the process. The process continues when it is woken.
 pub(crate) async fn suspend() {
     let mut is_woken = false;
     let step = |_: &mut Context<'_>| match mem::replace(&mut is_woken, true) {

@@ -1,10 +1,11 @@
-//! The map of the code, and the chapters that follow a request, name what exists.
+//! The map of the code, and the chapters that follow a request, name only existing code.
 //!
-//! * A row of "Where things live" in `ARCHITECTURE.md` has a crate, and between backticks files and
-//!   folders below its `src`.
-//! * A row of "Where each step is" in a chapter of a request has a step's number, functions, the
-//!   file that has them, and what the step may wait for. Each step of the chapter has a row.
-//! * Any name between backticks in such a chapter is a word of the code.
+//! * In `ARCHITECTURE.md`, each row of "Where things live" names a crate, and between backticks the
+//!   files and folders below its `src`. They must exist.
+//! * In a chapter that follows a request, each row of "Where each step is" has the number of a
+//!   step, its functions, the file that contains them, and what the step may wait for. Each step of
+//!   the chapter has a row.
+//! * Any name between backticks in such a chapter is a word of the code or the name of a lock.
 
 use crate::rust::contains_word;
 use crate::{File, Repository, violation};
@@ -25,7 +26,7 @@ pub fn check(repository: &Repository) -> Vec<String> {
     violations
 }
 
-/// What stands between backticks.
+/// Returns the parts of `text` between backticks.
 pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -37,7 +38,10 @@ fn check_map(repository: &Repository, map: &File) -> Vec<String> {
     let (mut named, mut violations) = (0, Vec::new());
     for (row, at) in section.filter(|(row, _)| row.starts_with("| `")) {
         let mut quoted = quoted(row);
-        let source = format!("crates/{}/src", quoted.next().unwrap_or_default());
+        let name = quoted.next().unwrap_or_default();
+        let roof = ["crates", "clients", "lab"];
+        let roof = roof.iter().find(|roof| repository.has(&format!("{roof}/{name}/Cargo.toml")));
+        let source = format!("{}/{name}/src", roof.unwrap_or(&"crates"));
         for word in quoted.filter(|word| word.ends_with(".rs") || word.ends_with('/')) {
             named += 1;
             let path = format!("{source}/{}", word.trim_end_matches('/'));
@@ -85,7 +89,8 @@ fn check_steps(repository: &Repository, chapter: &File) -> Vec<String> {
     violations
 }
 
-/// Not a flag, a file, or a piece of code.
+/// Returns whether `name` looks like a name or a path in the code, such as `x::put`. Flags, file
+/// names and expressions do not look like this.
 fn is_path(name: &str) -> bool {
     name.chars().all(|letter| letter.is_alphanumeric() || matches!(letter, '_' | ':'))
 }

@@ -1,10 +1,12 @@
 //! At most three files of one crate import each other in a circle.
 //!
-//! Files that import each other can be understood only together. What counts is a path from
-//! `crate` or `super` on, outside of tests: in a `use`, or in the midst of code. It leads to the
-//! file of the longest module that it names, so an item that a module re-exports belongs to the
-//! file of that module. What a module takes from its own children does not count, nor does a
-//! `pub use`: a parent stands for its children, and is imported by them.
+//! Files that import each other can only be understood together. This rule counts each path outside
+//! of tests that starts with `crate` or `super`, in a `use` or elsewhere in the code. The path
+//! leads to the file of the longest module that it names. So an item that a module re-exports
+//! belongs to the file of that module.
+//!
+//! Two kinds of paths are ignored. A path that starts with the name of a child module is expected:
+//! a parent represents its children. A `pub use` only exports a name.
 
 use std::collections::BTreeMap;
 
@@ -45,11 +47,12 @@ fn check_crate(repository: &Repository, source: &str) -> Vec<String> {
     .collect()
 }
 
-/// The parts of a path below the root of the crate, which has none.
+/// The names in a path. The path of a module starts at the root of its crate, and the root itself
+/// is the empty path. A path in the code starts with `crate` or `super`.
 type ModulePath = Vec<String>;
 
-/// The modules of a crate that have a file of their own: its path, and the paths that its code
-/// names.
+/// The modules of a crate that have their own file. For each module: the path of its file, and the
+/// paths that its code names.
 struct Modules<'a>(BTreeMap<ModulePath, (&'a str, Vec<ModulePath>)>);
 
 impl<'a> Modules<'a> {
@@ -76,7 +79,7 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// All paths that begin with `crate` or `super`, but for those of a `pub use`.
+/// Returns all paths that start with `crate` or `super`, except the paths of a `pub use`.
 fn paths(code: &str) -> Vec<ModulePath> {
     let mut paths = Vec::new();
     for (at, _) in code.match_indices("crate::").chain(code.match_indices("super::")) {
@@ -91,8 +94,8 @@ fn paths(code: &str) -> Vec<ModulePath> {
     paths
 }
 
-/// Flattens the use tree at the beginning of `code`: `a::{b, c::D}` is `a::b` and `a::c::D`.
-/// Returns the rest.
+/// Flattens the use tree at the start of `code`: `a::{b, c::D}` becomes `a::b` and `a::c::D`.
+/// Returns the code after the tree.
 fn flatten<'a>(before: &[String], code: &'a str, paths: &mut Vec<ModulePath>) -> &'a str {
     let length = code.find(|c| !is_name(c) && c != ':').unwrap_or(code.len());
     let (names, rest) = code.split_at(length);
@@ -151,7 +154,7 @@ mod tests {
         for import in [
             "use crate::b;",
             "use crate::b::inner::B;",
-            // The root re-exports it, and stands for it.
+            // The root re-exports `A`, so this path leads to the root and not to `a.rs`.
             "use crate::{A as Other, b};",
             "use a::A;",
             "pub(crate) use crate::a::A;",

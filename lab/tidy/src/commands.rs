@@ -1,7 +1,8 @@
-//! Commands in Markdown stand in fences that CI runs.
+//! Commands in Markdown are in fences that CI runs.
 //!
-//! `.ci/doc-commands` runs the fences whose info string begins with `sh`. So in any other fence, no
-//! line may begin like a command. In Rust files a doc may have its commands in any fence.
+//! `docs/tools/commands` runs the fences whose info string starts with the word `sh`. In any other
+//! fence, a line must not start like a command. Docs in Rust files are not checked: their commands
+//! may be in any fence.
 
 use crate::{Repository, violation};
 
@@ -17,7 +18,7 @@ const PROGRAMS: [&str; 10] = [
     "etcdutl",
     "kubectl",
 ];
-const DIRECTORIES: [&str; 5] = ["./", ".ci/", "benches/", "deploy/", "tests/"];
+const DIRECTORIES: [&str; 6] = ["./", ".ci/", "benches/", "deploy/", "docs/tools/", "tests/"];
 
 pub fn check(repository: &Repository) -> Vec<String> {
     let pages = repository.files().filter(|file| file.path.ends_with(".md"));
@@ -33,7 +34,7 @@ pub fn check(repository: &Repository) -> Vec<String> {
         .collect()
 }
 
-/// The lines in fences that are not run, with their numbers.
+/// Returns the lines of all fences that CI does not run, with their line numbers.
 fn other_fences(text: &str) -> impl Iterator<Item = (&str, usize)> {
     let mut info: Option<&str> = None;
     text.lines().zip(1..).filter(move |(line, _)| {

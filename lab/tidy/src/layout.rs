@@ -1,22 +1,25 @@
 //! The shape of a Rust file.
 //!
-//! * It begins with a doc, `//!`, of at most 15 lines: what it is for. The story is in `docs/`.
-//! * It has at most 800 lines, tests apart. (Functions: clippy counts those.)
-//! * Its comments have at most 100 characters a line. (Code: rustfmt breaks those lines.)
-//! * `unsafe` is allowed in [three files](UNSAFE_FILES). The lint can be switched off anywhere.
+//! * It starts with a doc, `//!`, of at most 60 lines, which explains the module.
+//! * It has at most 800 lines without its tests. (Clippy limits the length of functions.)
+//! * A line of a comment has at most 100 characters. (Rustfmt breaks longer lines of code.)
+//! * `unsafe` is allowed in [five files](UNSAFE_FILES). No other file may switch off the lint that
+//!   denies it.
 
 use crate::rust::{SourceViews, lines_with};
 use crate::{File, Repository, violation};
 
-const HEAD_LINES_MAX: usize = 15;
+const HEAD_LINES_MAX: usize = 60;
 const FILE_LINES_MAX: usize = 800;
 const LINE_CHARS_MAX: usize = 100;
 
-/// Where the lint that denies `unsafe` may be switched off.
-const UNSAFE_FILES: [&str; 3] = [
+/// The files in which the lint against `unsafe` may be switched off.
+const UNSAFE_FILES: [&str; 5] = [
     "crates/net/src/sched/linux.rs",
     "crates/clearlane/src/allocator/mod.rs",
     "crates/clearlane/src/allocator/page_pool.rs",
+    "crates/clearlane/src/profiling/cpu.rs",
+    "crates/clearlane/src/profiling/stack.rs",
 ];
 
 pub fn check(repository: &Repository) -> Vec<String> {
@@ -53,7 +56,8 @@ fn check_file(file: &File, views: &SourceViews) -> Vec<String> {
     violations
 }
 
-/// Whether the whole file is a test: in a directory `tests`, or `tests.rs` beside what it tests.
+/// Returns whether the whole file is a test: a file in a directory `tests`, or a file `tests.rs`
+/// next to the tested module.
 fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.split('/').any(|part| part == "tests")
 }
@@ -68,13 +72,13 @@ mod tests {
 
     #[test]
     fn a_head_is_there_and_short() {
-        assert_eq!(messages("crates/a/src/b.rs", &"//! What for.\n".repeat(15)), [""; 0]);
+        assert_eq!(messages("crates/a/src/b.rs", &"//! What for.\n".repeat(60)), [""; 0]);
         for text in ["", "// What for.\n", "\n//! What for.\n", "//!\n//! What for.\n"] {
             assert!(
                 messages("benches/b.rs", text)[0].starts_with("benches/b.rs:1: the first line")
             );
         }
-        assert!(messages("benches/b.rs", &"//! What for.\n".repeat(16))[0].contains("of 16 lines"));
+        assert!(messages("benches/b.rs", &"//! What for.\n".repeat(61))[0].contains("of 61 lines"));
     }
 
     #[test]

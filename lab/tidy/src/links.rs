@@ -1,9 +1,11 @@
-//! Links in Markdown lead somewhere, and so do the paths that Markdown and docs in code name.
+//! Links in Markdown, and paths that Markdown and docs in code name, lead to existing files.
 //!
-//! A link to a file must name a file or a directory of the repository; a link with an anchor must
-//! name a heading of that page. Links to other sites are not followed: that would need a network.
-//! In Markdown, code is skipped, whether it stands in a fence or between backticks. But what begins
-//! with `crates/` or `docs/` between backticks, and ends like a file, is a path from the top.
+//! * A link to a file names a file or a directory of the repository.
+//! * A link with an anchor names a heading of that page.
+//! * Links to other sites are not followed, because that needs a network.
+//! * Links in code, which is in fences or between backticks, are not checked. But text between
+//!   backticks is a path from the top of the repository if it starts with one of [`FOLDERS`] and
+//!   ends like the name of a file. The repository must contain this path.
 
 use crate::chapters::quoted;
 use crate::{File, Repository, violation};
@@ -45,7 +47,7 @@ fn link_error(repository: &Repository, page: &File, target: &str) -> Option<Stri
     (!known).then(|| format!("{path} has no heading `#{anchor}`; it has {}", headings.join(", ")))
 }
 
-/// The lines outside of fences, with their numbers.
+/// Returns the lines outside of fences, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (&str, usize)> {
     let mut in_fence = false;
     text.lines().zip(1..).filter(move |(line, _)| {
@@ -55,27 +57,31 @@ fn prose(text: &str) -> impl Iterator<Item = (&str, usize)> {
     })
 }
 
-/// Drops the odd pieces between backticks, which are code.
+/// Removes the code between backticks. After a split at backticks, every second part is code.
 fn line_without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("``")
 }
 
+/// Text between backticks is treated as a path if it starts with one of these folders.
+const FOLDERS: [&str; 4] = ["crates/", "clients/", "lab/", "docs/"];
+
 fn paths(line: &str) -> impl Iterator<Item = &str> {
     quoted(line).filter(|word| {
-        (word.starts_with("crates/") || word.starts_with("docs/"))
+        FOLDERS.iter().any(|folder| word.starts_with(folder))
             && [".rs", ".md", ".toml"].iter().any(|end| word.ends_with(end))
             && !word.contains(['*', ' ', '<', '{'])
     })
 }
 
-/// Link targets: `[text](target)` and `[name]: target`.
+/// Returns the link targets of a line: `[text](target)` and `[name]: target`.
 fn targets(line: &str) -> Vec<String> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let named = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
     inline.chain(named.map(|(_, target)| target.trim())).map(str::to_owned).collect()
 }
 
-/// The path that a link in `page` names, relative to the top; `None` if it leads outside.
+/// Returns the path that a link in `page` names, relative to the top. Returns `None` if the link
+/// leads outside of the repository.
 pub(crate) fn resolve(page: &str, link: &str) -> Option<String> {
     let mut parts: Vec<_> = page.split('/').collect();
     parts.pop();
@@ -89,8 +95,8 @@ pub(crate) fn resolve(page: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The anchors that the headings of a page get: lower case, spaces turned into dashes, and nothing
-/// else but letters, digits and dashes.
+/// Returns the anchors of a page's headings. An anchor is the title in lower case. Each space
+/// becomes a dash, and only letters, digits, dashes and underscores remain.
 fn headings(text: &str) -> Vec<String> {
     let titles = prose(text).filter_map(|(line, _)| {
         let title = line.trim_start_matches('#').strip_prefix(' ');

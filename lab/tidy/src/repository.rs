@@ -1,4 +1,4 @@
-//! The repository as the rules see it: paths, and the text of every file.
+//! The repository as the rules see it: the path and the text of every file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,24 +6,26 @@ use std::{fs, io};
 
 use crate::rust::{self, SourceViews};
 
-/// At any depth.
+/// Names that are skipped at any depth.
 const SKIPPED: [&str; 2] = [".git", "target"];
 
 #[derive(Debug, Default)]
 pub struct Repository {
-    /// By path, which is relative to the top, with `/` between its parts.
+    /// The files by path. A path is relative to the top of the repository, with `/` between its
+    /// parts.
     files: BTreeMap<String, File>,
-    /// Prefixes of the paths of modules that exist in tests only.
+    /// The beginnings of the paths of modules that exist only in tests.
     test_modules: Vec<String>,
 }
 
-/// In a file that is not UTF-8, as a picture, `text` has replacement characters.
+/// A file of the repository. If it is not UTF-8, such as a picture, `text` contains replacement
+/// characters.
 #[derive(Debug)]
 pub struct File {
-    /// Relative to the top.
+    /// The path relative to the top of the repository.
     pub path: String,
     pub text: String,
-    /// For Rust files only.
+    /// The views of the code. `None` if this is not a Rust file.
     pub rust: Option<SourceViews>,
 }
 
@@ -42,7 +44,7 @@ impl Repository {
         repository
     }
 
-    /// In order of their paths.
+    /// Returns all files, ordered by path.
     pub fn files(&self) -> impl Iterator<Item = &File> {
         self.files.values()
     }
@@ -51,7 +53,8 @@ impl Repository {
         self.files().filter_map(|file| Some((file, file.rust.as_ref()?)))
     }
 
-    /// Rust files whose path begins so, without those that exist in tests only.
+    /// Returns the Rust files whose path starts with `start`, without modules that exist only in
+    /// tests.
     pub fn product_files(&self, start: &str) -> impl Iterator<Item = (&File, &SourceViews)> {
         let is_test = |path: &str| self.test_modules.iter().any(|test| path.starts_with(test));
         self.rust_files()
@@ -62,7 +65,7 @@ impl Repository {
         self.files.get(path)
     }
 
-    /// Whether there is a file or a directory with this path. The empty path is the top.
+    /// Returns whether a file or a directory has this path. The empty path is the top.
     pub fn has(&self, path: &str) -> bool {
         let directory = if path.is_empty() { String::new() } else { format!("{path}/") };
         let below = self.files.range(directory.clone()..).next();
@@ -77,7 +80,12 @@ impl Repository {
                 continue;
             }
             let path = if path.is_empty() { name } else { format!("{path}/{name}") };
-            if entry.file_type()?.is_dir() {
+            let kind = entry.file_type()?;
+            // The target of a symbolic link is checked at its own path.
+            if kind.is_symlink() {
+                continue;
+            }
+            if kind.is_dir() {
                 self.load_directory(&entry.path(), &path)?;
             } else {
                 let bytes = fs::read(entry.path())?;

@@ -1,7 +1,8 @@
-//! Rust source with the parts blanked out that a rule must not look at.
+//! Rust source with blanks in place of the parts that a rule must ignore.
 //!
-//! A rule that looks for `tokio` must not find the word in a comment, nor its own pattern in a
-//! string. Blanked characters become spaces and line breaks stay, so that line numbers remain:
+//! A rule that searches for the word `tokio` must find it neither in a comment nor in a string,
+//! such as the rule's own pattern. Blanked characters become spaces and line breaks stay, so that
+//! line numbers do not change:
 //!
 //! ```text
 //!   text                      let a = "rand::"; // no tokio here
@@ -9,7 +10,8 @@
 //!   code without tests        the same, and `#[cfg(test)]` items blanked
 //! ```
 //!
-//! [`proc_macro2`] is the lexer: a token is code, unless it is a string, a character, or a doc.
+//! [`proc_macro2`] splits the text into tokens. A token is code unless it is a string, a character,
+//! or a doc.
 
 use std::ops::Range;
 
@@ -17,17 +19,17 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 #[derive(Debug)]
 pub struct SourceViews {
-    /// Without comments, strings and characters.
+    /// The text without comments, strings and characters.
     pub code: String,
-    /// `code` without the items that exist in test builds only.
+    /// `code` without the items that exist only in test builds.
     pub code_without_tests: String,
     pub lines_in_tests: usize,
-    /// Modules of other files that exist in tests only: `#[cfg(test)] mod name;`.
+    /// The modules in other files that exist only in tests: `#[cfg(test)] mod name;`.
     pub test_modules: Vec<String>,
 }
 
 impl SourceViews {
-    /// Panics if the text is not Rust.
+    /// Parses the text. Panics if it is not Rust.
     pub fn of(text: &str) -> Self {
         let tokens = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
         let mut code =
@@ -45,7 +47,7 @@ fn trees(tokens: TokenStream) -> Vec<TokenTree> {
 
 struct Code<'t> {
     text: &'t str,
-    /// Where each token is, and whether it exists in tests only.
+    /// The place of each token in `text`. The flag is true if the token exists only in tests.
     tokens: Vec<(Range<usize>, bool)>,
     lines_in_tests: usize,
     test_modules: Vec<String>,
@@ -78,7 +80,7 @@ impl Code<'_> {
         let place = tree.span().byte_range();
         let text = &self.text[place.clone()];
         match tree {
-            // A doc is an attribute, too.
+            // A doc comment is an attribute token whose text is the comment.
             _ if text.starts_with("//") || text.starts_with("/*") => {}
             TokenTree::Group(group) => {
                 self.tokens.push((group.span_open().byte_range(), is_test));
@@ -90,7 +92,8 @@ impl Code<'_> {
         }
     }
 
-    /// The text with all blanked but the tokens that are wanted.
+    /// Returns the text with everything blanked except the wanted tokens. The argument of
+    /// `is_wanted` is true for a token that exists only in tests.
     fn view(&self, is_wanted: impl Fn(bool) -> bool) -> String {
         let blanked = |c| if c == '\n' { '\n' } else { ' ' };
         let (mut view, mut done) = (String::with_capacity(self.text.len()), 0);
@@ -104,8 +107,9 @@ impl Code<'_> {
     }
 }
 
-/// The number of tokens of an item behind `#[cfg(test)]`, or of the file behind `#![cfg(test)]`; 0
-/// if neither begins here. An item ends with its block, or with a semicolon.
+/// Returns the number of tokens from `#[cfg(test)]` to the end of its item, or from `#![cfg(test)]`
+/// to the end of the file. Returns 0 if neither is at the start of `trees`. An item ends with its
+/// block or with a semicolon.
 fn length_of_test_item(trees: &[TokenTree]) -> usize {
     let (is_whole_file, group) = match trees {
         [hash, TokenTree::Group(group), ..] if is_punct(hash, '#') => (false, group),
@@ -131,12 +135,12 @@ fn is_punct(tree: &TokenTree, c: char) -> bool {
     matches!(tree, TokenTree::Punct(punct) if punct.as_char() == c)
 }
 
-/// The numbers of the lines with `word` as a whole word.
+/// Returns the numbers of the lines that contain `word` as a whole word.
 pub fn lines_with<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.lines().zip(1..).filter(move |(line, _)| contains_word(line, word)).map(|(_, at)| at)
 }
 
-/// Whether `word` stands in `line`, and neither end of it continues a longer name.
+/// Returns whether `line` contains `word`, not as a part of a longer name.
 pub fn contains_word(line: &str, word: &str) -> bool {
     let continues = |c: Option<char>| c.is_some_and(is_name);
     line.match_indices(word).any(|(at, _)| {
@@ -150,7 +154,7 @@ pub fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The directory of the child modules of the file at `path`.
+/// Returns the directory of the child modules of the file at `path`.
 pub fn directory_of_children(path: &str) -> &str {
     let stem = path.trim_end_matches(".rs");
     match stem.rsplit_once('/') {

@@ -6,7 +6,8 @@ use clearlane_tidy::{RULES, Repository};
 
 #[test]
 fn every_rule_holds() {
-    // Read when the test runs: two checkouts that share a target directory share this program.
+    // The path is read when the test runs. Two checkouts that share a target directory also share
+    // this program, so a path from the build could name the other checkout.
     let tidy = std::env::var("CARGO_MANIFEST_DIR").expect("cargo tells where the crate is");
     let repository = Repository::load(&Path::new(&tidy).join("../.."));
     let repository = repository.expect("the repository can be read");

@@ -1,5 +1,5 @@
-// Program bbolt opens a file with go.etcd.io/bbolt and does what the lines of its input say. The
-// tests of the bolt engine let it judge, and write on, what they have written.
+// Program bbolt opens a file with go.etcd.io/bbolt and executes the lines of its input. The tests
+// of the bolt engine use it to check the files that they have written, and to change them.
 //
 //	check                  bbolt's own check of the whole file
 //	sum BUCKET             prints the number of records, and a crc32c of all keys and values
@@ -14,10 +14,11 @@
 //	sequence BUCKET N      sets the sequence number of a bucket, which is made if it is not there
 //	tree                   prints path, sequence number, number of records and sum of each bucket
 //
-// A BUCKET that is written to may be the path of a bucket in buckets, with a slash in between.
+// For `put`, `delete` and `sequence`, BUCKET may be a path: the names of nested buckets with slashes
+// between them.
 //
-// usage: bbolt FILE PAGESIZE [freelist]: a file that is made has pages of PAGESIZE bytes. With
-// freelist, commits write a list of free pages, as bbolt's own tools do and etcd does not.
+// usage: bbolt FILE PAGESIZE [freelist]. A new file has pages of PAGESIZE bytes. With freelist,
+// each commit writes a list of free pages, as bbolt's own tools do and etcd does not.
 package main
 
 import (
@@ -36,7 +37,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// session is an open file and its open write transaction, if there is one.
+// session is an open file, with its open write transaction if there is one.
 type session struct {
 	db  *bbolt.DB
 	txn *bbolt.Tx
@@ -137,7 +138,8 @@ func sum(tx *bbolt.Tx, name string) error {
 	return nil
 }
 
-// sumOf counts and sums records. A bucket in the bucket is one without a value.
+// sumOf returns the number and the checksum of the records. A nested bucket counts as a record
+// without a value.
 func sumOf(bucket *bbolt.Bucket) (count int, sum uint32, err error) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	err = bucket.ForEach(func(key, value []byte) error {
@@ -194,7 +196,7 @@ func change(tx *bbolt.Tx, words []string) error {
 		return bucket.SetSequence(number)
 	}
 	if words[1] == "key" {
-		// As etcd does.
+		// etcd uses this value for its bucket `key`.
 		bucket.FillPercent = 0.9
 	}
 	key, err := hex.DecodeString(words[2])

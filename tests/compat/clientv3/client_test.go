@@ -70,7 +70,8 @@ func TestLeaseIsKeptOverARestart(t *testing.T) {
 	t.Parallel()
 	c, ctx := start(t, 1), soon(t)
 	client := connect(t, c.urls()...)
-	// More than a restart takes on a slow machine, until the library is connected again.
+	// Longer than a restart on a slow machine, including the time until the library is connected
+	// again.
 	const ttl = 15
 	grant, err := client.Grant(ctx, ttl)
 	check(t, err)
@@ -81,7 +82,7 @@ func TestLeaseIsKeptOverARestart(t *testing.T) {
 	equal(t, (<-kept).TTL, ttl)
 	c.kill(0)
 	c.run(0)
-	// Longer than it would live by itself.
+	// Longer than the TTL, so the lease would have expired without keep-alives.
 	for end := time.Now().Add((ttl + 2) * time.Second); time.Now().Before(end); {
 		if answer, open := <-kept; !open || answer.TTL != ttl {
 			t.Fatalf("not kept: %v", answer)
@@ -130,12 +131,14 @@ func TestTheClientGoesToAnother(t *testing.T) {
 		equal(t, value(t, client, "key"), fmt.Sprint(written-1))
 		c.run(leader)
 	}
-	// Whatever was written twice because the answer was lost is heard twice; the order is the same.
+	// If the answer to a put was lost, the put is repeated and its event comes twice. The order stays
+	// the same.
 	last := -1
 	for last < written-1 {
 		answer := <-events
 		if answer.Err() != nil {
-			// It wanted a leader, and there was none: it looks again from where it was.
+			// The watch requires a leader and there was none. A client would start a new watch from its last
+			// revision.
 			equal(t, errors.Is(answer.Err(), rpctypes.ErrNoLeader), true)
 			break
 		}

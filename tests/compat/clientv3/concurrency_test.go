@@ -34,7 +34,7 @@ func TestSession(t *testing.T) {
 	lost := session(t, client)
 	_, err = client.Revoke(ctx, lost.Lease())
 	check(t, err)
-	// The library notices with its next sign of life, a third of the time to live later at most.
+	// The library notices this with its next keep-alive, after at most a third of the TTL.
 	select {
 	case <-lost.Done():
 	case <-ctx.Done():
@@ -115,7 +115,7 @@ func TestMutexTriedAndLost(t *testing.T) {
 	equal(t, guarded(), false)
 	check(t, other.Unlock(ctx))
 
-	// A client that gives up leaves the queue.
+	// A client that stops waiting leaves the queue.
 	third := session(t, client)
 	check(t, concurrency.NewMutex(second, "lock").Lock(ctx))
 	hasty, cancel := context.WithTimeout(ctx, 200*time.Millisecond)

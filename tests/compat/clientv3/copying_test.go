@@ -16,7 +16,7 @@ func TestMirror(t *testing.T) {
 	t.Parallel()
 	ctx := soon(t)
 	source, target := connect(t, start(t, 1).urls()...), connect(t, start(t, 1).urls()...)
-	// More than the library asks for at once.
+	// More keys than the library reads in one request.
 	for batch := range 25 {
 		var ops []clientv3.Op
 		for n := range 100 {

@@ -14,8 +14,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Each message of this library is a frame of a few dozen bytes, and thousands of them come at once.
-// CLEARLANE_ROUNDS=100 repeats each of these tests against one server.
+// rounds returns how often each of these tests is repeated against one server: CLEARLANE_ROUNDS, or
+// 1. The tests send thousands of messages at once; this library sends each of them as a frame of a
+// few dozen bytes.
 func rounds(t *testing.T) int {
 	t.Helper()
 	text, ok := os.LookupEnv("CLEARLANE_ROUNDS")
@@ -27,7 +28,8 @@ func rounds(t *testing.T) int {
 	return count
 }
 
-// crowd makes watches on streams of one connection, all at once. Each watch must see one put.
+// crowd creates watches on several streams of one connection, all at once. Each watch must see one
+// put.
 func crowd(t *testing.T, client *clientv3.Client, streams, watches int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -75,7 +77,7 @@ func crowd(t *testing.T, client *clientv3.Client, streams, watches int) {
 	streaming.Wait()
 }
 
-// within waits for a group; it says false if the context ends before.
+// within waits for a group. It returns false if the context ends first.
 func within(ctx context.Context, group *sync.WaitGroup) bool {
 	done := make(chan struct{})
 	go func() { group.Wait(); close(done) }()
@@ -101,7 +103,7 @@ func TestManyWatchesAtOnceOnManyStreams(t *testing.T) {
 	}
 }
 
-// A lease that is not kept alive for twenty seconds is gone, and its keys with it.
+// A lease expires after twenty seconds without a keep-alive, and its keys are deleted with it.
 func TestManyLeasesAreKeptAlive(t *testing.T) {
 	_, client := one(t)
 	for range rounds(t) {
@@ -112,7 +114,7 @@ func TestManyLeasesAreKeptAlive(t *testing.T) {
 func keepLeases(t *testing.T, client *clientv3.Client, count int, ttl int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
-	// A lessor of its own, whose stream ends with it.
+	// A separate lessor, whose stream ends with it.
 	lessor := clientv3.NewLease(client)
 	defer lessor.Close()
 	var twice, ended atomic.Int64
@@ -141,13 +143,13 @@ func keepLeases(t *testing.T, client *clientv3.Client, count int, ttl int64) {
 					t.Errorf("a lease was not granted: %v", err)
 					return
 				}
-				// At once: on a slow machine, to grant all takes longer than one lives.
+				// Start now: on a slow machine, granting all leases takes longer than their TTL.
 				keep(lease.ID)
 			}
 		})
 	}
 	granting.Wait()
-	// The library asks for each soon, and again after a third of its time.
+	// The library sends the first keep-alive soon, and the next one after a third of the TTL.
 	eventually(t, "each is kept alive twice", func() bool {
 		return twice.Load() == int64(count) || ended.Load() > 0
 	})

@@ -51,7 +51,7 @@ func TestResolver(t *testing.T) {
 	check(t, err)
 	manager, err := endpoints.NewManager(client, "health")
 	check(t, err)
-	// The server is the service that is looked for: it has the gRPC service for health.
+	// The server itself is the named service: it has the gRPC health service.
 	address := c.members[0].client[len("http://"):]
 	check(t, manager.AddEndpoint(ctx, "health/a", endpoints.Endpoint{Addr: address}))
 	connection, err := grpc.NewClient("etcd:///health", grpc.WithResolvers(builder),

@@ -1,13 +1,14 @@
-// Package clientv3 lets etcd's own library for Go, with the packages that come with it, use real servers.
+// Package clientv3 runs etcd's own library for Go, with its packages, against real servers.
 //
-// The program is named by the variable CLEARLANE; it may as well be etcd's, and what a test expects must be
-// true of both. Every test has its own servers, with their data in a directory that goes away with them.
+// The variable CLEARLANE names the program of the servers. It may be etcd's, so a test may expect
+// only what is true for both. Every test has its own servers. Their data is in a temporary
+// directory of the test.
 //
 //	test -> start(t, 1) -> m0: a port for clients, one for members, data and log in a new directory
 //	          kill(0)   -> as by a power cut
 //	          run(0)    -> back, on the same ports and the same data
 //
-// No test sleeps for a fixed time: eventually asks again until it is so.
+// No test sleeps for a fixed time: eventually repeats a check until it succeeds.
 package clientv3
 
 import (
@@ -27,7 +28,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// So long at most may anything take that is expected to happen.
+// The longest time to wait for anything that must happen.
 const patience = 60 * time.Second
 
 type cluster struct {
@@ -49,7 +50,8 @@ var ports struct {
 	last int
 }
 
-// freePort gives out every port once, below those that the system takes for outgoing connections.
+// freePort returns every port once. The ports are below the range that the system uses for outgoing
+// connections.
 func freePort(t *testing.T) int {
 	ports.Lock()
 	defer ports.Unlock()
@@ -72,7 +74,7 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// start starts so many servers, and waits until all of them answer.
+// start starts this number of servers and waits until all of them answer.
 func start(t *testing.T, count int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, place: t.TempDir()}
@@ -116,7 +118,7 @@ func (c *cluster) spawn(at int) {
 	check(c.t, m.process.Start())
 }
 
-// answers waits until a member does what only a member with a leader can do.
+// answers waits until a member answers a request that needs a leader.
 func (c *cluster) answers(at int) {
 	c.t.Helper()
 	client := connect(c.t, c.members[at].client)
@@ -163,7 +165,7 @@ func (c *cluster) urls() []string {
 	return urls
 }
 
-// leader is the member that leads, among those that run.
+// leader returns the member that leads, among the running members.
 func (c *cluster) leader() int {
 	c.t.Helper()
 	leader := -1
@@ -186,7 +188,7 @@ func (c *cluster) leader() int {
 	return leader
 }
 
-// one starts a server, and connects to it.
+// one starts a server and connects to it.
 func one(t *testing.T) (context.Context, *clientv3.Client) {
 	t.Helper()
 	t.Parallel()
@@ -205,7 +207,7 @@ func config(urls ...string) clientv3.Config {
 	return clientv3.Config{Endpoints: urls, DialTimeout: patience, Logger: zap.NewNop()}
 }
 
-// soon ends when a test has had time enough.
+// soon returns a context that ends when the time of a test is up.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -235,7 +237,7 @@ func equal[T comparable](t *testing.T, is, should T) {
 	}
 }
 
-// value is what a key has, or "-" if it is not there.
+// value returns the value of a key, or "-" if the key does not exist.
 func value(t *testing.T, kv clientv3.KV, key string) string {
 	t.Helper()
 	got, err := kv.Get(soon(t), key)
@@ -246,7 +248,7 @@ func value(t *testing.T, kv clientv3.KV, key string) string {
 	return string(got.Kvs[0].Value)
 }
 
-// keys are the keys below a prefix, with blanks between them.
+// keys returns the keys with a prefix, separated by spaces.
 func keys(t *testing.T, kv clientv3.KV, prefix string) string {
 	t.Helper()
 	got, err := kv.Get(soon(t), prefix, clientv3.WithPrefix())

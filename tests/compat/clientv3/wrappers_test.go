@@ -75,7 +75,7 @@ func TestLeasingAnswersFromItsCache(t *testing.T) {
 	equal(t, value(t, kv, "key"), "1")
 	equal(t, keys(t, client, "leases/"), "leases/key")
 	c.kill(0)
-	// No other client may write it now, so the server need not be asked.
+	// The lease on this key excludes other writers, so the library may answer without the server.
 	equal(t, value(t, kv, "key"), "1")
 	c.run(0)
 	put(t, kv, "key", "2")
@@ -113,7 +113,7 @@ func TestLeasingGivesWay(t *testing.T) {
 
 func TestOrderingTellsOldFromNew(t *testing.T) {
 	t.Parallel()
-	// Two servers that know nothing of each other stand for a member that is ahead and one that is behind.
+	// Two independent servers act as one member that is ahead and one that is behind.
 	ahead, behind, ctx := start(t, 1), start(t, 1), soon(t)
 	client := connect(t, ahead.urls()...)
 	put(t, client, "key", "1", "key", "2")
@@ -188,7 +188,7 @@ func TestWhatKubernetesAsksFor(t *testing.T) {
 	check(t, err)
 	equal(t, gone.Succeeded, true)
 
-	// Bookmarks: the signs of progress that a watch cache waits for.
+	// Bookmarks: a watch cache waits for these progress notifications.
 	quiet, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), 30*time.Second)
 	defer cancel()
 	events := client.Watch(quiet, "/r/pods/", clientv3.WithPrefix(), clientv3.WithRev(first.Revision+1),

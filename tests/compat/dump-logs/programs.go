@@ -1,8 +1,8 @@
 //go:build programs
 
-// Package programs names the programs of etcd that the tests of the raft log are run against, so
-// that the go command knows which module they come from. `go install` would not do: it refuses a
-// module with replace directives.
+// Package programs names the programs of etcd that the tests of the raft log use, so that the go
+// command knows their modules. `go install` cannot build them: it refuses a module with replace
+// directives.
 package programs
 
 import (

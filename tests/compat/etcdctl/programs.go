@@ -1,7 +1,7 @@
 //go:build programs
 
-// Package programs names etcd's own client, so that the go command knows which module it comes from.
-// `go install` would not do: it refuses a module with replace directives.
+// Package programs names etcd's own client, so that the go command knows its module. `go install`
+// cannot build it: it refuses a module with replace directives.
 package programs
 
 import (

@@ -1,7 +1,7 @@
 //go:build programs
 
-// Package programs names the server of the release before, whose directories are taken over, so that the go
-// command knows which module it comes from.
+// Package programs names the server of the previous release, whose directories Clearlane takes
+// over, so that the go command knows its module.
 package programs
 
 import _ "go.etcd.io/etcd/server/v3"

@@ -40,10 +40,10 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 
 /**
- * jetcd, the client for Java, on a real server.
+ * Checks jetcd, the client for Java, with a real server.
  *
- * <p>The program is named by the variable CLEARLANE; it may as well be etcd's, and what a check expects must
- * be true of both. One server serves all checks; each has keys of its own.
+ * <p>The variable CLEARLANE names the program of the server. It may be etcd's, so a check may expect
+ * only what is true for both. One server serves all checks; each check has its own keys.
  */
 public class Checks {
   interface Check {
@@ -91,7 +91,7 @@ public class Checks {
     System.exit(failed == 0 ? 0 : 1);
   }
 
-  /** Ports below those that the system takes for outgoing connections. */
+  /** Returns a free port below the range that the system uses for outgoing connections. */
   static int freePort(int[] last) throws Exception {
     while (true) {
       last[0] = last[0] + 1 < 32000 ? last[0] + 1 : 12000;
@@ -136,7 +136,7 @@ public class Checks {
     }
   }
 
-  /** What refused it. */
+  /** Returns the error of a request that must be refused. */
   static Throwable refused(CompletableFuture<?> coming) throws Exception {
     try {
       throw new AssertionError("not refused: " + now(coming));
@@ -252,7 +252,7 @@ public class Checks {
           }
         };
     try (var keeping = leases.keepAlive(id, observer)) {
-      // Longer than it would live by itself: the library asks again after a third of the time.
+      // Longer than the TTL: the library sends a keep-alive after each third of it.
       for (int n = 0; n < 6; n++) {
         equal(next(kept), 3L);
       }

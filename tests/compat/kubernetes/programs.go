@@ -1,7 +1,7 @@
 //go:build programs
 
-// Package programs names the packages of Kubernetes whose tests are run against our server, so that the go command
-// knows which module they come from.
+// Package programs names the packages of Kubernetes whose tests run against our server, so that the
+// go command knows their modules.
 package programs
 
 import (

@@ -1,7 +1,7 @@
-"""A Chromium without a window, driven over two pipes.
+"""A Chromium without a window, controlled over two pipes.
 
-It speaks the DevTools protocol: JSON objects with a zero byte behind each, commands into its descriptor 3,
-answers and events out of its descriptor 4. So neither a driver nor a WebSocket is needed.
+It uses the DevTools protocol: JSON objects, each followed by a zero byte. The browser reads commands from its
+descriptor 3, and writes responses and events to its descriptor 4. So neither a driver nor a WebSocket is needed.
 """
 
 import base64
@@ -37,7 +37,7 @@ class Browser:
         self.answers, answers = os.pipe()
 
         def descriptors():
-            # They may be 3 and 4 themselves, the wrong way round.
+            # These descriptors may already be 3 and 4 in the wrong order, so duplicate them first.
             high = [os.dup(commands), os.dup(answers)]
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
@@ -91,7 +91,7 @@ class Browser:
         return json.loads(message)
 
     def note(self, event):
-        """Keeps what a page must not do: complain, or ask the network for something."""
+        """Records events that a page must not cause: errors, warnings, and network requests."""
         method, params = event.get("method"), event.get("params", {})
         self.events.append(method)
         if method == "Runtime.exceptionThrown":
@@ -115,7 +115,7 @@ class Browser:
         self.drawn()
 
     def value(self, expression):
-        """What a JavaScript expression comes to, after what it promises."""
+        """Returns the value of a JavaScript expression. Waits for a promise."""
         result = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -123,7 +123,7 @@ class Browser:
         return result["result"].get("value")
 
     def drawn(self):
-        """Waits until what was asked for is on the screen: a frame, and the one after it."""
+        """Waits for two frames, so that all earlier changes are on the screen."""
         self.value("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(() => go(1))))")
 
     def mouse(self, kind, spot, **more):

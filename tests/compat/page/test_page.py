@@ -1,7 +1,7 @@
-"""The page of two timelines in a browser: the convoy of era 3.2, and the same load in ours; of the model, and of the
-real server.
+"""Tests the page of two timelines in a browser: the convoy of era 3.2, and the same load in the clearlane era. Both are
+recorded with the model, and with the real server.
 
-What the page should say is worked out here from the files that it was made of, not by its own script.
+The expected texts are computed here from the page's input files, not by the page's own script.
 """
 
 import json
@@ -15,7 +15,7 @@ from browser import Browser
 
 SCHEMES = ["light", "dark"]
 ERAS = ["3.2", "clearlane"]
-# Coloured points of a canvas, by colour.
+# Counts the opaque points of a canvas by their colour.
 COLOURS = """(() => {
   const { canvas } = places[%d], counts = {};
   const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', { willReadFrequently: true });
@@ -42,7 +42,7 @@ def write(path, text):
 
 
 def spans_of(path):
-    """Without the line that says what was recorded."""
+    """Returns the spans of a file, without its header line."""
     with open(path) as file:
         return [span for span in map(json.loads, file) if "lane" in span]
 
@@ -52,7 +52,7 @@ def length(span):
 
 
 def waits_of_requests(spans):
-    """Each with its number in the file, the longest first."""
+    """Returns the waits of requests, the longest first, each with its number in the file."""
     waits = [
         (number, span)
         for number, span in enumerate(spans)
@@ -66,7 +66,7 @@ def overlap(span, other):
 
 
 class InABrowser(unittest.TestCase):
-    """What a page says, and that it neither complains nor asks the network."""
+    """Opens pages, and checks that they report no errors and send no network requests."""
 
     @classmethod
     def setUpClass(cls):
@@ -91,7 +91,7 @@ class InABrowser(unittest.TestCase):
         self.browser.open(page)
 
     def chain(self):
-        """The lanes of the chosen wait and its causes, and what each does."""
+        """Returns the lanes of the chosen wait and its causes, with their activities."""
         chosen = "const { panel, chain } = selected; const name = (number) => panel.names[number];"
         link = "({ lane: name(panel.lane[span]), what: panel.what[span], of: name(panel.of[span]) ?? null })"
         return self.value(f"(() => {{ {chosen} return chain.map((span) => {link}); }})()")
@@ -100,7 +100,7 @@ class InABrowser(unittest.TestCase):
         return self.value(f"places[selected.panel.number].panel.rows.slice(0, {count}).map((row) => row.label)")
 
     def empty_rows(self):
-        """Rows with nothing in the part that is shown."""
+        """Returns the number of rows without a span in the visible interval."""
         return self.value("""panels.flatMap((panel) => panel.rows.filter((row) =>
           !Array.from(row.spans).some((span) => panel.from[span] < view.to && panel.to[span] > view.from))).length""")
 
@@ -111,7 +111,8 @@ class Page(InABrowser):
         super().setUpClass()
         files = [f"{cls.place}/{era}.jsonl" for era in ERAS]
         for era, file in zip(ERAS, files):
-            # Not as measured somewhere: the same convoy is in the same place, whatever that machine was like.
+            # Fixed costs instead of measured ones, so that the convoy is at the same place on every
+            # machine.
             when = ["--seconds", "10", "--from", "6600", "--for", "200", "--costs", os.environ["COSTS"]]
             sim("run", os.environ["WORKLOAD"], "--era", era, "--timeline", file, *when)
         cls.spans = spans_of(files[0])
@@ -119,11 +120,11 @@ class Page(InABrowser):
         write(cls.page, sim("show", *files, "--as", "html"))
 
     def shown(self):
-        """The stretch of time that is shown, in nanoseconds since the first span."""
+        """Returns the visible interval, in nanoseconds since the first span."""
         return self.value("[view.from, view.to]")
 
     def longest_wait(self):
-        """Of the cheap reads: its number in the file, and the span."""
+        """Returns the longest wait of a cheap read: its number in the file, and the span."""
         return next(wait for wait in waits_of_requests(self.spans) if wait[1]["lane"].startswith("cheap"))
 
     def test_it_opens_at_the_longest_wait_and_says_why(self):
@@ -133,7 +134,7 @@ class Page(InABrowser):
         took = f"{length(span) / 1e6:.1f} ms"
         said = self.said().split("\n")[0]
         self.assertTrue(said.startswith(f"{span['lane']} waits {took} for {span['of']}, behind "), said)
-        # At its end is the read that has the lock for most of that time.
+        # The chain of waits ends at the read that holds the lock for most of that time.
         holds = [hold for hold in self.spans if hold["what"] == "hold" and hold["of"] == "readTx"]
         holder = max(holds, key=lambda hold: overlap(hold, span))
         self.assertTrue(holder["lane"].startswith("expensive"), holder)
@@ -161,7 +162,7 @@ class Page(InABrowser):
         self.assertIn("unit", self.value("document.getElementById('units').innerText"))
 
     def test_the_cause_is_the_span_that_overlaps_longest(self):
-        """As in `wait_chain.rs`: not the first of the blocker's spans, and not the first that has the lock."""
+        """As in `wait_chain.rs`, the cause is neither the blocker's first span nor the first span that has the lock."""
         put = {"lane": "put #44", "kind": "write"}
         applier = {"lane": "applier #1", "kind": "work"}
         commit = {"lane": "commit #1", "kind": "work"}
@@ -200,7 +201,7 @@ class Page(InABrowser):
             "put #44 waits 40.0 µs for batchTx, behind applier #1, which has batchTx for 36.0 µs and waits 34.0 µs "
             "for readTx, behind expensive #5, which has readTx for 48.0 µs",
         )
-        # The table is made by the program, by the same rule.
+        # The program writes this table by the same rule.
         self.assertIn(words, self.value("document.querySelector('.longest').innerText"))
 
     def test_rows_with_nothing_to_show_are_hidden(self):
@@ -389,18 +390,19 @@ class Page(InABrowser):
             self.browser.key("+")
         near = min(self.value(once) for _ in range(7))
         print(f"\n   100,000 spans are drawn in {whole:.1f} ms, a small part of them in {near:.1f} ms")
-        # Smooth is 16 ms; a machine that does other things meanwhile may take longer.
+        # Smooth drawing needs 16 ms. The limits are higher, because other work on the machine may
+        # delay it.
         self.assertLess(whole, 600)
         self.assertLess(near, 150)
 
 
 class RealServer(InABrowser):
-    """By the two commands of the README."""
+    """The page is made with the two commands of the README."""
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # A debug build takes several times as long for the same read, and as long to fill a store.
+        # With a debug build, the same read and the filling of a store take several times as long.
         smaller = ["keys.count=30000", "expensive.rate=0.7", "cheap.rate=40"]
         load = ["--seconds", "8", *(word for change in smaller for word in ["--set", change])]
         where = ["--server", os.environ["CLEARLANE"], "--dir", cls.place]
@@ -422,7 +424,7 @@ class RealServer(InABrowser):
         self.assertTrue(chain[-1]["lane"].startswith("long range #"), said)
         self.assertGreater(len(chain), 1, said)
         self.assertIn(f"behind {chain[-1]['lane']}, which ", said)
-        # A convoy: others wait at that time, too.
+        # In a convoy, other requests wait at the same time.
         others = {
             other["lane"]
             for _, other in waits_of_requests(spans)

@@ -1,7 +1,7 @@
 """A server for the tests of the clients for Python.
 
-The program is named by the variable CLEARLANE; it may as well be etcd's, and what a test expects must be true
-of both. One server serves all tests of a file; each test has keys of its own.
+The variable CLEARLANE names the program. It may also be etcd's program, and all expectations of the tests must hold for
+both. One server serves all tests of a file, and each test has its own keys.
 """
 
 import os
@@ -17,7 +17,7 @@ PATIENCE = 60
 
 
 def free_ports(count):
-    """Ports below those that the system takes for outgoing connections."""
+    """Returns free ports below the range that the system uses for outgoing connections."""
     first, end = 12000, 32000
     port = first + os.getpid() * 211 % (end - first)
     found = []
@@ -76,7 +76,7 @@ def eventually(what, so):
 
 
 class ServedTest(unittest.TestCase):
-    """Tests that share a server; `self.key` is the beginning of the keys of one of them."""
+    """Tests that share a server. `self.key` is the prefix of the keys of one test."""
 
     @classmethod
     def setUpClass(cls):

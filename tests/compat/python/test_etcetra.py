@@ -1,4 +1,4 @@
-"""The library `etcetra`, over gRPC with asyncio."""
+"""Tests the library `etcetra` over gRPC with asyncio."""
 
 import asyncio
 import unittest
@@ -50,7 +50,7 @@ class EtcetraTest(ServedTest, unittest.IsolatedAsyncioTestCase):
             lease = await etcd.grant_lease(6)
             await etcd.put(self.key, "1", lease=lease)
             keeping = etcd.create_lease_keepalive_task(lease, 1)
-            # Longer than it would live by itself.
+            # Longer than the TTL, so the lease would have expired without keep-alives.
             await asyncio.sleep(8)
             self.assertEqual(await etcd.get(self.key), "1")
             keeping.cancel()
@@ -61,7 +61,8 @@ class EtcetraTest(ServedTest, unittest.IsolatedAsyncioTestCase):
         async with self.client.connect() as etcd, asyncio.timeout(PATIENCE):
 
             async def write():
-                # The library tells when it has asked, not when it was heard: so until it was.
+                # The library reports when it has sent the request, not when the watch exists. So keep
+                # writing until the first event arrives.
                 for number in range(10_000):
                     await etcd.put(self.key + "a", str(number))
                     await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The JSON gateway, asked with what comes with Python."""
+"""Tests the JSON gateway with Python's own HTTP client."""
 
 import base64
 import json

@@ -1,7 +1,7 @@
 //go:build packages
 
-// Package packages names etcd's test suites and the programs that they run, so that the go command knows
-// which modules they come from. `go install` refuses modules with replace directives.
+// Package packages names etcd's test suites and the programs that they run, so that the go command
+// knows their modules. `go install` refuses modules with replace directives.
 package packages
 
 import (

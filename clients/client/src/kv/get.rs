@@ -1,4 +1,4 @@
-//! Reads.
+//! Reads of keys.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
@@ -23,6 +23,7 @@ use crate::error::Result;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Get {
+    /// The message that is sent.
     pub request: RangeRequest,
 }
 
@@ -33,34 +34,37 @@ impl<K: Into<Keys>> From<K> for Get {
 }
 
 impl Get {
+    /// Reads these keys.
     pub fn new(keys: impl Into<Keys>) -> Get {
         let Keys { key, range_end } = keys.into();
         Get { request: RangeRequest { key, range_end, ..RangeRequest::default() } }
     }
 
+    /// Reads all keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Get {
         Get::new(Keys::prefix(prefix))
     }
 
-    /// [`GetReply::more`] says whether there were others.
+    /// Limits the number of records. [`GetReply::more`] shows whether there were others.
     pub fn limit(mut self, limit: i64) -> Get {
         self.request.limit = limit;
         self
     }
 
-    /// Reads the store as it was at this revision.
+    /// Reads the store at this revision.
     pub fn revision(mut self, revision: i64) -> Get {
         self.request.revision = revision;
         self
     }
 
-    /// Reads what the member has without asking the leader: it may be stale. Without this the read
-    /// is linearizable.
+    /// Reads the data of one member without asking the leader, so the result may be stale. Without
+    /// this option the read is linearizable.
     pub fn serializable(mut self) -> Get {
         self.request.serializable = true;
         self
     }
 
+    /// Requests only the number of keys. The reply then has no records.
     pub fn count_only(mut self) -> Get {
         self.request.count_only = true;
         self
@@ -71,24 +75,26 @@ impl Get {
     }
 }
 
+/// The reply to a [`Get`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GetReply {
+    /// The member that responded, its raft term, and the store's revision.
     pub header: ResponseHeader,
-    /// In the order that was asked for.
+    /// The records, in the requested order.
     pub kvs: Vec<KeyValue>,
-    /// Whether a limit has cut some off.
+    /// If true, the limit has omitted some records.
     pub more: bool,
-    /// The number of keys in the range, whatever the limit.
+    /// The number of keys in the range, independent of the limit.
     pub count: i64,
 }
 
 impl GetReply {
-    /// The revision of the store when it was read, not the one that [`Get::revision`] asks for.
+    /// Returns the store's revision at the time of the read, not the revision of [`Get::revision`].
     pub fn revision(&self) -> i64 {
         self.header.revision
     }
 
-    /// Of the first record.
+    /// Returns the value of the first record, or `None` if there is no record.
     pub fn value(&self) -> Option<&Bytes> {
         self.kvs.first().map(|record| &record.value)
     }
@@ -102,7 +108,7 @@ impl From<RangeResponse> for GetReply {
 }
 
 impl Client {
-    /// For large ranges there is [`get_stream`](Client::get_stream).
+    /// Reads keys. For large ranges there is [`get_stream`](Client::get_stream).
     pub async fn get(&self, what: impl Into<Get>) -> Result<GetReply> {
         let get = what.into();
         let send = async |channel, request| kv(channel).range(request).await;

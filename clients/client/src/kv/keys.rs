@@ -1,15 +1,16 @@
-//! Sets of keys: one, those with a prefix, or a range.
+//! Sets of keys: one key, all keys with a prefix, or a range.
 //!
-//! On the wire there are two fields, `key` and `range_end`, and three conventions:
+//! Requests have two fields, `key` and `range_end`, with three conventions:
 //!
 //! | | `key` | `range_end` |
 //! |---|---|---|
 //! | one key | the key | empty |
-//! | from one up to another, without that | the first | the other |
-//! | from one on | the first | one byte 0 |
+//! | from a first key up to another, which is excluded | the first | the other |
+//! | from a first key without end | the first | one byte 0 |
 //!
-//! A prefix is a range: from itself up to the first key that comes after all that begin with it,
-//! which is the prefix with its last byte one larger. A last byte of 255 cannot be, and falls away.
+//! The keys with a prefix are a range. It starts at the prefix and ends at the smallest key that is
+//! larger than all keys with the prefix: the prefix with its last byte incremented. Last bytes of
+//! 255 cannot be incremented, and are removed first.
 
 use bytes::Bytes;
 
@@ -18,7 +19,7 @@ use bytes::Bytes;
 /// ```
 /// use clearlane_client::Keys;
 ///
-/// assert_eq!(Keys::prefix("job/"), Keys::range("job/", "job0")); // '0' comes after '/'
+/// assert_eq!(Keys::prefix("job/"), Keys::range("job/", "job0")); // '0' follows '/'
 /// assert_eq!(Keys::prefix(""), Keys::all());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,29 +28,33 @@ pub struct Keys {
     pub(crate) range_end: Bytes,
 }
 
-/// As `range_end`: no upper bound.
+/// The value of `range_end` for a range without an end.
 const NO_END: &[u8] = &[0];
 
 impl Keys {
+    /// All keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Keys {
         let prefix: Vec<u8> = prefix.into();
         match prefix_end(&prefix) {
-            // A prefix of 255s alone has no end, and is no set of all keys.
+            // Only the empty prefix matches all keys. If all bytes of a prefix are 255, the range
+            // has no end either, but it starts at the prefix.
             None if prefix.is_empty() => Keys::all(),
             None => Keys::starting_at(prefix),
             Some(end) => Keys { key: prefix.into(), range_end: end.into() },
         }
     }
 
-    /// Without `end`.
+    /// All keys from `first` up to `end`, which is excluded.
     pub fn range(first: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> Keys {
         Keys { key: first.into().into(), range_end: end.into().into() }
     }
 
+    /// The key `first` and all keys after it.
     pub fn starting_at(first: impl Into<Vec<u8>>) -> Keys {
         Keys { key: first.into().into(), range_end: Bytes::from_static(NO_END) }
     }
 
+    /// All keys of the store.
     pub fn all() -> Keys {
         Keys::starting_at(vec![0])
     }
@@ -62,7 +67,8 @@ impl<K: AsRef<[u8]>> From<K> for Keys {
     }
 }
 
-/// The least key above all keys with this prefix; `None` if there is none.
+/// Returns the smallest key that is larger than all keys with this prefix. Returns `None` if the
+/// prefix is empty or has only bytes of 255, because there is no such key.
 fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
     let mut end = prefix[..=last].to_vec();

@@ -16,12 +16,13 @@ pub use stream::RangeStream;
 pub use txn::{Compare, CompareWith, Op, OpReply, Txn, TxnReply};
 pub use write::{Delete, DeleteReply, Put, PutReply};
 
-/// Without a limit on the size of answers: the request says how much is wanted.
+/// Returns a client without a limit on the size of responses, because each request determines the
+/// size of its response.
 fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(usize::MAX)
 }
 
-/// Some old servers leave it out.
+/// Returns the header, or an empty header if there is none. Some old servers omit it.
 pub(crate) fn header(header: Option<ResponseHeader>) -> ResponseHeader {
     header.unwrap_or_default()
 }

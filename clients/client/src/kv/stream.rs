@@ -1,15 +1,15 @@
-//! A range of any size, piece by piece, so that neither side needs the memory for all of it.
+//! Reads a range of any size in chunks, so that neither side needs memory for all of it.
 //!
-//! The revision is settled before the first piece. If an endpoint fails in the middle, another goes
-//! on from the key behind the last one that came:
+//! The revision is determined before the first chunk. If an endpoint fails during the read, the
+//! client continues at another endpoint, after the last received key:
 //!
 //! ```text
 //!   server 1:   a b c d ╳               at revision 17
-//!   server 2:           e f g h         from "d\0" on, at revision 17
+//!   server 2:           e f g h         starting at "d\0", at revision 17
 //! ```
 //!
-//! A server without streamed ranges (etcd before 3.7) is asked for pages, with the same result. If
-//! a compaction overtakes the reader, it gets [`Error::Compacted`].
+//! A server without streamed ranges (etcd before 3.7) is queried page by page, with the same
+//! result. If the revision is compacted during the read, the read fails with [`Error::Compacted`].
 
 use std::collections::VecDeque;
 
@@ -23,19 +23,20 @@ use crate::Client;
 use crate::backoff::Backoff;
 use crate::error::{Error, Result, StatusKind, describe_status};
 
-/// Page size for servers without streamed ranges.
+/// Maximum number of records in a page, for servers without streamed ranges.
 const PAGE_RECORDS: i64 = 1000;
 
+/// The records of a range, one after the other: [`Client::get_stream`].
 #[derive(Debug)]
 pub struct RangeStream {
     client: Client,
     remaining_range: RangeRequest,
-    /// `None`: no limit.
+    /// The number of records that may still be returned. `None` if there is no limit.
     remaining_limit: Option<i64>,
     source: RecordSource,
     buffered: VecDeque<KeyValue>,
     backoff: Backoff,
-    /// The first failure since the last record.
+    /// The time of the first failure since the last received records. `None` if there was none.
     failing_since: Option<Instant>,
 }
 
@@ -48,12 +49,12 @@ enum RecordSource {
 }
 
 impl RangeStream {
-    /// The revision of all records.
+    /// Returns the revision at which all records are read.
     pub fn revision(&self) -> i64 {
         self.remaining_range.revision
     }
 
-    /// `None` when there are no more records, and after an error.
+    /// Returns the next record. `None` after the last record, and after an error.
     pub async fn next(&mut self) -> Option<Result<KeyValue>> {
         loop {
             if let Some(record) = self.buffered.pop_front() {
@@ -99,7 +100,7 @@ impl RangeStream {
         Get { request: RangeRequest { limit, ..self.remaining_range.clone() } }
     }
 
-    /// Moves the start of the remaining range behind these records.
+    /// Buffers records, and moves the start of the remaining range after them.
     fn buffer_records(&mut self, records: Vec<KeyValue>) {
         self.failing_since = None;
         self.backoff.reset();
@@ -118,7 +119,7 @@ impl RangeStream {
         self.source = match StatusKind::from_status(status) {
             _ if status.code() == Code::Unimplemented => RecordSource::Pages,
             StatusKind::Final => return Err(Error::from_status(status)),
-            // The next call finds an endpoint that answers, or a new token.
+            // The next request finds an endpoint that responds, or fetches a new token.
             _ => RecordSource::NotStarted,
         };
         let since = *self.failing_since.get_or_insert_with(Instant::now);
@@ -141,18 +142,19 @@ impl RangeStream {
 }
 
 impl Client {
-    /// Reads a range of any size, in the order of keys. A single key, a count and a sorted range
-    /// are refused: use [`get`](Client::get).
+    /// Reads a range of any size, in the order of keys. Fails for a single key, a count, or a
+    /// sorted range, for which there is [`get`](Client::get).
     pub async fn get_stream(&self, what: impl Into<Get>) -> Result<RangeStream> {
         let mut range = what.into().request;
         let is_sorted = range.sort_target != 0 || range.sort_order > 1;
         if range.range_end.is_empty() || range.count_only || is_sorted {
-            let words = "a stream is for ranges in the order of keys";
+            let words = "a stream needs a key range in key order, without count_only";
             return Err(Error::InvalidArgument(words.to_owned()));
         }
         let limit = std::mem::take(&mut range.limit);
         if range.revision <= 0 {
-            // With the consistency of the stream: a serializable one does not ask the leader here.
+            // This read only determines the revision. It has the same consistency as the stream: if
+            // the stream is serializable, this read does not need the leader either.
             let mut now = Get::from(&range.key).count_only();
             now.request.serializable = range.serializable;
             range.revision = self.get(now).await?.revision();

@@ -1,13 +1,15 @@
-//! Transactions: compare, then one of two lists of operations, atomically.
+//! Transactions: a transaction evaluates conditions, and then executes one of two lists of
+//! operations. Both steps together are atomic.
 //!
 //! ```text
-//!   when   version("lock") = 0        all compared with what is there now
+//!   when   version("lock") = 0        all conditions, on the current state
 //!   then   put lock = me              one revision, in this order
 //!   else   get lock
 //! ```
 //!
-//! A transaction may be a step of another. It cannot decide by what it has read itself: read before
-//! it, decide, and compare that the key still has the `mod_revision` that was read.
+//! A transaction may be a step of another transaction. It cannot base a decision on its own reads.
+//! Instead, read a key first, decide, and add the condition that the key still has the
+//! `mod_revision` that was read.
 
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::request_op::Request as Wanted;
@@ -22,7 +24,8 @@ use crate::call::CallPolicy;
 use crate::error::{Error, Result};
 use crate::{Client, Delete, DeleteReply, Get, GetReply, Put, PutReply};
 
-/// A condition of a transaction.
+/// A condition of a transaction. A condition about a range holds if it holds for each key in the
+/// range. A range without keys is treated as one key that does not exist.
 ///
 /// ```
 /// use clearlane_client::{Compare, Keys};
@@ -36,7 +39,7 @@ pub struct Compare {
     comparison: Comparison,
 }
 
-/// A condition whose number or value is still to be given.
+/// A condition that still needs a number or a value to compare with.
 #[derive(Clone, Debug)]
 pub struct CompareWith<V> {
     keys: Keys,
@@ -45,46 +48,51 @@ pub struct CompareWith<V> {
 }
 
 impl Compare {
-    /// The number of puts since the key was created; 0 if it does not exist.
+    /// Compares the number of puts of the key since its creation, including the put that created
+    /// it. The number is 0 if the key does not exist.
     pub fn version(keys: impl Into<Keys>) -> CompareWith<i64> {
         let union = TargetUnion::Version;
         CompareWith { keys: keys.into(), target: CompareTarget::Version, union }
     }
 
-    /// 0 if the key does not exist.
+    /// Compares the revision at which the key was created. The revision is 0 if the key does not
+    /// exist.
     pub fn create_revision(keys: impl Into<Keys>) -> CompareWith<i64> {
         let union = TargetUnion::CreateRevision;
         CompareWith { keys: keys.into(), target: CompareTarget::Create, union }
     }
 
-    /// 0 if the key does not exist.
+    /// Compares the revision of the last change of the key. The revision is 0 if the key does not
+    /// exist.
     pub fn mod_revision(keys: impl Into<Keys>) -> CompareWith<i64> {
         let union = TargetUnion::ModRevision;
         CompareWith { keys: keys.into(), target: CompareTarget::Mod, union }
     }
 
-    /// 0 if the key has no lease.
+    /// Compares the ID of the key's lease. The ID is 0 if the key has no lease.
     pub fn lease(keys: impl Into<Keys>) -> CompareWith<i64> {
         let union = TargetUnion::Lease;
         CompareWith { keys: keys.into(), target: CompareTarget::Lease, union }
     }
 
-    /// Of a key that does not exist, no comparison of its value holds.
+    /// Compares the value of the key. The condition does not hold if the key does not exist.
     pub fn value(keys: impl Into<Keys>) -> CompareWith<Vec<u8>> {
         let union = |value: Vec<u8>| TargetUnion::Value(value.into());
         CompareWith { keys: keys.into(), target: CompareTarget::Value, union }
     }
 
+    /// Holds if the key exists.
     pub fn exists(key: impl Into<Keys>) -> Compare {
         Compare::create_revision(key).greater(0)
     }
 
+    /// Holds if the key does not exist.
     pub fn missing(key: impl Into<Keys>) -> Compare {
         Compare::create_revision(key).equal(0)
     }
 }
 
-/// Values are compared in byte order.
+/// The methods that complete a condition. Values are compared in byte order.
 impl<V> CompareWith<V> {
     fn compare(self, result: CompareResult, with: impl Into<V>) -> Compare {
         let Keys { key, range_end } = self.keys;
@@ -93,18 +101,22 @@ impl<V> CompareWith<V> {
         Compare { comparison: Comparison { result, target, key, range_end, target_union } }
     }
 
+    /// Holds if the property equals `with`.
     pub fn equal(self, with: impl Into<V>) -> Compare {
         self.compare(CompareResult::Equal, with)
     }
 
+    /// Holds if the property differs from `with`.
     pub fn not_equal(self, with: impl Into<V>) -> Compare {
         self.compare(CompareResult::NotEqual, with)
     }
 
+    /// Holds if the property is greater than `with`.
     pub fn greater(self, with: impl Into<V>) -> Compare {
         self.compare(CompareResult::Greater, with)
     }
 
+    /// Holds if the property is less than `with`.
     pub fn less(self, with: impl Into<V>) -> Compare {
         self.compare(CompareResult::Less, with)
     }
@@ -146,24 +158,24 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// Without conditions and steps; it succeeds.
+    /// Creates a transaction without conditions and steps, which succeeds.
     pub fn new() -> Txn {
         Txn::default()
     }
 
-    /// Adds a condition; all must hold.
+    /// Adds a condition. The transaction succeeds if all its conditions hold.
     pub fn when(mut self, compare: Compare) -> Txn {
         self.request.compare.push(compare.comparison);
         self
     }
 
-    /// Appends a step for when all conditions hold.
+    /// Appends a step that is executed if all conditions hold.
     pub fn then(mut self, op: impl Into<Op>) -> Txn {
         self.request.success.push(op.into().op);
         self
     }
 
-    /// Appends a step for when a condition does not hold.
+    /// Appends a step that is executed if at least one condition does not hold.
     pub fn or_else(mut self, op: impl Into<Op>) -> Txn {
         self.request.failure.push(op.into().op);
         self
@@ -175,25 +187,34 @@ impl Txn {
     }
 }
 
+/// The reply to a [`Txn`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxnReply {
-    /// Its revision is that of the transaction, or the present one if it changed nothing.
+    /// The header. Its revision is the revision of the transaction, or the current one if nothing
+    /// was changed. The header of a nested transaction is empty.
     pub header: ResponseHeader,
+    /// If true, all conditions held.
     pub succeeded: bool,
-    /// One for each step of the branch that was taken.
+    /// One result for each step of the executed branch.
     pub results: Vec<OpReply>,
 }
 
+/// The reply to one step of a transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpReply {
+    /// The step was a [`Get`].
     Get(GetReply),
+    /// The step was a [`Put`].
     Put(PutReply),
+    /// The step was a [`Delete`].
     Delete(DeleteReply),
+    /// The step was a nested [`Txn`].
     Txn(TxnReply),
 }
 
 impl TxnReply {
-    /// The revision of this transaction, or the present one if it changed nothing.
+    /// Returns the revision of this transaction, or the current one if nothing was changed. Returns
+    /// 0 for a nested transaction.
     pub fn revision(&self) -> i64 {
         self.header.revision
     }
@@ -212,12 +233,13 @@ impl OpReply {
             Some(Done::ResponsePut(done)) => OpReply::Put(done.into()),
             Some(Done::ResponseDeleteRange(done)) => OpReply::Delete(done.into()),
             Some(Done::ResponseTxn(done)) => OpReply::Txn(TxnReply::from_response(done)?),
-            None => return Err(Error::Unexpected("a step of a transaction without an answer")),
+            None => return Err(Error::Unexpected("a step of the transaction has no result")),
         })
     }
 }
 
 impl Client {
+    /// Evaluates the conditions and executes one of the two branches, as one change.
     pub async fn txn(&self, txn: Txn) -> Result<TxnReply> {
         let way = if txn.only_reads() { CallPolicy::READ } else { CallPolicy::WRITE };
         let send = async |channel, request| kv(channel).txn(request).await;

@@ -1,4 +1,4 @@
-//! Put, delete, compact.
+//! Put, delete and compact.
 
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
@@ -21,35 +21,41 @@ use crate::error::Result;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Put {
+    /// The message that is sent.
     pub request: PutRequest,
 }
 
 impl Put {
+    /// Writes `value` under `key`.
     pub fn new(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Put {
         let (key, value) = (key.into().into(), value.into().into());
         Put { request: PutRequest { key, value, ..PutRequest::default() } }
     }
 
+    /// Attaches the key to this lease. The key is deleted when the lease ends.
     pub fn lease(mut self, id: i64) -> Put {
         self.request.lease = id;
         self
     }
 
-    /// The reply has the previous record.
+    /// Requests the previous record. The reply contains it if the key existed.
     pub fn prev_kv(mut self) -> Put {
         self.request.prev_kv = true;
         self
     }
 }
 
+/// The reply to a [`Put`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PutReply {
+    /// The member that responded, its raft term, and the store's revision.
     pub header: ResponseHeader,
-    /// If it was asked for and existed.
+    /// The previous record, if it was requested and existed.
     pub prev_kv: Option<KeyValue>,
 }
 
 impl PutReply {
+    /// The revision of this put.
     pub fn revision(&self) -> i64 {
         self.header.revision
     }
@@ -64,6 +70,7 @@ impl From<PutResponse> for PutReply {
 /// A deletion with options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delete {
+    /// The message that is sent.
     pub request: DeleteRangeRequest,
 }
 
@@ -74,32 +81,37 @@ impl<K: Into<Keys>> From<K> for Delete {
 }
 
 impl Delete {
+    /// Deletes these keys.
     pub fn new(keys: impl Into<Keys>) -> Delete {
         let Keys { key, range_end } = keys.into();
         Delete { request: DeleteRangeRequest { key, range_end, prev_kv: false } }
     }
 
+    /// Deletes all keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Delete {
         Delete::new(Keys::prefix(prefix))
     }
 
-    /// The reply has the deleted records.
+    /// Requests the deleted records. The reply contains them.
     pub fn prev_kv(mut self) -> Delete {
         self.request.prev_kv = true;
         self
     }
 }
 
+/// The reply to a [`Delete`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeleteReply {
+    /// The member that responded, its raft term, and the store's revision.
     pub header: ResponseHeader,
+    /// Number of deleted keys.
     pub deleted: i64,
-    /// If they were asked for.
+    /// The deleted records, if they were requested.
     pub prev_kvs: Vec<KeyValue>,
 }
 
 impl DeleteReply {
-    /// The revision of this deletion, or the present one if it found nothing.
+    /// Returns the revision of this deletion, or the current one if nothing was deleted.
     pub fn revision(&self) -> i64 {
         self.header.revision
     }
@@ -113,6 +125,7 @@ impl From<DeleteRangeResponse> for DeleteReply {
 }
 
 impl Client {
+    /// Writes `value` under `key`. [`put_with`](Client::put_with) supports the options.
     pub async fn put(
         &self,
         key: impl Into<Vec<u8>>,
@@ -121,11 +134,13 @@ impl Client {
         self.put_with(Put::new(key, value)).await
     }
 
+    /// Executes a [`Put`] with its options.
     pub async fn put_with(&self, put: Put) -> Result<PutReply> {
         let send = async |channel, request| kv(channel).put(request).await;
         Ok(self.call(CallPolicy::WRITE, put.request, send).await?.into())
     }
 
+    /// Deletes a key, or all keys of a range.
     pub async fn delete(&self, what: impl Into<Delete>) -> Result<DeleteReply> {
         let send = async |channel, request| kv(channel).delete_range(request).await;
         Ok(self.call(CallPolicy::WRITE, what.into().request, send).await?.into())

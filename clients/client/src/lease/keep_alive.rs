@@ -1,17 +1,19 @@
-//! Keeping a lease alive in the background.
+//! Keeps a lease alive in the background.
 //!
-//! A lease lives at least its whole time from when the last good request was *sent*: the server
-//! received it later. When that deadline passes, the lease counts as lost, whatever comes later. So
-//! the holder of a lock knows it before another client can have the lock.
+//! After a successful request, a lease exists at least for its TTL from the time when the request
+//! was *sent*, because the server received the request later. The end of this time is the client's
+//! deadline. At the deadline the client considers the lease lost, even if a response arrives later.
+//! So the holder of a lock knows of the loss before another client can get the lock.
 //!
 //! ```text
-//!   sent ╷───────────── ttl ─────────────▶╷ deadline, as the client counts: lost
-//!        │ received ╷───────────── ttl ───┼─────▶╷ the server's: gone
+//!   sent ╷───────────── ttl ─────────────▶╷ deadline of the client: lost
+//!        │ received ╷───────────── ttl ───┼─────▶╷ deadline of the server: removed
 //!        ▼          ▼  sent again ╳, ╳, ╳  ▼      ▼
 //! ```
 //!
-//! A third of the time passes between two requests, so two more attempts fit before the deadline;
-//! one that fails is repeated at once, at another endpoint.
+//! The next request is sent a third of the TTL after the previous response, so nearly two thirds of
+//! the TTL remain for further attempts. A failed request is repeated at another endpoint, after a
+//! short pause.
 
 use std::time::Duration;
 
@@ -28,14 +30,15 @@ use crate::error::{Error, Result, StatusKind};
 
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
+/// Why a lease is no longer kept alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseEnd {
-    /// It has expired or was revoked, and its keys are deleted.
+    /// The lease has expired or was revoked, and its keys are deleted.
     NotFound,
-    /// No endpoint answered before the deadline. The lease may have ended.
+    /// No endpoint responded before the deadline. The lease may have ended.
     Unreachable,
-    /// The server's words.
+    /// The server rejected the request. The text is the server's message.
     Rejected(String),
 }
 
@@ -45,51 +48,56 @@ struct Alive {
     ttl: Duration,
 }
 
-/// Keeps a lease alive until it is dropped. Dropping does not revoke the lease, so a program may
-/// restart within its TTL.
+/// Keeps a lease alive until this value is dropped. Dropping does not revoke the lease, so a
+/// program may restart within its TTL.
 #[derive(Debug)]
 pub struct KeepAlive {
     id: i64,
     state: watch::Receiver<std::result::Result<Alive, LeaseEnd>>,
-    /// Aborted when it is dropped.
+    /// The background task. It is aborted when the `KeepAlive` is dropped.
     _task: JoinSet<()>,
 }
 
 impl KeepAlive {
+    /// The lease's id.
     pub fn id(&self) -> i64 {
         self.id
     }
 
+    /// Returns false once the lease has ended or may have ended.
     pub fn is_alive(&self) -> bool {
         self.time_left() > Duration::ZERO
     }
 
-    /// A lower bound, unless a client revokes the lease.
+    /// Returns the remaining time. It is a lower bound, unless a client revokes the lease.
     pub fn time_left(&self) -> Duration {
         let left = |alive: &Alive| alive.until.saturating_duration_since(Instant::now());
         self.state.borrow().as_ref().map_or(Duration::ZERO, left)
     }
 
-    /// The TTL that the server grants with each request.
+    /// The TTL that the server grants with each request. It is 0 once the lease has ended or may
+    /// have ended.
     pub fn ttl(&self) -> Duration {
         self.state.borrow().as_ref().map_or(Duration::ZERO, |alive| alive.ttl)
     }
 
-    /// Waits until the lease has ended, or may have. May be called again.
+    /// Waits until the lease has ended or may have ended. Returns the reason, also when called
+    /// again.
     pub async fn ended(&mut self) -> LeaseEnd {
         match self.state.wait_for(std::result::Result::is_err).await.as_deref() {
             Ok(Err(end)) => end.clone(),
-            // The task's runtime has ended, so no request is sent any more.
+            // The task's runtime has ended, so no more requests are sent.
             _ => LeaseEnd::Unreachable,
         }
     }
 }
 
 impl Client {
-    /// Returns when the first request has succeeded.
+    /// Keeps a lease alive. Returns when the first request has succeeded. Fails if that takes
+    /// longer than the [request timeout](crate::Options::request_timeout).
     pub async fn keep_alive(&self, id: i64) -> Result<KeepAlive> {
         let mut task = KeepAliveTask { client: self.clone(), id, stream: None };
-        // The TTL is not known yet, so the limit is the request time-out.
+        // The TTL is not known yet, so the limit is the request timeout.
         let until = Instant::now() + self.options_and_token.options.request_timeout;
         let (sender, state) = watch::channel(Ok(task.keep_alive_until(until).await?));
         let mut tasks = JoinSet::new();
@@ -112,7 +120,7 @@ impl KeepAliveTask {
             let state = self.keep_alive_until(until).await.map_err(|error| match error {
                 Error::LeaseNotFound => LeaseEnd::NotFound,
                 Error::TimedOut(_) => LeaseEnd::Unreachable,
-                // It lives on for the rest of its TTL, and its keeper is notified now.
+                // The lease may exist for the rest of its TTL, but its holder is notified now.
                 error => LeaseEnd::Rejected(error.to_string()),
             });
             sender.send_modify(|held| *held = state);
@@ -124,14 +132,15 @@ impl KeepAliveTask {
         loop {
             let sent = Instant::now();
             if sent >= until {
-                return Err(Error::TimedOut("a lease was not kept alive".to_owned()));
+                return Err(Error::TimedOut("the lease was not renewed in time".to_owned()));
             }
-            // An endpoint that does not answer must not use up the time in which others would.
+            // An endpoint that does not respond must leave time for attempts at other endpoints.
             let limit = (until - sent).mul_f64(0.4).max(ATTEMPT_TIMEOUT_MIN);
             match timeout_at(until.min(sent + limit), self.keep_alive()).await {
                 Ok(Ok(Some(ttl))) => return Ok(Alive { until: sent + ttl, ttl }),
                 Ok(Err(error)) => return Err(error),
-                // The stream has broken or is silent: another endpoint is asked.
+                // The stream has failed or is silent, or the token was renewed. A new stream is
+                // opened.
                 Ok(Ok(None)) | Err(_) => {}
             }
             if let Some(open) = self.stream.take() {
@@ -141,7 +150,8 @@ impl KeepAliveTask {
         }
     }
 
-    /// One request; `None` if the stream has failed.
+    /// Sends one request and waits for its response. Returns the granted TTL. Returns `None` if a
+    /// new stream is needed: there was a temporary failure, or the token was rejected and renewed.
     async fn keep_alive(&mut self) -> Result<Option<Duration>> {
         let request = LeaseKeepAliveRequest { id: self.id };
         let open = match &mut self.stream {

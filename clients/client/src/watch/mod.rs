@@ -1,17 +1,18 @@
-//! Watches: every event once and in order, across failures of connections and members.
+//! Watches: every event once and in order, despite failures of connections and members.
 //!
-//! Revisions are the same at all members, so a [`Watch`] resumes elsewhere at the revision behind
-//! the last one that it handed on.
+//! Revisions are the same on all members. So a [`Watch`] resumes on another member, at the revision
+//! after the last delivered one.
 //!
-//! * Events of a revision are handed on together. Fragments of a message are put together first; if
-//!   the connection breaks in the middle, all of them are asked for again.
-//! * [`Client::watch`] returns once the server has said at which revision the watch begins: what is
-//!   written afterwards is seen, also after a failure.
-//! * A progress notice moves the revision forward, too.
+//! * All events of a revision are delivered together. Fragments of a message are joined first. If
+//!   the connection fails before the last fragment, all fragments are requested again.
+//! * [`Client::watch`] returns once the server has reported at which revision the watch starts. So
+//!   the watch sees everything that is written afterwards, even after a failure.
+//! * A progress notice also moves forward the revision at which the watch would resume.
 //!
-//! A watch ends with [`Error::Compacted`] if its next revision was compacted, and when permission
-//! is missing. Dropping it cancels it at the server. A member that loses its leader does not end
-//! it: the client tries another. See `docs/client.md`.
+//! A watch ends with [`Error::Compacted`] if its next revision was compacted, and with another
+//! error if every member would reject it, for example because a permission is missing. Dropping a
+//! watch cancels it on the server. If a member loses its leader, the watch does not end: the client
+//! tries another member. See `docs/client.md`.
 
 mod task;
 
@@ -29,7 +30,8 @@ use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::kv::Keys;
 
-/// Batches that wait for a slow reader; the rest stays at the server.
+/// Maximum number of received batches that wait for a slow reader. If the queue is full, the
+/// background task receives no further messages.
 const BATCH_QUEUE_CAPACITY: usize = 16;
 
 /// A watch request; its rarer options are fields of `request`, such as the server's own progress
@@ -45,6 +47,7 @@ const BATCH_QUEUE_CAPACITY: usize = 16;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct WatchKeys {
+    /// The message that is sent, and sent again after a failure.
     pub request: WatchCreateRequest,
 }
 
@@ -55,18 +58,20 @@ impl<K: Into<Keys>> From<K> for WatchKeys {
 }
 
 impl WatchKeys {
+    /// Watches these keys.
     pub fn new(keys: impl Into<Keys>) -> WatchKeys {
         let Keys { key, range_end } = keys.into();
-        // The server splits long messages; the task joins them again.
+        // The server splits long messages, and the background task joins the fragments again.
         let fragment = true;
         WatchKeys { request: WatchCreateRequest { key, range_end, fragment, ..Default::default() } }
     }
 
+    /// Watches all keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> WatchKeys {
         WatchKeys::new(Keys::prefix(prefix))
     }
 
-    /// Inclusive; in the past or in the future.
+    /// Sets the first revision. It is inclusive, and may be in the past or in the future.
     pub fn from_revision(mut self, revision: i64) -> WatchKeys {
         self.request.start_revision = revision;
         self
@@ -79,40 +84,46 @@ impl WatchKeys {
     }
 }
 
+/// A change of one key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// A client wrote the key.
     Put {
+        /// The new record.
         kv: KeyValue,
-        /// If it was asked for.
+        /// The previous record, if it was requested and is not compacted.
         prev_kv: Option<KeyValue>,
     },
-    /// By a client or with its lease.
+    /// A client deleted the key, or the key's lease ended.
     Delete {
-        /// The key, and as `mod_revision` the revision of the deletion.
+        /// The key. Its `mod_revision` is the revision of the deletion.
         kv: KeyValue,
-        /// If it was asked for.
+        /// The previous record, if it was requested and is not compacted.
         prev_kv: Option<KeyValue>,
     },
 }
 
 impl Event {
-    /// Without a value for a deletion.
+    /// Returns the record. For a deletion it has no value.
     pub fn kv(&self) -> &KeyValue {
         match self {
             Event::Put { kv, .. } | Event::Delete { kv, .. } => kv,
         }
     }
 
+    /// Returns the previous record, if it was requested and is not compacted.
     pub fn prev_kv(&self) -> Option<&KeyValue> {
         match self {
             Event::Put { prev_kv, .. } | Event::Delete { prev_kv, .. } => prev_kv.as_ref(),
         }
     }
 
+    /// The revision of the change.
     pub fn revision(&self) -> i64 {
         self.kv().mod_revision
     }
 
+    /// Returns true for a put, and false for a deletion.
     pub fn is_put(&self) -> bool {
         matches!(self, Event::Put { .. })
     }
@@ -129,32 +140,33 @@ impl From<mvccpb::Event> for Event {
     }
 }
 
-/// Events that came together. All events of a revision are in one batch.
+/// Events that arrived together. All events of a revision are in one batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// Everything up to this revision has been seen, with this batch.
+    /// All events up to this revision have been delivered, including the events of this batch.
     pub revision: i64,
-    /// Empty for a progress notice.
+    /// The events. Empty for a progress notice.
     pub events: Vec<Event>,
 }
 
-/// See the [module](self).
+/// A watch. See the [module](self).
 #[derive(Debug)]
 pub struct Watch {
     start_revision: i64,
-    /// The revision of the last batch, and of the one before.
+    /// The revision of the last received batch, and the revision of the batch before it.
     batch_revision: i64,
     previous_revision: i64,
     /// The rest of the last batch, which `next` returns event by event.
     buffered: VecDeque<Event>,
     batches: mpsc::Receiver<Result<Batch>>,
     progress_requests: mpsc::UnboundedSender<()>,
-    /// Aborted when it is dropped.
+    /// The background task. It is aborted when the watch is dropped.
     _task: JoinSet<()>,
 }
 
 impl Watch {
-    /// Waits without a limit. `None` after an error, which is the last item.
+    /// Waits for the next event, without a time limit. Returns `None` after it has returned an
+    /// error, because an error ends the watch.
     pub async fn next(&mut self) -> Option<Result<Event>> {
         loop {
             if let Some(event) = self.buffered.pop_front() {
@@ -170,37 +182,42 @@ impl Watch {
         }
     }
 
-    /// The next events that came together, or a progress notice.
+    /// Waits for the next events that arrive together, or for a progress notice. If
+    /// [`next`](Watch::next) has returned only a part of a batch, returns the rest of that batch at
+    /// once. Returns `None` after an error was returned.
     pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
         if self.buffered.is_empty() {
             let batch = self.batches.recv().await?;
             return Some(batch.inspect(|batch| self.batch_revision = batch.revision));
         }
-        // The rest of a batch that `next` has begun.
+        // This is the rest of a batch that `next` has started.
         let events = self.buffered.drain(..).collect();
         Some(Ok(Batch { revision: self.batch_revision, events }))
     }
 
-    /// The first revision whose events this watch has.
+    /// Returns the first revision whose events this watch receives.
     pub fn start_revision(&self) -> i64 {
         self.start_revision
     }
 
-    /// All events up to this revision have been returned.
+    /// Returns the revision up to which all events have been returned.
     pub fn revision(&self) -> i64 {
         if self.buffered.is_empty() { self.batch_revision } else { self.previous_revision }
     }
 
-    /// Asks the server for a progress notice: a batch without events, once all earlier events have
-    /// come. A server may give no answer.
+    /// Requests a progress notice from the server: a batch without events, after all earlier
+    /// events. A server may ignore the request.
     pub fn request_progress(&self) {
-        // A watch that has ended has returned its error.
+        // Sending fails only if the watch has ended. `next` and `next_batch` return the error that
+        // ended the watch, unless one of them has already done so.
         let _ = self.progress_requests.send(());
     }
 }
 
 impl Client {
-    /// Returns when the server has created the watch: it has what is written afterwards.
+    /// Creates a watch. Returns when the server has created it: the watch receives everything that
+    /// is written afterwards. Fails if creating the watch takes longer than the [request
+    /// timeout](crate::Options::request_timeout).
     pub async fn watch(&self, what: impl Into<WatchKeys>) -> Result<Watch> {
         let (batch_sender, batches) = mpsc::channel(BATCH_QUEUE_CAPACITY);
         let (progress_sender, progress_requests) = mpsc::unbounded_channel();
@@ -227,16 +244,16 @@ impl Client {
             _task: tasks,
         };
         let limit = self.options_and_token.options.request_timeout;
-        let late = |_| Error::TimedOut(format!("a watch has not begun in {limit:?}"));
+        let late = |_| Error::TimedOut(format!("the watch was not created within {limit:?}"));
         if let Ok(revision) = timeout(limit, start).await.map_err(late)? {
             watch.start_revision = revision;
             watch.batch_revision = revision - 1;
             return Ok(watch);
         }
-        // It has ended before it began; the queue has the error.
+        // The watch has ended before it started. The queue has the error that ended it.
         match watch.batches.recv().await {
             Some(Err(error)) => Err(error),
-            _ => Err(Error::Unexpected("a watch that has not begun")),
+            _ => Err(Error::Unexpected("the watch ended before it was created")),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The task behind a watch: opens streams, one after the other, and delivers complete revisions.
+//! The background task of a watch. It opens streams, one after the other, and delivers complete
+//! revisions.
 
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
@@ -23,21 +24,23 @@ enum NextStep {
 
 pub(super) struct WatchTask {
     pub(super) client: Client,
-    /// Its `start_revision` is always the first one that was not delivered.
+    /// The request. Once the watch has started, its `start_revision` is always the first revision
+    /// that is not delivered.
     pub(super) create: WatchCreateRequest,
     pub(super) batches: mpsc::Sender<Result<Batch>>,
     pub(super) progress_requests: mpsc::UnboundedReceiver<()>,
-    /// Taken when the watch begins.
+    /// Signals that the watch has started. `None` after that.
     pub(super) started: Option<oneshot::Sender<i64>>,
-    /// Of a message that is not complete.
+    /// The events of an incomplete message.
     pub(super) fragments: Vec<mvccpb::Event>,
     pub(super) backoff: Backoff,
-    /// Reset by the next response.
+    /// If true, the token was rejected. The next events or progress notice set this to false.
     pub(super) token_was_rejected: bool,
 }
 
 impl WatchTask {
-    /// Until an error that every other endpoint would report, too, or until there is no reader.
+    /// Runs until an error occurs that any other endpoint would also report, or until the reader is
+    /// dropped.
     pub(super) async fn run(mut self) {
         if let Err(error) = self.watch().await {
             // The reader finds the error in the queue.
@@ -50,7 +53,8 @@ impl WatchTask {
         loop {
             match self.open().await {
                 Ok(open) => self.listen(open).await?,
-                // No endpoint can be reached now: retry until the reader drops the watch.
+                // No endpoint can be reached now. The task tries again until the reader drops the
+                // watch.
                 Err(error) if error.is_transient() => {}
                 Err(error) => return Err(error),
             }
@@ -58,7 +62,7 @@ impl WatchTask {
         }
     }
 
-    /// A stream on which the watch is already requested.
+    /// Opens a stream on which the watch is already requested.
     async fn open(&self) -> Result<OpenStream<WatchRequest, WatchResponse>> {
         let create = RequestUnion::CreateRequest(self.create.clone());
         let create = WatchRequest { request_union: Some(create) };
@@ -102,7 +106,7 @@ impl WatchTask {
         }
     }
 
-    /// Fetches a new token once; if that is rejected as well, the error goes to the reader.
+    /// Fetches a new token once. If that token is also rejected, the reader gets the error.
     async fn renew_token(&mut self, error: Error) -> Result<NextStep> {
         if std::mem::replace(&mut self.token_was_rejected, true) {
             return Err(error);
@@ -115,7 +119,7 @@ impl WatchTask {
         if response.canceled {
             return match (response.compact_revision, &response.cancel_reason[..]) {
                 (revision @ 1.., _) => Err(Error::Compacted { compact_revision: Some(revision) }),
-                // A member that stops may cancel without a reason.
+                // A member that stops may cancel a watch without a reason.
                 (_, "") => Ok(NextStep::Reopen),
                 (_, words) => match Error::from_text(words) {
                     error @ Error::Unauthenticated(_) => self.renew_token(error).await,
@@ -137,23 +141,26 @@ impl WatchTask {
         Ok(NextStep::Listen)
     }
 
-    /// From here on a reopened stream resumes at a revision.
+    /// Called when the server has created the watch; `revision` is the store's revision. If the
+    /// request has no start revision, sets it to the revision after `revision`. If the stream fails
+    /// before events are delivered, the next stream starts at the same start revision. Also signals
+    /// that the watch has started.
     fn set_start_revision(&mut self, revision: i64) {
         if self.create.start_revision <= 0 {
             self.create.start_revision = revision + 1;
         }
         if let Some(started) = self.started.take() {
-            // Without a receiver the task is about to be aborted.
+            // If there is no receiver, the task is about to be aborted.
             let _ = started.send(self.create.start_revision);
         }
     }
 
-    /// A complete message: events, or a progress notice.
+    /// Delivers a complete message: events, or a progress notice.
     async fn deliver(&mut self, header_revision: i64) {
         let next = self.create.start_revision;
         let events = std::mem::take(&mut self.fragments);
-        // While a watch catches up, the header has the store's revision, which is ahead of the
-        // events.
+        // While a watch catches up, the header has the store's revision, which is higher than the
+        // revisions of the events. So the revision of the last event is used if there are events.
         let revision = match events.last() {
             Some(last) => last.kv.as_ref().map_or(header_revision, |kv| kv.mod_revision),
             None => header_revision,
@@ -161,11 +168,11 @@ impl WatchTask {
         if revision < next {
             return;
         }
-        // Events that were delivered before are dropped.
+        // Events that an earlier stream has already delivered are dropped.
         let is_new = |event: &Event| event.revision() >= next;
         let events: Vec<Event> = events.into_iter().map(Event::from).filter(is_new).collect();
         self.create.start_revision = revision + 1;
-        // Without a reader the task is aborted.
+        // If there is no reader, the task is aborted.
         let _ = self.batches.send(Ok(Batch { revision, events })).await;
     }
 }

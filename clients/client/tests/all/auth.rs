@@ -1,4 +1,4 @@
-//! Users and tokens, against a service that asks for them.
+//! Tests of users and tokens, with a stub server that requires tokens.
 
 use clearlane_client::{Client, Error, Options};
 
@@ -18,7 +18,7 @@ async fn a_token_is_fetched_once_and_again_when_it_is_refused() {
     stub.expire();
     client.put("a", "2").await.unwrap();
     assert_eq!(stub.given(), 2);
-    // Many requests that are rejected at once fetch one token.
+    // Many requests that are rejected at the same time fetch only one token.
     stub.expire();
     let reads: Vec<_> = (0..20)
         .map(|_| {

@@ -1,4 +1,5 @@
-//! Endpoints fail. What may be sent elsewhere is; what may not is an error.
+//! Tests of failing endpoints: the client sends a request to another endpoint if that is safe, and
+//! otherwise returns an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,8 @@ use tokio::net::TcpSocket;
 use crate::proxy::{Proxy, ProxyState};
 use crate::with_timeout;
 
-/// It refuses connections. While there is the socket, no other test is given its port.
+/// Returns an endpoint that rejects connections, and the socket of its port. While the socket
+/// exists, no other test gets the port.
 fn dead_endpoint() -> (TcpSocket, String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -39,7 +41,7 @@ async fn nobody_at_all_is_told_at_once_when_connecting() {
     let begin = Instant::now();
     let error = Client::connect([endpoint], options).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-    // Without waiting for a time-out.
+    // The endpoint rejects the connection, so the client does not wait for a timeout.
     assert!(begin.elapsed() < LIMIT / 2, "{:?}", begin.elapsed());
     let error = Client::connect(Vec::<String>::new(), Options::new()).await.unwrap_err();
     assert!(matches!(error, Error::Setup(_)), "{error:?}");
@@ -85,7 +87,7 @@ async fn a_read_whose_answer_is_lost_is_asked_elsewhere() {
     let endpoints = proxies.each_ref().map(Proxy::endpoint);
     let client = Client::connect(endpoints, Options::new()).await.unwrap();
     for _ in 0..2 {
-        client.put("a", "1").await.unwrap(); // Both are connected now.
+        client.put("a", "1").await.unwrap(); // Both endpoints are connected now.
     }
     proxies[0].set(ProxyState::NoResponses);
     let reads: Vec<_> = (0..4)
@@ -109,14 +111,15 @@ async fn a_frozen_member_is_noticed_by_its_silence() {
     let server = TestServer::start().await.unwrap();
     let proxy = Proxy::start(&server.endpoint()).await;
     let options = Options::new()
-        // The other endpoint must not time out as well on a busy machine.
+        // The keep-alive time-out is long, so that the other endpoint does not also exceed it on a
+        // busy machine.
         .keep_alive(Duration::from_millis(100), Duration::from_secs(2))
         .request_timeout(Duration::from_secs(60));
     let endpoints = [proxy.endpoint(), server.endpoint()];
     let client = Client::connect(endpoints, options).await.unwrap();
     let mut watch = client.only(&proxy.endpoint()).unwrap().watch("a").await.unwrap();
     proxy.set(ProxyState::NoResponses);
-    // Two reads: one of them goes to the frozen endpoint first.
+    // One of the two reads is first sent to the endpoint behind the proxy, which does not respond.
     for _ in 0..2 {
         assert_eq!(with_timeout(client.get("a")).await.unwrap().count, 0);
     }
@@ -151,7 +154,7 @@ async fn revisions(watch: &mut Watch, up_to: i64) -> Vec<(i64, String)> {
     seen
 }
 
-/// Writes until it is dropped, and counts the writes that were certainly done.
+/// A client that writes until its task is aborted. It counts the writes that were certainly done.
 struct Writer {
     done: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
@@ -159,8 +162,8 @@ struct Writer {
 
 impl Writer {
     async fn start(endpoints: Vec<String>) -> Writer {
-        // A follower whose leader has just died holds a request for its time-out; this one is
-        // shorter.
+        // A follower whose leader has just failed holds a request until the server's time-out. The
+        // client's time-out is shorter, so the client tries again earlier.
         let options = Options::new().request_timeout(Duration::from_millis(500));
         let client = Client::connect(endpoints, options).await.unwrap();
         let done = Arc::new(AtomicU64::new(0));
@@ -187,7 +190,7 @@ async fn a_watch_sees_everything_once_while_each_member_fails_in_turn() {
     let client = cluster.client().await.unwrap();
     let mut watches = Vec::new();
     for _ in 0..3 {
-        watches.push(client.watch(Keys::prefix("k")).await.unwrap()); // One at each member.
+        watches.push(client.watch(Keys::prefix("k")).await.unwrap()); // One watch on each member.
     }
     let writer = Writer::start(cluster.endpoints()).await;
     for member in 0..3 {
@@ -199,7 +202,8 @@ async fn a_watch_sees_everything_once_while_each_member_fails_in_turn() {
     }
     writer.task.abort();
     let last = client.put("k", "last").await.unwrap().revision();
-    // A new watch of the whole range gives the events that must have been seen.
+    // A new watch from the first revision returns all events of the prefix. The other watches must
+    // have seen the same events.
     let from_begin = WatchKeys::prefix("k").from_revision(watches[0].start_revision());
     let mut whole = client.watch(from_begin).await.unwrap();
     let happened = revisions(&mut whole, last).await;

@@ -1,4 +1,4 @@
-//! Keys and values.
+//! Tests of keys and values.
 
 use clearlane_client::{
     Client, Compare, Delete, Error, Get, Keys, OpReply, Options, Put, Txn,
@@ -35,7 +35,7 @@ async fn a_get_has_many_options() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().await.unwrap();
     for (key, value) in [("b", "1"), ("c", "3"), ("a", "2"), ("d", "0")] {
-        client.put(key, value).await.unwrap(); // Revisions 2 to 5.
+        client.put(key, value).await.unwrap(); // The revisions are 2 to 5.
     }
     let get = async |get: Get| client.get(get).await.unwrap();
     let found = get(Get::new(Keys::all()).limit(2)).await;
@@ -96,7 +96,7 @@ async fn a_stream_brings_a_large_range_of_one_revision() {
     let mut came = 0;
     while let Some(record) = with_timeout(stream.next()).await {
         if came == 10 {
-            // The stream reads at its first revision.
+            // The stream still returns these records, because it reads an earlier revision.
             client.delete(Delete::prefix("k05")).await.unwrap();
         }
         assert_eq!(record.unwrap().key, format!("k{came:04}"));
@@ -141,7 +141,8 @@ async fn a_stream_goes_on_elsewhere_at_the_same_revision() {
     let mut stream = client.get_stream(Keys::prefix("k")).await.unwrap();
     for number in 0..60 {
         if number == 20 || number == 40 {
-            // The rest is more than the buffers between the two ends hold, and has not come yet.
+            // The rest of the records exceeds the buffers between client and server, so the rest
+            // has not arrived yet.
             direct.put("k59", "changed").await.unwrap();
             for proxy in &proxies {
                 proxy.set(ProxyState::Cut);
@@ -176,7 +177,8 @@ async fn errors_have_types() {
     assert!(matches!(unkept, Err(Error::KeyNotFound)), "{unkept:?}");
     let nameless = client.put("", "x").await;
     assert!(matches!(nameless, Err(Error::InvalidArgument(_))), "{nameless:?}");
-    // Too large for the store, and too large to be received at all.
+    // The first value exceeds the server's limit for a request. The second value also exceeds the
+    // larger limit for a message, so the server rejects the message before it reads the request.
     for bytes in [1_600_000, 3 << 20] {
         let large = client.put("a", vec![7; bytes]).await;
         assert!(matches!(large, Err(Error::RequestTooLarge)), "{large:?}");

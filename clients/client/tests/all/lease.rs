@@ -1,4 +1,4 @@
-//! Leases, and knowing when they have ended.
+//! Tests of leases, and of the notification when a lease has ended.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ async fn a_lease_has_keys_and_they_end_with_it() {
     let lease = client.lease_grant(Duration::from_secs(60)).await.unwrap();
     assert_eq!(lease.ttl, Duration::from_secs(60));
     client.put_with(Put::new("a", "1").lease(lease.id)).await.unwrap();
-    let told = client.lease_time_to_live(lease.id, true).await.unwrap();
-    assert_eq!((told.granted_ttl, &told.keys[..]), (lease.ttl, &["a".into()][..]));
-    assert!(told.remaining <= lease.ttl);
+    let response = client.lease_time_to_live(lease.id, true).await.unwrap();
+    assert_eq!((response.granted_ttl, &response.keys[..]), (lease.ttl, &["a".into()][..]));
+    assert!(response.remaining <= lease.ttl);
     assert_eq!(client.leases().await.unwrap(), [lease.id]);
     client.lease_grant_as(7, Duration::from_secs(60)).await.unwrap();
     let again = client.lease_grant_as(7, Duration::from_secs(60)).await;
@@ -33,7 +33,8 @@ async fn a_lease_has_keys_and_they_end_with_it() {
 async fn the_keeper_hears_that_a_lease_was_revoked() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().await.unwrap();
-    // The keeper asks again, and so hears it, after a third of this.
+    // The next keep-alive request is sent after a third of this TTL. It fails, because the lease is
+    // revoked before that time.
     let lease = client.lease_grant(Duration::from_secs(15)).await.unwrap();
     let mut kept = client.keep_alive(lease.id).await.unwrap();
     assert!(kept.is_alive() && kept.time_left() <= kept.ttl() && kept.id() == lease.id);
@@ -51,7 +52,8 @@ async fn the_keeper_hears_in_time_that_nobody_can_be_reached() {
     let mut kept = client.keep_alive(lease.id).await.unwrap();
     server.stop().await.unwrap();
     assert_eq!(with_timeout(kept.ended()).await, LeaseEnd::Unreachable);
-    // Not before the TTL is over, which a further keep-alive would have extended.
+    // The client reports the end only after the whole TTL, because until then another keep-alive
+    // request could have succeeded.
     assert!(before.elapsed() >= lease.ttl, "{:?}", before.elapsed());
 }
 
@@ -59,7 +61,7 @@ async fn the_keeper_hears_in_time_that_nobody_can_be_reached() {
 async fn a_lease_is_kept_alive_while_each_member_fails_in_turn() {
     let mut cluster = TestCluster::start(3).await.unwrap();
     let client = cluster.client().await.unwrap();
-    // Longer than an election on a busy machine.
+    // The TTL is longer than an election on a busy machine.
     let lease = client.lease_grant(Duration::from_secs(10)).await.unwrap();
     client.put_with(Put::new("a", "1").lease(lease.id)).await.unwrap();
     let kept = client.keep_alive(lease.id).await.unwrap();
@@ -71,7 +73,7 @@ async fn a_lease_is_kept_alive_while_each_member_fails_in_turn() {
         }
         cluster.stop(member).await.unwrap();
         cluster.leader().await.unwrap();
-        // More than the TTL passes.
+        // All rounds together take longer than the TTL.
         tokio::time::sleep(Duration::from_millis(700)).await;
         assert!(kept.is_alive());
         cluster.restart(member).await.unwrap();

@@ -1,4 +1,4 @@
-//! Locks and elections.
+//! Tests of locks and elections.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn an_election_has_a_leader_who_speaks_and_goes() {
     assert!(client.txn(held(&second)).await.unwrap().succeeded);
 }
 
-/// Repeated until it is certainly done.
+/// Revokes a lease. Tries again until the lease certainly does not exist.
 async fn revoke(client: &Client, lease: i64) {
     loop {
         match client.lease_revoke(lease).await {
@@ -88,7 +88,8 @@ async fn who_waits_for_a_lock_is_told_when_his_member_fails() {
         async move {
             for yours in leases {
                 match client.lock("door", yours).await {
-                    // A place in the queue that no client knows of goes with its lease.
+                    // It is unknown whether the request has a place in the queue. Revoking the
+                    // lease removes the place.
                     Err(Error::OutcomeUnknown(_)) => revoke(&client, yours).await,
                     done => return done,
                 }
@@ -108,7 +109,8 @@ async fn who_waits_for_a_lock_is_told_when_his_member_fails() {
     with_timeout(waiting).await.unwrap().unwrap();
     let leader = client.campaign("boss", mine, "me again").await.unwrap();
     leader.proclaim("and again").await.unwrap();
-    // Nothing is reported twice, though streams were reopened in between.
+    // The value "me", which was observed above, is not reported again, although streams were
+    // reopened.
     let mut said = Vec::new();
     while said.last().is_none_or(|last| last != "and again") {
         said.push(with_timeout(observe.next()).await.unwrap().value);

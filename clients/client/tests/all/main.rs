@@ -1,4 +1,4 @@
-//! The client against servers in the same process, with proxies that break connections.
+//! Tests of the client with servers in the same process, and with proxies that break connections.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ mod watch;
 
 use std::time::Duration;
 
-/// Far more than any test takes.
+/// Waits for `work`. Panics after a time limit that is much longer than any test takes.
 pub(crate) async fn with_timeout<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), work).await.expect("in time")
 }

@@ -1,4 +1,4 @@
-//! Membership and maintenance.
+//! Tests of membership and maintenance.
 
 use clearlane_client::{Error, proto::etcdserverpb::Member};
 use clearlane_test_server::{TestCluster, TestServer};
@@ -56,12 +56,13 @@ async fn each_member_is_asked_alone_and_the_leader_is_found() {
         let status = client.only(&endpoint).unwrap().status().await.unwrap();
         ids.push(status.header.unwrap().member_id);
     }
-    // An election meanwhile, as on a slow machine, changes the answers: then all is asked again.
+    // On a slow machine, an unexpected election may change the result. The test then makes another
+    // attempt.
     for attempt in 1.. {
         let heir = (cluster.leader().await.unwrap() + 1) % 3;
         let at_follower = client.only(&client.endpoints()[heir]).unwrap();
         let refused = at_follower.move_leader(ids[heir]).await;
-        // A new leader may have to find out first which members are connected.
+        // A new leader may first have to find out which members are connected.
         let moves = async || with_timeout(client.move_leader(ids[heir])).await.is_ok();
         wait_until("it has moved", moves).await;
         let leader = cluster.leader().await.unwrap();

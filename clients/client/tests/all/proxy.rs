@@ -1,4 +1,4 @@
-//! A proxy between a client and a server that can be cut.
+//! A proxy that can cut the connections between a client and a server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use tokio::task::JoinHandle;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyState {
     Open,
-    /// Carries requests; nothing comes back.
+    /// Forwards requests, but no responses.
     NoResponses,
-    /// No connection is accepted, and open ones are closed.
+    /// A new connection is closed at once, and open connections are closed.
     Cut,
 }
 
 pub(crate) struct Proxy {
     address: SocketAddr,
-    /// The number counts the cuts: a connection ends with the next cut, even if the proxy is open
-    /// again when the connection's task looks.
+    /// The state, and the number of cuts so far. The number ends a connection even if the proxy is
+    /// already open again when the connection's task checks the state.
     state: Arc<watch::Sender<(ProxyState, u64)>>,
     task: JoinHandle<()>,
 }

@@ -1,4 +1,5 @@
-//! A stub of etcd before 3.7: it demands tokens, and has no streamed ranges.
+//! A stub of an etcd server before 3.7. It has no streamed ranges. It requires tokens, except if it
+//! was created by `Stub::without_users`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,11 +14,12 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Keys `k0000` and so on.
+/// Number of keys. They are named `k0000`, `k0001` and so on.
 pub(crate) const KEYS: usize = 2500;
 const REVISION: i64 = 17;
 
-/// Has one user and one valid token.
+/// A server with one user and at most one valid token. If `is_off` is true, authentication is
+/// disabled.
 #[derive(Clone, Default)]
 pub(crate) struct Stub {
     good: Arc<Mutex<Option<String>>>,

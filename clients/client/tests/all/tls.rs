@@ -1,4 +1,4 @@
-//! TLS: which servers a client trusts, and how it is trusted.
+//! Tests of TLS: which servers a client trusts, and which clients a server trusts.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,8 @@ impl Authority {
     }
 }
 
-/// A server with a certificate for `name`. It demands client certificates if `clients` is given.
+/// Starts a server with a certificate for `name`. If `clients` is given, the server accepts only
+/// clients whose certificate this authority has signed.
 async fn serve(authority: &Authority, name: &str, clients: Option<&Authority>) -> SocketAddr {
     let (certificate, key) = authority.sign(name);
     let mut tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));

@@ -1,4 +1,4 @@
-//! Every event once, in order.
+//! Tests that each event is delivered once and in order.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn a_watch_from_the_past_brings_history_and_filters() {
 async fn a_revision_comes_whole_however_long_it_is() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().await.unwrap();
-    // Together more than the size limit of a message, at one revision each.
+    // The puts of two revisions together exceed the maximum size of a message, 2 MiB.
     let put = |of: usize| Put::new(format!("k{of}"), vec![7; 200_000]);
     for _ in 0..4 {
         client.txn((0..7).map(put).fold(Txn::new(), Txn::then)).await.unwrap();
@@ -80,10 +80,10 @@ async fn progress_is_told_when_it_is_asked_for() {
     let mut watch = client.watch("a").await.unwrap();
     client.put("b", "1").await.unwrap();
     let put = client.put("b", "2").await.unwrap();
-    let told = with_timeout(async {
+    let progress = with_timeout(async {
         loop {
             watch.request_progress();
-            // A request may stay without an answer: ask again.
+            // The server may ignore a progress request, so the client sends it again.
             let batch = tokio::time::timeout(Duration::from_millis(200), watch.next_batch()).await;
             if let Ok(batch) = batch {
                 break batch.unwrap().unwrap();
@@ -91,7 +91,10 @@ async fn progress_is_told_when_it_is_asked_for() {
         }
     })
     .await;
-    assert_eq!((told.events.len(), told.revision, watch.revision()), (0, put.revision(), 3));
+    assert_eq!(
+        (progress.events.len(), progress.revision, watch.revision()),
+        (0, put.revision(), 3)
+    );
 }
 
 #[tokio::test]
@@ -103,7 +106,8 @@ async fn a_watch_goes_on_after_its_server_was_away() {
     assert_eq!(next(&mut watch).await.revision(), 2);
     client.put("a", "2").await.unwrap();
     server.restart().await.unwrap();
-    // A connection may have failed under the first attempt, and its outcome is unknown.
+    // The first put may use a broken connection, and its outcome is then unknown. So the put is
+    // tried again.
     while client.put("a", "3").await.is_err() {}
     assert_eq!(next(&mut watch).await.revision(), 3);
     assert_eq!(next(&mut watch).await.revision(), 4);
@@ -146,7 +150,8 @@ async fn a_cable_that_breaks_again_and_again_loses_nothing_and_repeats_nothing()
         for _ in 0..3 {
             direct.put("k", "v").await.unwrap();
         }
-        // Cut when all events have come, some, or none.
+        // Each round writes three events. In some rounds the test reads all events before it cuts
+        // the connection, in other rounds only some or none.
         let reads = [3, 0, 1, 5][round % 4];
         for revision in expected.by_ref().take(reads) {
             assert_eq!(next(&mut watch).await.revision(), revision);
@@ -159,7 +164,7 @@ async fn a_cable_that_breaks_again_and_again_loses_nothing_and_repeats_nothing()
     }
 }
 
-/// The server's own metric.
+/// Returns the number of watchers, from the server's metrics page.
 async fn watchers(endpoint: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let address = endpoint.strip_prefix("http://").unwrap();

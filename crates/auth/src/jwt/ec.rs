@@ -1,8 +1,8 @@
 //! ECDSA on the three curves of the methods ES256, ES384 and ES512.
 //!
-//! Private keys are those of RustCrypto, since ring draws random bytes to make a pair of keys and
-//! needs the public key in the file. They sign without random bytes, by RFC 6979. Checking a
-//! signature is left to ring, except on P-521, which it does not have.
+//! RustCrypto is used for private keys, because ring would draw random bytes to make a key pair,
+//! and would need the public key in the file. RustCrypto signs without random bytes, by RFC 6979.
+//! ring verifies signatures, except on P-521, which ring does not support.
 
 use p256::ecdsa::signature::Signer;
 
@@ -15,7 +15,8 @@ pub(super) enum EcPrivateKey {
 }
 
 impl EcPrivateKey {
-    /// The scalar is big-endian and may lack zeros in front, or have too many, as in Go.
+    /// Creates a key from a big-endian scalar. As in Go, the scalar may have missing or extra
+    /// leading zeros. Returns `None` if the scalar is not a private key of the curve.
     pub(super) fn from_scalar(curve: Curve, scalar: &[u8]) -> Option<EcPrivateKey> {
         let zeros = scalar.iter().take_while(|byte| **byte == 0).count();
         let scalar = &scalar[zeros..];
@@ -38,7 +39,7 @@ impl EcPrivateKey {
         }
     }
 
-    /// Not compressed.
+    /// Returns the uncompressed public point.
     pub(super) fn public_point(&self) -> Vec<u8> {
         match self {
             Self::P256(key) => key.verifying_key().to_sec1_point(false).as_bytes().to_vec(),
@@ -47,7 +48,8 @@ impl EcPrivateKey {
         }
     }
 
-    /// The signature's two numbers, one behind the other. `None` is as likely as a guessed key.
+    /// Returns the two numbers of the signature, concatenated. The result `None` is as unlikely as
+    /// guessing a key.
     pub(super) fn sign(&self, text: &[u8]) -> Option<Vec<u8>> {
         Some(match self {
             Self::P256(key) => {
@@ -75,7 +77,8 @@ impl Curve {
         }
     }
 
-    /// Whether the bytes are a point of the curve, not compressed and not the point at infinity.
+    /// Returns true if the bytes are an uncompressed point of the curve. The point at infinity is
+    /// not accepted.
     pub(super) fn has_point(self, point: &[u8]) -> bool {
         point.first() == Some(&4)
             && match self {

@@ -1,10 +1,10 @@
-//! What can be wrong with the options of JSON web tokens, their keys, and a token to be signed.
+//! Errors in the options of JSON web tokens, in their keys, and in signing a token.
 //!
-//! The texts begin with those of etcd, where etcd has one.
+//! If etcd has a message for an error, our message starts with etcd's message.
 
 use std::io;
 
-/// No text holds any byte of a key.
+/// An error of JSON web tokens. No message contains any byte of a key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtError {
@@ -35,7 +35,7 @@ pub enum JwtError {
     #[error("auth: {option}={path} cannot be read: {error}")]
     UnreadableKey { option: &'static str, path: String, error: io::Error },
 
-    #[error("auth: {option}={path} is malformed: {reason}; allowed is {allowed}")]
+    #[error("auth: {option}={path} is malformed: {reason}; expected {allowed}")]
     MalformedKey { option: &'static str, path: String, reason: &'static str, allowed: &'static str },
 
     #[error("auth: {option}={path} is a key for {found}, but {method} needs one for {needed}")]
@@ -53,10 +53,10 @@ pub enum JwtError {
     #[error("auth: token signing attempted with verify-only key")]
     VerifyOnly,
 
-    #[error("auth: the token for a user name of {name_bytes} bytes is over {allowed} bytes")]
+    #[error("auth: the token for a user name of {name_bytes} bytes is longer than {allowed} bytes")]
     TokenTooLong { name_bytes: usize, allowed: usize },
 
-    /// No random bytes.
+    /// No random bytes are available.
     #[error("auth: the token cannot be signed")]
     Signing,
 }

@@ -1,7 +1,7 @@
-//! Keys from files: what kind of key it is, and whether it is whole.
+//! Keys from files: the kind of a key, and whether it is valid.
 //!
-//! A file is PEM, and its label does not count, as in Go. A private key is PKCS #1 (RSA), SEC 1
-//! (ECDSA) or PKCS #8. A public key is a SubjectPublicKeyInfo, a certificate or PKCS #1 (RSA).
+//! A file is PEM. As in Go, its label is ignored. A private key is PKCS #1 (RSA), SEC 1 (ECDSA) or
+//! PKCS #8. A public key is a SubjectPublicKeyInfo, a certificate or PKCS #1 (RSA).
 
 use ring::signature::{Ed25519KeyPair, KeyPair, RsaKeyPair};
 use x509_cert::Certificate;
@@ -22,13 +22,13 @@ pub(super) const PRIVATE_KEYS: &str =
 pub(super) const PUBLIC_KEYS: &str =
     "one public key in PEM: a SubjectPublicKeyInfo, a certificate or PKCS #1 (RSA)";
 
-const NOT_A_KEY: &str = "it is no key of a known kind";
-const BAD_RSA: &str = "it is no valid RSA key of 2048 to 4096 bits with an exponent from 65537 on";
-const BAD_RSA_PUBLIC: &str = "it is no valid RSA key of 2048 to 8192 bits";
-const BAD_EC: &str = "it is no valid ECDSA key";
-const BAD_ED25519: &str = "it is no valid Ed25519 key";
+const NOT_A_KEY: &str = "not a key of a known kind";
+const BAD_RSA: &str = "not a valid RSA key of 2048 to 4096 bits with an exponent of at least 65537";
+const BAD_RSA_PUBLIC: &str = "not a valid RSA key of 2048 to 8192 bits";
+const BAD_EC: &str = "not a valid ECDSA key";
+const BAD_ED25519: &str = "not a valid Ed25519 key";
 
-/// Why a file is not a key.
+/// The error is the reason why a file is not a key.
 type Result<T> = std::result::Result<T, &'static str>;
 
 pub(super) enum PrivateKey {
@@ -40,7 +40,8 @@ pub(super) enum PrivateKey {
 impl PrivateKey {
     pub(super) fn parse(file: &[u8]) -> Result<PrivateKey> {
         let der = pem::first_block(file)?;
-        // Behind the version: PKCS #8 has a sequence, SEC 1 the key itself, PKCS #1 the modulus.
+        // The tag after the version shows the format: a sequence in PKCS #8, the key itself in SEC
+        // 1, and the modulus in PKCS #1.
         match second_tag(&der).map_err(|_| NOT_A_KEY)? {
             Tag::Sequence => PrivateKey::parse_pkcs8(&der),
             Tag::OctetString => parse_sec1(&der, None).map(PrivateKey::Ec),
@@ -85,7 +86,7 @@ impl PrivateKey {
     }
 }
 
-/// Its bytes are as ring wants them: PKCS #1 for RSA, a point for ECDSA, 32 bytes for Ed25519.
+/// A public key in ring's format: PKCS #1 for RSA, a point for ECDSA, 32 bytes for Ed25519.
 #[derive(PartialEq, Eq)]
 pub(super) struct PublicKey {
     pub(super) kind: KeyKind,
@@ -125,8 +126,8 @@ impl PublicKey {
         }
     }
 
-    /// ring looks at a public key only when it checks a signature; what it would refuse is refused
-    /// here, so that the server does not start with it.
+    /// Parses an RSA public key. Makes the checks that ring makes only when it verifies a
+    /// signature, so that the server does not start with a key that ring rejects.
     fn from_pkcs1(der: &[u8]) -> Result<PublicKey> {
         let (modulus, exponent) = pkcs1_parts(der).map_err(|_| BAD_RSA_PUBLIC)?;
         let bits =
@@ -144,7 +145,7 @@ impl PublicKey {
     }
 }
 
-/// ECPrivateKey. The public key in it is not looked at, since the private key has it.
+/// Parses an ECPrivateKey. Ignores the public key in it, because the private key determines it.
 fn parse_sec1(der: &[u8], curve: Option<ObjectIdentifier>) -> Result<Box<EcPrivateKey>> {
     let (scalar, own_curve) = sec1_parts(der).map_err(|_| BAD_EC)?;
     let curve = curve_of(curve.or(own_curve).ok_or(BAD_EC)?)?;
@@ -156,7 +157,7 @@ fn curve_of(oid: ObjectIdentifier) -> Result<Curve> {
         SECP_256_R_1 => Ok(Curve::P256),
         SECP_384_R_1 => Ok(Curve::P384),
         SECP_521_R_1 => Ok(Curve::P521),
-        _ => Err("its curve is none of P-256, P-384 and P-521"),
+        _ => Err("its curve is not P-256, P-384 or P-521"),
     }
 }
 
@@ -169,7 +170,7 @@ fn second_tag(der: &[u8]) -> der::Result<Tag> {
     })
 }
 
-/// PrivateKeyInfo: the algorithm, and the key as this algorithm has it.
+/// Splits a PrivateKeyInfo into the algorithm and the key in this algorithm's format.
 fn pkcs8_parts(der: &[u8]) -> der::Result<(AlgorithmIdentifierRef<'_>, &[u8])> {
     SliceReader::new(der)?.sequence(|parts| {
         parts.decode::<u8>()?;
@@ -180,7 +181,8 @@ fn pkcs8_parts(der: &[u8]) -> der::Result<(AlgorithmIdentifierRef<'_>, &[u8])> {
     })
 }
 
-/// ECPrivateKey: the scalar, and the curve if it is named.
+/// Splits an ECPrivateKey into the scalar and the curve. The curve is `None` if the data does not
+/// name it.
 fn sec1_parts(der: &[u8]) -> der::Result<(&[u8], Option<ObjectIdentifier>)> {
     SliceReader::new(der)?.sequence(|parts| {
         parts.decode::<u8>()?;
@@ -191,7 +193,7 @@ fn sec1_parts(der: &[u8]) -> der::Result<(&[u8], Option<ObjectIdentifier>)> {
     })
 }
 
-/// RSAPublicKey: modulus and exponent.
+/// Splits an RSAPublicKey into modulus and exponent.
 fn pkcs1_parts(der: &[u8]) -> der::Result<(&[u8], &[u8])> {
     let mut reader = SliceReader::new(der)?;
     let parts = reader.sequence(|parts| {

@@ -1,4 +1,4 @@
-//! The keys of a provider: which files there must be, and that they belong together.
+//! The keys of a provider: which files are required, and whether the keys match.
 
 use super::error::JwtError;
 use super::key::{PRIVATE_KEYS, PUBLIC_KEYS, PrivateKey, PublicKey};
@@ -7,7 +7,7 @@ use super::options::{KeyFile, Options, ReadFile};
 use super::signature::{SigningKey, VerifyingKey, hmac_key};
 
 pub(super) struct Keys {
-    /// `None` if there is only a public key.
+    /// The key that signs tokens. `None` if there is only a public key.
     pub(super) signing: Option<SigningKey>,
     pub(super) verifying: VerifyingKey,
 }
@@ -26,7 +26,8 @@ impl Keys {
         }
     }
 
-    /// The secret is the private file, byte by byte. The public file, if any, was read for nothing.
+    /// Uses the bytes of the file in `priv-key` as the secret. Fails if the option is missing or
+    /// the file is empty. The file in `pub-key`, if given, has been read but is ignored.
     fn secret(method: Method, hash: Hash, file: Option<KeyFile<'_>>) -> Result<Keys, JwtError> {
         let missing = || JwtError::MissingKey { method: method.name(), needed: "priv-key" };
         let key = hmac_key(hash, &file.ok_or_else(missing)?.bytes);

@@ -1,4 +1,4 @@
-//! The methods by which a token may be signed, with etcd's names, and the kind of key of each.
+//! The methods for signing a token, with etcd's names, and the kind of key that each method needs.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ pub(super) enum Method {
     Rs(Hash),
     /// RSA with PSS.
     Ps(Hash),
-    /// ECDSA; the curve fixes the hash.
+    /// ECDSA; the curve determines the hash.
     Es(Curve),
     /// HMAC.
     Hs(Hash),
@@ -51,7 +51,7 @@ impl Method {
         METHODS.iter().find(|(known, _)| *known == name).map(|(_, method)| *method)
     }
 
-    /// As in `sign-method`, and in the header of a token as `alg`.
+    /// Returns the name of the method in `sign-method`, and in `alg` of a token's header.
     pub(super) fn name(self) -> &'static str {
         METHODS.iter().find(|(_, method)| *method == self).map_or("", |(name, _)| name)
     }
@@ -60,7 +60,8 @@ impl Method {
         METHODS.map(|(name, _)| name).join(", ")
     }
 
-    /// `None` if the key is a secret of any bytes.
+    /// Returns the kind of key that the method needs, or `None` for HMAC, whose secret may be any
+    /// bytes.
     pub(super) fn key_kind(self) -> Option<KeyKind> {
         match self {
             Method::Rs(_) | Method::Ps(_) => Some(KeyKind::Rsa),

@@ -1,8 +1,9 @@
-//! JSON web tokens: which user it is, signed by a member, checked by any member with the key.
+//! JSON web tokens: they name a user, are signed by a member, and are verified by any member that
+//! has the key.
 //!
-//! etcd's `--auth-token jwt,...`, with tokens as golang-jwt makes and takes them. The time, random
-//! bytes and the files of the keys come from the caller. What a token says is looked at only once
-//! its signature is found good, and its method is the configured one, whatever its header asks for.
+//! In etcd: `--auth-token jwt,...`. The tokens are compatible with golang-jwt. The caller passes
+//! the time, random bytes and the contents of the key files. A token's header must name the
+//! configured method. Its claims are parsed only after its signature is verified.
 
 mod ec;
 mod error;
@@ -28,35 +29,37 @@ use method::Method;
 use options::Options;
 pub use verified::VerifiedTokens;
 
-/// Far above any token that a member makes, and below what a header of a call may have.
+/// Maximum length of a token, in bytes. It is far above the length of a usual token, and below the
+/// default limit for a call's headers.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// Numbers in JSON are exact below this: 2^53.
+/// The revision in a token must be below this number, 2^53. An `f64` represents every smaller
+/// revision exactly, and the JSON number is read as an `f64`.
 const NUMBER_END: f64 = 9_007_199_254_740_992.0;
 
 /// Go's `time.Time` overflows at this number of seconds since 1970: 2^63 minus the seconds from the
-/// year 1 to 1970, rounded down to a `f64`. etcd rejects a token with a later expiry as expired.
+/// year 1 to 1970, rounded down to a `f64`. etcd treats a token with a later expiry as expired.
 const TIME_END: f64 = 9_223_371_974_719_178_752.0;
 
-/// Makes and checks tokens with one key.
+/// Signs and verifies tokens with one key.
 pub struct JwtProvider {
     method: Method,
     ttl_seconds: u64,
-    /// The first part of the tokens that this provider makes.
+    /// The first part of each token that this provider makes: the header, encoded in base64.
     header: String,
     keys: Keys,
 }
 
-/// What a good token says.
+/// The claims of a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwtClaims {
     pub username: String,
-    /// The auth revision at which the token was made.
+    /// The auth revision when the token was signed.
     pub revision: u64,
 }
 
 impl JwtProvider {
-    /// `options` is what stands behind `jwt,` in `--auth-token`.
+    /// Creates a provider. `options` is the text after `jwt,` in `--auth-token`.
     pub fn new(
         options: &str,
         read_file: &dyn Fn(&str) -> io::Result<Vec<u8>>,
@@ -70,12 +73,13 @@ impl JwtProvider {
         Ok(JwtProvider { method, ttl_seconds, header, keys })
     }
 
-    /// Whether [`JwtProvider::sign`] always fails, because there is only a public key.
+    /// Returns true if [`JwtProvider::sign`] always fails, because there is only a public key.
     pub fn is_verify_only(&self) -> bool {
         self.keys.signing.is_none()
     }
 
-    /// `now` is in seconds since 1970. ECDSA, HMAC and Ed25519 draw nothing from `random`.
+    /// Makes a token. `now` is in seconds since 1970. Only RSA uses `random`. Fails if there is no
+    /// private key, if no random bytes are available, or if the token would be too long.
     pub fn sign(
         &self,
         username: &str,
@@ -98,12 +102,14 @@ impl JwtProvider {
         Ok(token)
     }
 
-    /// `now` is in seconds since 1970. `None` for whatever is not a token that is good now.
+    /// Returns the claims of a token, or `None` if the token is not valid now. `now` is in seconds
+    /// since 1970.
     pub fn verify(&self, token: &str, now: u64) -> Option<JwtClaims> {
         self.verify_for(token, now).map(|(claims, _)| claims)
     }
 
-    /// Also returns the first second at which the token is good, and the first at which it is not.
+    /// Like [`verify`](JwtProvider::verify), but also returns the first valid second of the token,
+    /// and the first second after its validity.
     fn verify_for(&self, token: &str, now: u64) -> Option<(JwtClaims, (u64, u64))> {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
@@ -124,7 +130,8 @@ impl JwtProvider {
         is_good.then(|| claims.into_public()).flatten().map(|claims| (claims, (from, until)))
     }
 
-    /// Another program may order the header's members otherwise, or have more of them.
+    /// Returns true if the header names the configured method. Another program may order the fields
+    /// of the header differently or add some.
     fn is_other_header_of_method(&self, header: &str) -> bool {
         let Ok(header) = URL_SAFE_NO_PAD.decode(header) else { return false };
         parse_object(&header).is_some_and(|header: Header<'_>| header.alg == self.method.name())
@@ -132,7 +139,7 @@ impl JwtProvider {
 }
 
 impl fmt::Debug for JwtProvider {
-    /// Without the keys.
+    /// The output omits the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JwtProvider")
             .field("method", &self.method.name())
@@ -148,24 +155,25 @@ struct Header<'a> {
     alg: Cow<'a, str>,
 }
 
-/// As in golang-jwt, a time that is missing or 0 is no limit, and one of another type an error.
+/// The claims that are checked. As in golang-jwt, a time that is missing or 0 is no limit, and a
+/// time of another type is an error.
 #[derive(Deserialize)]
 struct Claims<'a> {
     #[serde(borrow)]
     username: Cow<'a, str>,
     revision: f64,
-    /// Seconds since 1970: the first at which the token is no longer good.
+    /// The first second after the token's validity, in seconds since 1970.
     #[serde(default)]
     exp: f64,
-    /// Seconds since 1970: the first at which the token is good.
+    /// The first valid second, in seconds since 1970.
     #[serde(default)]
     nbf: f64,
 }
 
 impl Claims<'_> {
-    /// The first second at which the token is good, and the first at which it is not.
+    /// Returns the first valid second of the token, and the first second after its validity.
     fn good_time(&self) -> (u64, u64) {
-        // The conversion cuts fractions off, and a negative time becomes 0.
+        // The conversion truncates fractions, and a negative time becomes 0.
         let until = match self.exp {
             0.0 => u64::MAX,
             exp if exp < TIME_END => exp as u64,
@@ -174,16 +182,18 @@ impl Claims<'_> {
         (self.nbf as u64, until)
     }
 
-    /// `None` if the revision is none.
+    /// Converts the claims for the caller. Returns `None` if the revision is below 0, or is 2^53 or
+    /// more.
     fn into_public(self) -> Option<JwtClaims> {
-        // As in etcd a fraction is cut off.
+        // As in etcd, a fraction is truncated.
         let is_revision = (0.0..NUMBER_END).contains(&self.revision);
         let username = self.username.into_owned();
         is_revision.then_some(JwtClaims { username, revision: self.revision as u64 })
     }
 }
 
-/// serde would take the members of an array for those of a struct, too.
+/// Parses a JSON object. Returns `None` if `json` is not an object with the fields of `T`. Without
+/// the check for `{`, serde would also accept an array with the fields of the struct.
 fn parse_object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
     let is_object = json.trim_ascii_start().first() == Some(&b'{');
     is_object.then(|| serde_json::from_slice(json).ok()).flatten()

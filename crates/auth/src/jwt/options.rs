@@ -1,4 +1,4 @@
-//! What stands behind `jwt,` in `--auth-token`: `sign-method=RS256,priv-key=FILE,ttl=5m`.
+//! The options after `jwt,` in `--auth-token`: `sign-method=RS256,priv-key=FILE,ttl=5m`.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// As in etcd, a value may be empty, which is as if the option were not there.
+    /// Parses the options. As in etcd, an empty value is the same as a missing option.
     pub(super) fn parse(text: &'a str) -> Result<Options<'a>, JwtError> {
         let mut options = Options::default();
         for option in text.split(',').filter(|_| !text.is_empty()) {
@@ -50,7 +50,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// In whole seconds, as a token counts them, rounded up.
+    /// Returns the TTL in whole seconds, rounded up, because the times in a token are whole
+    /// seconds. Fails if the TTL is not a duration above zero.
     pub(super) fn ttl_seconds(&self) -> Result<u64, JwtError> {
         let text = match self.ttl {
             None | Some("") => return Ok(TTL_DEFAULT.as_secs()),
@@ -63,7 +64,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// `None` without the option, and for an empty file.
+    /// Reads the file of the private key. Returns `None` if the option is missing or empty, or if
+    /// the file is empty.
     pub(super) fn private_key(
         &self,
         read_file: ReadFile<'_>,
@@ -71,7 +73,8 @@ impl<'a> Options<'a> {
         KeyFile::read("priv-key", self.private_key, read_file)
     }
 
-    /// `None` without the option, and for an empty file.
+    /// Reads the file of the public key. Returns `None` if the option is missing or empty, or if
+    /// the file is empty.
     pub(super) fn public_key(
         &self,
         read_file: ReadFile<'_>,

@@ -1,16 +1,18 @@
-//! The first block of a PEM file, as Go's `pem.Decode` finds it: text before and after is ignored.
+//! Finds the first block of a PEM file, as Go's `pem.Decode` does. Text before and after the block
+//! is ignored.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The bytes in the first block, whatever its label is.
+/// Returns the bytes of the first block, whatever its label. Fails with the reason if there is no
+/// block, if the block is not base64, or if the key is encrypted.
 pub(super) fn first_block(file: &[u8]) -> Result<Vec<u8>, &'static str> {
     const NO_BLOCK: &str = "it has no PEM block";
     let text = String::from_utf8_lossy(file);
     let (_, block) = text.split_once("-----BEGIN ").ok_or(NO_BLOCK)?;
     let (label, block) = block.split_once("-----").ok_or(NO_BLOCK)?;
     let (body, _) = block.split_once(&format!("-----END {label}-----")).ok_or(NO_BLOCK)?;
-    // `Proc-Type: 4,ENCRYPTED` is how old tools say it.
+    // Old tools mark an encrypted key with `Proc-Type: 4,ENCRYPTED`.
     if label.starts_with("ENCRYPTED") || body.contains("ENCRYPTED") {
         return Err("it is encrypted");
     }

@@ -1,4 +1,4 @@
-//! Making and checking the signature of a token, by each method.
+//! Signs and verifies JSON web tokens with the methods of [`Method`]: RSA, ECDSA, HMAC and Ed25519.
 
 use p521::ecdsa::signature::Verifier;
 use ring::hmac;
@@ -19,7 +19,7 @@ pub(super) enum SigningKey {
 }
 
 impl SigningKey {
-    /// `None` if the key is of another kind than the method's.
+    /// Creates the signing key of a method. Returns `None` if the method needs another kind of key.
     pub(super) fn new(method: Method, key: PrivateKey) -> Option<SigningKey> {
         match (method, key) {
             (Method::Rs(hash), PrivateKey::Rsa(pair)) => {
@@ -36,7 +36,7 @@ impl SigningKey {
         }
     }
 
-    /// `None` if there were no random bytes.
+    /// Signs a text. Returns `None` if no random bytes are available.
     pub(super) fn sign(&self, text: &[u8], random: &dyn SecureRandom) -> Option<Vec<u8>> {
         match self {
             SigningKey::Hmac(key) => Some(hmac::sign(key, text).as_ref().to_vec()),
@@ -58,7 +58,8 @@ pub(super) enum VerifyingKey {
 }
 
 impl VerifyingKey {
-    /// `None` if the key is of another kind than the method's.
+    /// Creates the verifying key of a method. Returns `None` if the method needs another kind of
+    /// key.
     pub(super) fn new(method: Method, key: &PublicKey) -> Option<VerifyingKey> {
         let algorithm: &'static dyn VerificationAlgorithm = match (method, key.kind) {
             (Method::Rs(hash), KeyKind::Rsa) => pkcs1_verification(hash),
@@ -106,7 +107,7 @@ fn pkcs1_encoding(hash: Hash) -> &'static dyn RsaEncoding {
     }
 }
 
-/// The salt is as long as the hash.
+/// Returns the encoding for RSA-PSS with a salt that is as long as the hash.
 fn pss_encoding(hash: Hash) -> &'static dyn RsaEncoding {
     match hash {
         Hash::Sha256 => &signature::RSA_PSS_SHA256,

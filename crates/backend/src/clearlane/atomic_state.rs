@@ -1,10 +1,10 @@
-//! The one pointer that is published: loaded by readers, replaced by compare-and-swap.
+//! The pointer to the current state. Readers load it, and writers replace it by compare-and-swap.
 //!
-//! The applier and the committer replace it, and each changes only its own part of the state. So a
-//! new state is made from the current one, and again if that has been replaced meanwhile: see
-//! [`AtomicState::update`].
+//! Both the writer and the committer replace the state, and each changes only its own part of the
+//! state. So each builds a new state from the current state. If the current state is replaced
+//! before the new state is published, the new state is built again: see [`AtomicState::update`].
 //!
-//! With the feature `shuttle` the pointer is one that a model checker schedules around.
+//! With the feature `shuttle` the pointer is a mutex that a model checker can schedule.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ impl<V> AtomicState<V> {
         AtomicState { current: Pointer::new(Arc::new(first)) }
     }
 
-    /// Replaces the current state by what `next` makes of it. Returns the state that was replaced
-    /// and the new one. `next` may be called again, so it must be cheap and change nothing.
+    /// Replaces the current state with the result of `next`. Returns the replaced state and the new
+    /// state. `next` may be called several times, so it must be cheap and have no side effects.
     pub(crate) fn update(&self, next: impl Fn(&V) -> V) -> (Arc<V>, Arc<V>) {
         let mut current = self.load();
         loop {
@@ -39,7 +39,7 @@ impl<V> AtomicState<V> {
 
 #[cfg(not(feature = "shuttle"))]
 impl<V> AtomicState<V> {
-    /// The current state. Takes no lock.
+    /// Returns the current state. Takes no lock.
     pub(crate) fn load(&self) -> Arc<V> {
         self.current.load_full()
     }
@@ -50,7 +50,7 @@ impl<V> AtomicState<V> {
     }
 }
 
-/// Each operation is a point where the model checker may switch tasks.
+/// A version for the model checker, which may switch tasks at each lock.
 #[cfg(feature = "shuttle")]
 impl<V> AtomicState<V> {
     pub(crate) fn load(&self) -> Arc<V> {
@@ -64,8 +64,9 @@ impl<V> AtomicState<V> {
         }
         *current = next;
         drop(current);
-        // Each lock is such a point, an unlock is not. Without one here, whatever the task does
-        // next would happen together with the replacement.
+        // The model checker switches tasks when a lock is taken, but not when it is released.
+        // Without this call, the model checker could not switch tasks between the replacement and
+        // the task's next action.
         drop(self.load());
         Ok(())
     }

@@ -1,13 +1,24 @@
-//! The committer's side: what is pending goes into the engine, while the applier goes on.
+//! The committer: it moves pending writes into the engine while the writer continues.
 //!
-//! 1. **Freeze**: one swap turns the active buckets into the frozen ones. The state that results
-//!    lies between two write transactions; it is the one that this commit makes durable.
-//! 2. **Write**: its pending records, its frozen buckets, the removals that compaction asked for
-//!    and the hook's records for its payload go into one engine transaction, which is synced.
-//! 3. **Publish**: one swap puts the engine's new snapshot into the current state and drops what it
-//!    covers. Both swaps start from the current state, by compare-and-swap.
+//! 1. **Freeze**: one swap turns the active buckets into the frozen buckets. The resulting state
+//!    contains only whole write transactions. This commit makes exactly this state durable, except
+//!    for the records that step 2 removes.
+//! 2. **Write**: one engine transaction writes the pending records and the frozen buckets of that
+//!    state, and the records that the pre-commit hook stores for the payload of that state. It also
+//!    removes the records whose removal compactions have requested. The engine then syncs this
+//!    transaction.
+//! 3. **Publish**: one swap puts the engine's new snapshot into the current state, and drops the
+//!    pending writes that the snapshot contains.
 //!
-//! Picture: `docs/backend.md`, "The life of a commit".
+//! Both swaps start from the current state and use compare-and-swap.
+//!
+//! ```text
+//!   writer     ──▶ state n ──▶ state n+1 ─────────▶ state n+2 ──────▶ state n+3
+//!                     │
+//!   committer      freeze n ── write n, sync ──────────────▶ publish: n is in the engine
+//! ```
+//!
+//! See also the picture in `docs/backend.md`, "The life of a commit".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +34,12 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub(crate) struct CommitterState {
     pub(crate) interval_start: Duration,
-    /// The counters of the newest state that is durable.
+    /// The counters of the state that the last commit made durable.
     durable: WriteCounters,
 }
 
-/// The effect of a commit that panics is unknown: it counts as failed.
+/// A guard that marks the backend as failed if a commit panics, because the effect of that commit
+/// is unknown.
 struct FailOnPanic<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,
 }
@@ -45,7 +57,8 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         self.current.load().written != committer.durable || !self.removals.lock().is_empty()
     }
 
-    /// The caller holds the committer's lock.
+    /// Makes a commit. The caller holds the lock `committer`. After an error or a panic, no further
+    /// commit is possible.
     pub(crate) fn commit_now(&self, committer: &mut CommitterState) -> Result<()> {
         self.check_usable()?;
         let _guard = FailOnPanic { backend: self };
@@ -57,8 +70,9 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
     }
 
     fn commit_batch(&self, committer: &mut CommitterState) -> Result<()> {
-        // Taken before the freeze: every record named here was visible when its removal was
-        // asked for, so the frozen state has it and it is not written after it was removed.
+        // The removals are taken before the freeze. Each of these records was visible when its
+        // removal was requested, so it is in the frozen state or already in the engine. Therefore
+        // no later commit writes a removed record again.
         let removals = std::mem::take(&mut *self.removals.lock());
         let frozen = self.freeze();
         let snapshot = self.write_frozen(&frozen, &removals)?;
@@ -67,7 +81,8 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         Ok(())
     }
 
-    /// Step 1.
+    /// Step 1: freezes the active buckets, if they have any change. Returns the state that this
+    /// commit makes durable.
     pub(crate) fn freeze(&self) -> Arc<BackendState<T>> {
         let current = self.current.load();
         assert!(current.pending_buckets.frozen.is_empty(), "one commit at a time freezes");
@@ -85,7 +100,8 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         self.current.update(freeze).1
     }
 
-    /// Step 2.
+    /// Step 2: writes the frozen state, removes the records `removals`, and commits in the engine.
+    /// Returns the engine's new snapshot.
     pub(crate) fn write_frozen(
         &self,
         frozen: &BackendState<T>,
@@ -110,7 +126,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         Ok(self.engine.snapshot()?)
     }
 
-    /// Step 3.
+    /// Step 3: publishes the engine's new snapshot and drops the writes that it contains.
     pub(crate) fn publish_durable(&self, frozen: &BackendState<T>, snapshot: Arc<dyn Snapshot>) {
         let publish = |current: &BackendState<T>| BackendState {
             snapshot: Arc::clone(&snapshot),
@@ -125,7 +141,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         self.current.update(publish);
     }
 
-    /// Puts a snapshot of the rewritten store into the current state.
+    /// Puts a snapshot of the rewritten store into the current state, after a defragmentation.
     pub(crate) fn publish_engine(&self, snapshot: Arc<dyn Snapshot>) {
         let publish = |current: &BackendState<T>| BackendState {
             snapshot: Arc::clone(&snapshot),

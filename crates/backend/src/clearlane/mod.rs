@@ -1,11 +1,20 @@
-//! Era `clearlane`: one pointer, one applier, one committer.
+//! Era `clearlane`: one pointer, one writer, one committer.
 //!
-//! [`read_tx`] has the lock protocol. The other parts, in the order in which a write uses them:
-//! [`writer`] adds to [`pending_records`] and [`pending_buckets`], a [`state`] shows them,
-//! [`atomic_state`] is the pointer to the current state, and [`committer`] moves them into the
-//! engine.
+//! * [`read_tx`] describes which locks each operation takes.
+//! * [`writer`] adds the changes of a write transaction to [`pending_records`] and
+//!   [`pending_buckets`].
+//! * [`state`] combines the pending writes with a snapshot of the engine.
+//! * [`atomic_state`] is the pointer to the current state.
+//! * [`committer`] moves the pending writes into the engine.
 //!
-//! Lock order: `writer` before `committer` before `removals`. A read takes none of them.
+//! ```text
+//!   writer ──▶ pending records, pending buckets ──▶ AtomicState ◀── load: read transactions
+//!                                                     ▲
+//!   committer ── writes them to the engine ── publishes the engine's new snapshot
+//! ```
+//!
+//! Lock order: `store` (a lock of the crate above), then `writer`, `committer` and `removals`. The
+//! engine's own locks come after `committer`. A read takes none of these locks.
 
 pub mod read_tx;
 pub(crate) mod writer;
@@ -42,31 +51,33 @@ use writer::{SnapshotWriteTx, WriterState};
 pub use read_tx::SnapshotReadTx;
 pub use state::BackendState;
 
-/// Records that one step of a defragmentation carries over before it looks up again.
+/// Number of records that one step of a defragmentation copies.
 const DEFRAGMENT_STEP: usize = 10_000;
 
-/// A backend of era `clearlane`. Use it through [`Backend`], or by its own methods where the
-/// payload of a read is wanted.
+/// A backend of era `clearlane`. Use it through [`Backend`], or directly if a read needs the
+/// payload.
 #[derive(Debug)]
 pub struct SnapshotBackend<T> {
     engine: Arc<dyn Engine>,
     current: AtomicState<BackendState<T>>,
-    /// Held by a write transaction. With one applier there is no second thread that wants it.
+    /// The write transaction holds this lock until it ends. The store's lock `store` admits one
+    /// write transaction at a time, so no thread waits here.
     writer: Mutex<WriterState>,
-    /// Held while the engine is changed, so the committer is its only writer.
+    /// Held while the engine is changed, so the committer is the engine's only writer.
     committer: Mutex<CommitterState>,
-    /// Records that compaction wants removed with the next commit.
+    /// Records that the next commit removes for a compaction.
     removals: Mutex<Vec<Bytes>>,
     config: Config,
     pre_commit: PreCommit<T>,
-    /// A write transaction was dropped before its end.
+    /// If true, a write transaction was dropped before its end.
     abandoned: AtomicBool,
-    /// Why no commit is possible any more.
+    /// The error of the first commit that failed or panicked. If set, no further commit is
+    /// possible, and no write transaction can be opened. Reads continue with the current state.
     failure: OnceLock<Error>,
 }
 
 impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
-    /// `payload` describes the state that the engine holds.
+    /// Opens a backend on `engine`. `payload` describes the engine's present state.
     pub fn open(
         engine: Arc<dyn Engine>,
         config: Config,
@@ -103,9 +114,11 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
         self.current.load()
     }
 
-    /// The caller runs the steps.
+    /// Starts a defragmentation. The caller must call [`step`](Defragmentation::step) until it
+    /// returns true, and then [`finish`](Defragmentation::finish).
     pub fn begin_defragment(&self) -> Result<Defragmentation<'_, T>> {
-        // With no commit under way, what all later ones change reaches the rewritten store, too.
+        // No commit is in progress while this lock is held. So the new store gets all later commits
+        // as well.
         let _committer = self.committer.lock();
         self.check_usable()?;
         Ok(Defragmentation { backend: self, rewrite: self.engine.begin_defragment()? })
@@ -122,7 +135,7 @@ impl<T: Clone + Send + Sync + Debug> SnapshotBackend<T> {
     }
 
     fn set_failure(&self, error: &Error) {
-        // Only the first failure is kept: later ones follow from it.
+        // Only the first failure is kept, because later ones are its consequences.
         let _ = self.failure.set(error.clone());
     }
 }
@@ -138,9 +151,11 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
 
     fn begin_write(&self) -> Result<Box<dyn WriteTx<T> + '_>> {
         let writer = self.writer.lock();
-        // After the lock is taken: the transaction before may have been dropped.
+        // Checked after the lock is taken, because the previous transaction may have been dropped
+        // before its end.
         self.check_usable()?;
-        // The bound on pending bytes: wait for the commit under way, or make one.
+        // Enforces the limit of pending bytes: waits for the commit in progress, or makes one on
+        // this thread.
         if self.current.load().pending_bytes() > self.config.pending_bytes_max {
             let mut committer = self.committer.lock();
             if self.current.load().pending_bytes() > self.config.pending_bytes_max {
@@ -206,9 +221,10 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
     }
 }
 
-/// A defragmentation under way. Reads, writes and commits go on between its steps; only
-/// [`finish`](Defragmentation::finish) keeps a commit waiting, for what it still has to carry
-/// over. A read that is open keeps reading the file it was opened on.
+/// A defragmentation in progress. Reads, writes and commits continue between its steps. A commit
+/// waits while the defragmentation starts, and while [`finish`](Defragmentation::finish) copies the
+/// rest. During these times, a new write transaction also waits if too many bytes are pending. An
+/// open read keeps reading the file on which it was opened.
 #[derive(Debug)]
 pub struct Defragmentation<'b, T> {
     backend: &'b SnapshotBackend<T>,
@@ -216,7 +232,8 @@ pub struct Defragmentation<'b, T> {
 }
 
 impl<T: Clone + Send + Sync + Debug> Defragmentation<'_, T> {
-    /// Returns whether it is time to finish.
+    /// Copies about 10,000 records. Returns true if little remains, so that it is time to call
+    /// `finish`.
     pub fn step(&mut self) -> Result<bool> {
         Ok(self.rewrite.step(DEFRAGMENT_STEP)?)
     }
@@ -224,7 +241,7 @@ impl<T: Clone + Send + Sync + Debug> Defragmentation<'_, T> {
     pub fn finish(self) -> Result<()> {
         let _committer = self.backend.committer.lock();
         self.backend.check_usable()?;
-        // If this fails the old store is intact, or the engine refuses the next commit.
+        // If this fails, either the old store is intact or the engine rejects the next commit.
         self.rewrite.finish()?;
         let snapshot = self.backend.engine.snapshot()?;
         self.backend.publish_engine(snapshot);

@@ -1,8 +1,10 @@
-//! What is pending in the buckets that are overwritten and deleted: all but `key`.
+//! The pending changes of all buckets except `key`. Records in these buckets may be overwritten and
+//! deleted.
 //!
-//! Two persistent maps, where a copy is one pointer and a change copies one path. A missing value
-//! is a tombstone. The applier adds to the *active* map; a commit turns it into the *frozen* one,
-//! writes that, and drops it together with publishing the engine's new snapshot.
+//! The changes are in two persistent maps. Copying such a map copies one pointer. Changing it
+//! copies only the nodes on the path to the changed entry. A change without a value is a tombstone.
+//! The writer adds to the *active* map. A commit turns it into the *frozen* map and writes it to
+//! the engine. When the engine's new snapshot is published, the frozen map is dropped.
 //!
 //! ```text
 //!   lookup order     active ──▶ frozen ──▶ engine
@@ -12,7 +14,8 @@
 //!   delete b         {b=✗}      {a=3}      a=1 b=1      the commit is writing a=3
 //!   commit is done   {b=✗}      {}         a=3 b=1
 //! ```
-//! Why two maps: `docs/backend.md`.
+//!
+//! `docs/backend.md` explains why there are two maps.
 
 use std::ops::Bound;
 
@@ -20,12 +23,12 @@ use bytes::Bytes;
 use clearlane_engine::{Bucket, KeyRange};
 use imbl::OrdMap;
 
-/// `None` for a deleted key.
+/// The new value of a key, or `None` if it was deleted.
 pub(crate) type PendingChange = Option<Bytes>;
 
 type MapKey = (Bucket, Bytes);
 
-/// Cloning it copies a pointer.
+/// A persistent map. Cloning it copies only a pointer.
 pub(crate) type ChangeMap = OrdMap<MapKey, PendingChange>;
 
 #[derive(Clone, Debug, Default)]
@@ -35,7 +38,7 @@ pub(crate) struct PendingBuckets {
 }
 
 impl PendingBuckets {
-    /// If there is a pending change, the engine need not be asked.
+    /// Returns the pending change of a key. `None` means that the caller must read the engine.
     pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Option<&PendingChange> {
         if self.active.is_empty() && self.frozen.is_empty() {
             return None;
@@ -44,7 +47,8 @@ impl PendingBuckets {
         self.active.get(&wanted).or_else(|| self.frozen.get(&wanted))
     }
 
-    /// As one sorted list; the active ones win.
+    /// Returns the pending changes in a range as one sorted list. If both maps have a change of a
+    /// key, the change in the active map is returned.
     pub(crate) fn changes_in(
         &self,
         bucket: Bucket,

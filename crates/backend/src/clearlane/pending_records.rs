@@ -1,15 +1,16 @@
 //! Records of bucket `key` that are visible but not yet in the engine.
 //!
-//! They arrive in key order and are not overwritten: a list that grows at its end and shrinks at
-//! its beginning, in chunks of write-once slots. Each state says where its part begins and ends;
-//! every slot between is filled. A chunk of computed records has no slots, and may be of any
-//! length. Positions count records since the backend was opened, and keys rise with positions.
+//! The records arrive in key order and are never overwritten. So they form a list that grows at its
+//! end and shrinks at its start. The list consists of chunks of write-once slots. Each state stores
+//! where its part of the list begins and ends, and every slot in between is filled. A chunk of
+//! computed records has no slots and may have any length. A record's position is the number of
+//! records that were written before it since the backend was opened. Keys rise with positions.
 //!
 //! ```text
 //!   chunk at 0          computed, at 512    chunk at 9000
 //!   [■■■■■■■■■■■■■■■]   [7.0t .. 7.8487t]   [■■■■■■□□□□□□□□□]
 //!          ▲                                       ▲
-//!          begin: records below are in the engine  end: the applier fills the next slot here,
+//!          begin: records below are in the engine  end: the writer fills the next slot here,
 //!                                                  which no published state shows
 //! ```
 
@@ -23,8 +24,8 @@ use crate::interface::ComputedRecords;
 use crate::record_key::RecordKey;
 
 const CHUNK_SLOTS: usize = 512;
-/// A chunk that holds this many bytes of values takes no further record, so that the chunk that is
-/// still being filled keeps little memory from being freed after a commit.
+/// Number of bytes of values at which a chunk accepts no further record. The last chunk cannot be
+/// freed after a commit, because it is still being filled, so it must not be large.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ struct Record {
     value: Bytes,
 }
 
-/// The records from position `first` on, up to where the next chunk starts.
+/// The records from position `first` up to the start of the next chunk.
 #[derive(Debug)]
 struct Chunk {
     first: u64,
@@ -42,9 +43,9 @@ struct Chunk {
 
 #[derive(Debug)]
 enum ChunkRecords {
-    /// Filled one by one.
+    /// Records that are filled in one by one.
     Slots(Box<[OnceLock<Record>]>),
-    /// There all at once, and made when they are read.
+    /// Records that are all present at once, and are computed when they are read.
     Computed(Arc<dyn ComputedRecords>),
 }
 
@@ -73,7 +74,7 @@ impl Chunk {
         matches!(self.records, ChunkRecords::Computed(_))
     }
 
-    /// Calls `visit` for the records at these positions until it breaks.
+    /// Calls `visit` for the records at these positions until `visit` returns `Break`.
     fn visit(&self, positions: Range<u64>, visit: &mut RecordVisitor<'_>) -> ControlFlow<()> {
         let ChunkRecords::Computed(computed) = &self.records else {
             let mut records = self.slots(positions).iter().map(filled);
@@ -98,19 +99,21 @@ fn filled(slot: &OnceLock<Record>) -> &Record {
 
 pub(crate) type RecordVisitor<'v> = dyn FnMut(&[u8], &Bytes) -> ControlFlow<()> + 'v;
 
-/// What is called with some records at a time.
+/// A function that is called with several records at a time.
 pub(crate) type PartVisitor<'v> =
     dyn FnMut(&mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()> + 'v;
 
-/// The part of the list that one state shows. Cloning it copies a pointer.
+/// The part of the list that one state shows. Cloning it copies only a pointer.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRecords {
-    /// An open write transaction has a list of its own from its first new chunk on, and adds the
-    /// others where it is: a large one would copy its list for each of them.
+    /// The chunks of the list, from the chunk that contains `begin`. An open write transaction
+    /// copies this vector before it adds its first chunk, and adds further chunks in place.
+    /// Otherwise a large transaction would copy the vector once per chunk.
     chunks: Arc<Vec<Arc<Chunk>>>,
-    /// Where this part begins; everything below is in the engine.
+    /// The position where this part begins. All records below it are in the engine.
     pub(crate) begin: u64,
-    /// Where this part ends; a commit of it makes everything below durable.
+    /// The position where this part ends. After a commit of this part, all records below it are
+    /// durable.
     pub(crate) end: u64,
 }
 
@@ -119,7 +122,8 @@ impl PendingRecords {
         PendingRecords { chunks: Arc::default(), begin: 0, end: 0 }
     }
 
-    /// The key of the oldest pending record. Smaller keys are in the engine, others are here.
+    /// Returns the key of the oldest pending record, or `None` if no record is pending. Records
+    /// with smaller keys are in the engine, all other records are in this list.
     pub(crate) fn first_key(&self) -> Option<RecordKey> {
         let index = self.chunk_index(self.begin);
         (self.begin < self.end).then(|| self.chunks[index].key(self.begin))
@@ -134,7 +138,8 @@ impl PendingRecords {
         found
     }
 
-    /// Calls `visit` for the record with this key and those behind it, until it breaks.
+    /// Calls `visit` for all records whose key is at least `from`, in order, until `visit` returns
+    /// `Break`.
     pub(crate) fn visit_from(&self, from: &[u8], visit: &mut RecordVisitor<'_>) -> ControlFlow<()> {
         let position = self.lower_bound(from);
         let first = self.chunk_index(position);
@@ -144,8 +149,9 @@ impl PendingRecords {
         })
     }
 
-    /// Calls `visit` with all records, in their order: with those of slots next to each other at
-    /// once, with some of the computed ones at a time.
+    /// Calls `visit` with all records in order. Records in adjacent chunks of slots are passed
+    /// together in one call. Computed records are passed in groups of up to 512. Stops at the first
+    /// error of `visit` and returns this error.
     pub(crate) fn try_for_each_part(&self, visit: &mut PartVisitor<'_>) -> Result<()> {
         let positions = |index: usize| self.begin.max(self.chunks[index].first)..self.end_of(index);
         let mut index = self.chunk_index(self.begin);
@@ -164,9 +170,10 @@ impl PendingRecords {
         Ok(())
     }
 
-    /// What is left of this part when everything below `durable` is in the engine. A last chunk of
-    /// slots stays, because the applier is still filling it; a computed one would keep for nothing
-    /// what it computes from.
+    /// Returns this part of the list without the records below position `durable`, which are in the
+    /// engine. The last chunk is kept if it has slots, because the writer is still filling it. A
+    /// last chunk of computed records is dropped if all its records are in the engine. Otherwise it
+    /// would keep its source data in memory for nothing.
     pub(crate) fn without_committed(&self, durable: u64) -> PendingRecords {
         let begin = durable.clamp(self.begin, self.end);
         if begin == self.end && self.chunks.last().is_some_and(|last| last.is_computed()) {
@@ -180,8 +187,9 @@ impl PendingRecords {
         PendingRecords { chunks: keep, begin, end: self.end }
     }
 
-    /// The position of the first record whose key is `key` or greater. Finds the chunk by its
-    /// first key, then searches inside it, so that a search touches few cache lines.
+    /// Returns the position of the first record whose key is at least `key`, or `end` if there is
+    /// no such record. The search first finds the chunk by the first keys of the chunks, and then
+    /// continues inside this chunk. So it touches few cache lines.
     fn lower_bound(&self, key: &[u8]) -> u64 {
         if self.begin == self.end {
             return self.end;
@@ -205,13 +213,14 @@ impl PendingRecords {
         self.chunks.partition_point(|chunk| chunk.first <= position).saturating_sub(1)
     }
 
-    /// Where the records of the chunk end that belong to this part.
+    /// Returns the position after the last record of chunk number `index` that belongs to this part
+    /// of the list.
     fn end_of(&self, index: usize) -> u64 {
         self.chunks.get(index + 1).map_or(self.end, |next| next.first)
     }
 }
 
-/// A list of all of them would take much memory at once.
+/// Visits computed records in groups, because a list of all of them could need much memory.
 fn visit_computed(chunk: &Chunk, positions: Range<u64>, visit: &mut PartVisitor<'_>) -> Result<()> {
     let mut position = positions.start;
     while position < positions.end {
@@ -229,7 +238,7 @@ fn visit_computed(chunk: &Chunk, positions: Range<u64>, visit: &mut PartVisitor<
     Ok(())
 }
 
-/// The applier's end of the list: fills slots that no published state shows yet.
+/// The writer's end of the list. It fills slots that no published state shows yet.
 #[derive(Debug, Default)]
 pub(crate) struct RecordAppender {
     chunk: Option<Arc<Chunk>>,
@@ -238,7 +247,7 @@ pub(crate) struct RecordAppender {
 }
 
 impl RecordAppender {
-    /// Appends a record to `records`, which is the applier's own and not published yet.
+    /// Appends a record to `records`, the writer's own list, which is not published yet.
     pub(crate) fn append(&mut self, records: &mut PendingRecords, key: RecordKey, value: Bytes) {
         let full = self.used == CHUNK_SLOTS || self.bytes >= CHUNK_BYTES;
         let chunk = match self.chunk.take().filter(|_| !full) {
@@ -256,7 +265,7 @@ impl RecordAppender {
         self.chunk = Some(chunk);
     }
 
-    /// The next record opens a chunk of its own.
+    /// Appends a chunk of computed records. The next single record starts a new chunk.
     pub(crate) fn append_computed(
         &mut self,
         records: &mut PendingRecords,
@@ -311,7 +320,7 @@ mod tests {
         count_from(records, b"")
     }
 
-    /// The keys, in the parts in which a commit is given them.
+    /// Returns the keys, grouped as a commit receives them. Also checks the values.
     fn parts(records: &PendingRecords) -> Vec<Vec<Vec<u8>>> {
         let mut parts = Vec::new();
         let visited = records.try_for_each_part(&mut |records| {
@@ -330,7 +339,7 @@ mod tests {
         Bytes::from(vec![key[7]; 1])
     }
 
-    /// The keys from `from` on, each higher by one.
+    /// Computed records whose keys are consecutive numbers, starting at `from`.
     #[derive(Debug)]
     struct Numbers {
         from: u64,
@@ -355,7 +364,9 @@ mod tests {
         }
     }
 
-    /// Slots 0 to 99, computed 100 to 1999, 2000 to 2099, computed 2100 and 2101 to 2110.
+    /// Returns a list of the records 0 to 2110. Records 0 to 99 and 2000 to 2099 are in slots.
+    /// Records 100 to 1999, record 2100, and records 2101 to 2110 are three chunks of computed
+    /// records.
     fn mixed() -> (PendingRecords, RecordAppender) {
         let (mut records, mut tail) = records_of(0..100, 1);
         let computed = |from, count| Arc::new(Numbers { from, count });

@@ -2,17 +2,18 @@
 //!
 //! * **A read** loads the pointer to the current [`BackendState`] and keeps it. It takes no lock of
 //!   the backend and copies nothing. No write, commit or other read waits for it
-//!   (`tests/blocking.rs`).
+//!   (`tests/suite/blocking.rs`).
 //! * **A write transaction** holds `writer`, which only writers take. Its end swaps the pointer.
-//! * **A commit** holds `committer`, sync included. So do the first and the last step of a
-//!   defragmentation, and a writer that finds too many bytes pending.
+//! * **A commit** holds `committer` until its sync is done. The first and the last step of a
+//!   defragmentation also take `committer`, and so does a writer that finds too many pending bytes.
 //!
 //! ```text
 //!   expensive read  ▶━━━━━━━━━━━━━━━━━━━━━━━ its own state ━━━━━━━━━━━━▶
 //!   put                 ▪        ▪        ▪        ▪        ▪
 //!   commit                    ▶━━ write, sync ━━▶▪ publish
 //! ```
-//! What it costs instead: `docs/backend.md`.
+//!
+//! `docs/backend.md` describes the costs of this way to read.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,11 +26,13 @@ use crate::error::Result;
 use crate::interface::{RangeVisitor, ReadTx, Value};
 use crate::merge;
 
-/// It may be sent to another thread.
+/// An open read transaction. It may be sent to another thread.
 pub type SnapshotReadTx<T> = Arc<BackendState<T>>;
 
 impl<T> ReadTx for BackendState<T> {
-    /// A point read: pending first, then the engine.
+    /// A point read. In bucket `key`, a key at or above the first pending key is looked up only in
+    /// the pending records, and any other key only in the engine. In the other buckets, the engine
+    /// is read if there is no pending change of the key.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         if bucket == Bucket::Key {
             if self.pending_records.first_key().is_some_and(|first| *first <= *key) {
@@ -41,8 +44,8 @@ impl<T> ReadTx for BackendState<T> {
         Ok(self.snapshot.get(bucket, key)?)
     }
 
-    /// A range read. In bucket `key` the engine's part comes first and the pending records follow
-    /// it; in the other buckets the pending changes are merged in.
+    /// A range read. In bucket `key`, the engine's records come first and the pending records
+    /// follow. In the other buckets, the pending changes are merged with the engine's records.
     fn range(
         &self,
         bucket: Bucket,

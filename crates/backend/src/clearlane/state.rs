@@ -1,17 +1,19 @@
-//! [`BackendState`]: everything a read needs to see one state of the store, behind one pointer.
+//! [`BackendState`]: all data that a read needs to see one state of the store, in one pointer.
 //!
 //! ```text
 //!   BackendState ─┬─ snapshot          the engine as of the last commit
-//!                 ├─ pending_records   records of bucket key that came after it
-//!                 ├─ pending_buckets   changes of all other buckets that came after it
-//!                 └─ payload           what the crate above says about this state
+//!                 ├─ pending_records   later records of bucket key
+//!                 ├─ pending_buckets   later changes of all other buckets
+//!                 └─ payload           a description of this state by the crate above
 //! ```
-//! A state does not change. The applier publishes one per write transaction, the committer one or
-//! two per commit. Invariants:
 //!
-//! * A record of bucket `key` is not both in the snapshot and in the pending records: keys below
-//!   the first pending one are looked up in the snapshot, all others in the pending records.
-//! * A change in the pending buckets is newer than what the snapshot has under the same key.
+//! A state does not change. The writer publishes a new state for each write transaction. The
+//! committer publishes one state for each commit, or two if it freezes active buckets. The end of a
+//! defragmentation publishes one state. Invariants:
+//!
+//! * A record of bucket `key` is never in both the snapshot and the pending records. Keys below the
+//!   first pending key are looked up in the snapshot, and all other keys in the pending records.
+//! * A change in the pending buckets is newer than the snapshot's value of the same key.
 
 use std::sync::Arc;
 
@@ -20,15 +22,15 @@ use clearlane_engine::Snapshot;
 use crate::clearlane::pending_buckets::PendingBuckets;
 use crate::clearlane::pending_records::PendingRecords;
 
-/// How much has been written since the backend was opened. What is pending is the difference of
-/// two such counters.
+/// The amount written since the backend was opened. The pending amount is the difference between
+/// two such counters: all writes, and the writes that are durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteCounters {
-    /// Write transactions, also those that changed nothing but the payload.
+    /// Number of write transactions, including transactions that changed only the payload.
     pub(crate) transactions: u64,
-    /// Puts and deletes.
+    /// Number of puts and deletes.
     pub(crate) ops: u64,
-    /// Bytes of memory that keys and values take while they are pending.
+    /// Bytes of memory that keys and values use while they are pending.
     pub(crate) bytes: u64,
 }
 
@@ -39,8 +41,10 @@ pub struct BackendState<T> {
     pub(crate) pending_buckets: PendingBuckets,
     pub payload: T,
     pub(crate) written: WriteCounters,
-    /// The part of it that the engine's snapshot holds.
+    /// The part of `written` that the engine's snapshot contains.
     pub(crate) durable: WriteCounters,
+    /// Number of freezes so far. If it has changed when a write transaction ends, a commit froze
+    /// the active buckets during the transaction.
     pub(crate) freeze_count: u64,
 }
 

@@ -1,11 +1,12 @@
-//! Every order of steps: an applier, a committer, compaction, a defragmentation, and readers that
-//! stay open through all of it.
+//! Tests the steps of writes and commits in many orders: every order of two writes and two commits,
+//! and random orders that also have compactions, defragmentations, and readers that stay open
+//! through several steps.
 //!
-//! One thread runs the steps one after the other, so every order is exact and can be repeated.
-//! Plain maps, copied when a reader was opened, say what it must see; after every step, every open
-//! reader reads everything again.
+//! One thread runs the steps one after the other, so every order is exact and can be repeated. The
+//! expected contents are plain maps, which are copied when a reader is opened. After every step of
+//! the writer, of a commit or of a defragmentation, every open reader reads everything again.
 
-// With that feature the pointer works inside the model checker alone.
+// With the feature `shuttle` the published pointer works only inside the model checker.
 #![cfg(not(feature = "shuttle"))]
 
 use std::cell::Cell;
@@ -29,7 +30,8 @@ use crate::{Backend, ComputedRecords, Config, PreCommit, ReadTx, WriteTx};
 type Map = BTreeMap<(Bucket, Bytes), Bytes>;
 type Entry = u64;
 
-/// Buckets beside `key`: neighbours of each other and of `key` in the order of buckets.
+/// Buckets other than `key`. In the order of buckets, the first is just before `key` and the second
+/// just after it. So a range in `key` that leaves its bucket would be noticed.
 const SMALL: [Bucket; 3] = [Bucket::Cluster, Bucket::Lease, Bucket::Meta];
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const INDEX: (Bucket, Bytes) = (Bucket::Meta, Bytes::from_static(b"consistent_index"));
@@ -51,10 +53,10 @@ enum Step {
     CloseReader(usize),
 }
 
-/// `None` is a delete.
+/// A put, or a delete if the value is `None`.
 type RecordChange = (Bucket, Bytes, Option<Bytes>);
 
-/// With this a value begins that is computed.
+/// The prefix of a value that is put as a computed record.
 const COMPUTED: &str = "computed";
 
 #[derive(Debug)]
@@ -105,7 +107,8 @@ fn apply(map: &mut Map, (bucket, key, value): &RecordChange) {
 struct ExpectedState {
     visible: Map,
     entry: Entry,
-    /// By write transaction, without the removals and the saved index.
+    /// The visible state after each write transaction, by its entry. After a crash the store must
+    /// have one of these states, apart from removed records and the saved index.
     ended: BTreeMap<Entry, Map>,
     durable: Map,
     removed: BTreeSet<Bytes>,
@@ -192,7 +195,7 @@ fn assert_shows(tx: &dyn ReadTx, sees: &Map) {
 }
 
 impl<'b> World<'b> {
-    /// One commit has been made.
+    /// Creates a world. Writes and commits the changes `first`.
     fn new(
         backend: &'b SnapshotBackend<Entry>,
         run_name: String,
@@ -217,7 +220,8 @@ impl<'b> World<'b> {
     fn run(&mut self, step: Step) {
         self.steps.push(step.clone());
         let published = self.backend.begin_snapshot_read().payload;
-        // Only these reach the engine, so only after them a crash shows something new.
+        // Only the steps `Write` and `FinishDefragment` change the engine. So the state after a
+        // crash is checked only after these two steps.
         let engine_changes = matches!(step, Step::Write | Step::FinishDefragment);
         match step {
             Step::OpenWrite | Step::Change(_) | Step::EndWrite => self.apply_step(step),
@@ -259,7 +263,7 @@ impl<'b> World<'b> {
         }
     }
 
-    /// In the order of `commit_batch`.
+    /// Runs the next step of a commit, in the order of `commit_batch`.
     fn commit_step(&mut self) {
         self.commit = match std::mem::replace(&mut self.commit, CommitProgress::None) {
             CommitProgress::None => {
@@ -291,8 +295,9 @@ impl<'b> World<'b> {
         self.readers.push(reader);
     }
 
-    /// If the process died here: the engine holds what the last commit wrote, and that is the
-    /// state of a write transaction that ended.
+    /// Checks the state after a crash at this point. The engine must contain exactly the records of
+    /// the last commit. These records must be the state after one of the ended write transactions,
+    /// without the records that were removed.
     fn check_crash(&self) {
         let reopened = open_on(&self.backend.engine).begin_snapshot_read();
         let mut found = everything(&reopened);
@@ -443,7 +448,8 @@ fn two_writes_and_two_commits_in_every_order_with_a_reader_opened_at_every_point
     assert_eq!(run, 924, "12 over 6");
 }
 
-/// Bit by bit: 1 is the committer's next step, 0 the applier's.
+/// Runs the steps in the order that the bits of `order` give, lowest bit first: 1 is the
+/// committer's next step, 0 the writer's.
 fn run_order(order: u32) {
     let backend = fresh_backend();
     let first = vec![put(Bucket::Key, "r0", "0"), put(Bucket::Lease, "b", "0")];
@@ -477,7 +483,8 @@ fn applier_steps() -> Vec<Vec<Step>> {
     [first, second].into_iter().flat_map(transaction).map(|step| vec![step]).collect()
 }
 
-/// The removals are taken together with the freeze here: there are none.
+/// Returns the steps of two commits. The removals are taken together with the freeze, because there
+/// are none in this test.
 fn committer_steps() -> Vec<Vec<Step>> {
     let commit = [vec![Step::TakeRemovals, Step::Freeze], vec![Step::Write], vec![Step::Publish]];
     [commit.clone(), commit].into_iter().flatten().collect()
@@ -503,7 +510,7 @@ fn the_same_where_the_pending_records_begin_a_new_chunk() {
     (0..10).for_each(|seed| run_seed(&fresh_backend(), seed, 40, 490));
 }
 
-/// `records` of bucket `key` are pending before the random steps begin.
+/// Runs `steps` random steps on a backend in which `records` records of bucket `key` are pending.
 fn run_seed(backend: &SnapshotBackend<Entry>, seed: u64, steps: usize, records: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut world = World::new(backend, format!("seed {seed}"), Vec::new());
@@ -530,7 +537,7 @@ fn random_step(world: &World<'_>, random: &mut StdRng, next_record: &mut u64) ->
         7..13 => next_commit_step(&world.commit),
         13..15 => Step::Remove(random_records(world, random)),
         15..17 => next_defragment_step(world, random),
-        // The first reader stays to the end; others come and go.
+        // The first reader stays open to the end; the others are opened and closed.
         17 if world.readers.len() > 1 => {
             Step::CloseReader(random.random_range(1..world.readers.len()))
         }
@@ -570,7 +577,8 @@ fn next_commit_step(commit: &CommitProgress) -> Step {
     }
 }
 
-/// The lock `committer` lets no defragmentation finish while a commit is under way.
+/// Returns the next step of a defragmentation. The defragmentation ends only while no commit is in
+/// progress, because `finish` and a commit take the same lock, `committer`.
 fn next_defragment_step(world: &World<'_>, random: &mut StdRng) -> Step {
     match (&world.defragmentation, &world.commit) {
         (None, _) => Step::BeginDefragment,
@@ -579,7 +587,8 @@ fn next_defragment_step(world: &World<'_>, random: &mut StdRng) -> Step {
     }
 }
 
-/// Compaction names records that are visible, some of them more than once.
+/// Returns up to two visible records, which the next step removes like a compaction. Several calls
+/// may return the same record.
 fn random_records(world: &World<'_>, random: &mut StdRng) -> Vec<Bytes> {
     let records = world.expected.visible.keys().filter(|(bucket, _)| *bucket == Bucket::Key);
     let records: Vec<Bytes> = records.map(|(_, key)| key.clone()).collect();

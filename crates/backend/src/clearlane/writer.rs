@@ -1,12 +1,16 @@
-//! The applier's side: one write transaction, published as one state.
+//! The writer: one write transaction becomes one published state.
 //!
-//! An open transaction keeps what it adds where no read looks: records in slots behind the end of
-//! every published state, other changes in its own copy of the active buckets. Its end puts both
-//! into a new state, together with the payload, and swaps the pointer.
+//! An open transaction keeps its additions outside every published state. They are visible only to
+//! its own reads, and in the snapshots that it opens. New records go into slots after the end of
+//! every published state. Other changes go into the transaction's own copy of the active buckets,
+//! which hold the pending changes since the last commit started. At its end, the transaction builds
+//! a new state from the records, the active buckets, and the payload, which is the caller's
+//! description of the state. Then the pointer to the current state is swapped.
 //!
-//! A commit may publish meanwhile. It changes nothing that the transaction has seen, it only moves
-//! it: active changes to the frozen buckets, then pending changes to the engine. So the new state
-//! is made from the one that is current at the end, with the transaction's part on top.
+//! A commit may publish states during the transaction. The commit does not change data that the
+//! transaction has seen, but moves it: first active changes to the frozen buckets, and then pending
+//! records and frozen changes to the engine. So the new state is built from the state that is
+//! current at the end, with the transaction's additions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,29 +29,34 @@ use crate::interface::{
 };
 use crate::record_key::RecordKey;
 
-/// What a pending record takes in memory besides its key and value: a slot, and the value's buffer.
+/// Bytes of memory that a pending record needs in addition to its key and value: a slot, and the
+/// overhead of the value's buffer.
 pub(crate) const RECORD_OVERHEAD: u64 = 96;
-/// The same of a record whose value shares its buffer with others.
+/// Like [`RECORD_OVERHEAD`], for a record whose value shares its buffer with other values.
 pub(crate) const SHARED_RECORD_OVERHEAD: u64 = 56;
-/// What a pending change takes besides: its entry in the map, and its part of the copied paths.
+/// Bytes of memory that a pending change needs in addition to its key and value: its map entry, and
+/// its share of the tree nodes that were copied.
 pub(crate) const CHANGE_OVERHEAD: u64 = 224;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriterState {
     pub(crate) appender: RecordAppender,
-    /// In the engine or pending.
+    /// The largest key in bucket `key`, committed or pending. New records must have larger keys.
     pub(crate) last_key: Option<RecordKey>,
 }
 
 #[derive(Debug)]
 pub(crate) struct SnapshotWriteTx<'b, T: Clone + Send + Sync + std::fmt::Debug> {
     backend: &'b SnapshotBackend<T>,
-    /// Held to the end of the transaction. Reads and commits do not take this lock.
+    /// The guard of the lock `writer`, held until the transaction ends. Reads and commits do not
+    /// take this lock.
     writer: MutexGuard<'b, WriterState>,
     base_state: Arc<BackendState<T>>,
-    /// The base state with the new records and changes on top, for reading.
+    /// The base state with the new records and changes of this transaction. Reads through this
+    /// transaction see this state.
     own_state: BackendState<T>,
-    /// The new changes alone, to repeat if a commit has frozen the base state's active buckets.
+    /// The changes that this transaction made in buckets other than `key`. They are applied again
+    /// if a commit has frozen the base state's active buckets.
     changes: Vec<(Bucket, Bytes, PendingChange)>,
     ended: bool,
 }
@@ -83,8 +92,9 @@ impl<'b, T: Clone + Send + Sync + std::fmt::Debug> SnapshotWriteTx<'b, T> {
         self.changes.push((bucket, key, change));
     }
 
-    /// The current state with this transaction on top. Runs again if that is replaced before the
-    /// new one is published, so it only clones pointers, and repeats changes after a freeze.
+    /// Returns the current state with the additions of this transaction. If another state is
+    /// published first, the call is repeated, so it must be cheap. It only clones pointers, except
+    /// that it applies the changes again after a freeze.
     fn next_state(&self, current: &BackendState<T>, payload: &T) -> BackendState<T> {
         let is_frozen = current.freeze_count != self.base_state.freeze_count;
         let active = if !self.changes.is_empty() && !is_frozen {
@@ -178,7 +188,8 @@ impl<T: Clone + Send + Sync + std::fmt::Debug + 'static> WriteTx<T> for Snapshot
         &self.base_state.payload
     }
 
-    /// The records that follow go into slots behind its end, as behind that of a published state.
+    /// The returned state does not change: records that are added later go into slots after its
+    /// end, as with a published state.
     fn begin_snapshot_read(&self, payload: T) -> Option<Arc<BackendState<T>>> {
         Some(Arc::new(BackendState { payload, ..self.own_state.clone() }))
     }

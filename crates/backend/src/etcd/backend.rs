@@ -1,16 +1,19 @@
-//! The backend of eras 3.1 to 3.5, which have the write side in common and differ in how they read.
+//! The backend of eras 3.0 to 3.5. These eras share the write side and differ in how they read. Era
+//! 3.0 works like era 3.1.
 //!
-//! 1. A write transaction holds `batchTx` from opening to end. A put goes into the engine's open
-//!    transaction and, from 3.2 on, into the write buffer.
-//! 2. From 3.2 on its end takes `readTx` exclusively, merges the write buffer into the read buffer
-//!    (the *write-back*) and releases `readTx`: reads that open from then on see the puts. If
-//!    anything was deleted it commits instead. At the batch limit every era commits.
+//! 1. A write transaction holds `batchTx` until it ends. A put goes into the engine's open
+//!    transaction and, since 3.2, also into the write buffer.
+//! 2. Since 3.2, the end of a write transaction takes `readTx` exclusively, merges the write buffer
+//!    into the read buffer (the *write-back*) and releases `readTx`. Reads that open later see the
+//!    puts. If the transaction deleted anything, its end commits instead. If no operation is
+//!    pending, the read buffer stays as it is.
+//! 3. In every era, the end of a write transaction commits if the batch limit is reached.
 //!
-//! A commit holds `batchTx`, and `readTx` exclusively, while the engine writes and syncs: it must
-//! replace the snapshot and empty the buffer in one step.
+//! A commit holds `batchTx` and, since 3.2, `readTx` exclusively, while the engine writes and
+//! syncs. The reason is that the commit must replace the snapshot and empty the buffer in one step.
 //!
-//! What a read holds, and for how long: [`v3_1_mutex`](super::v3_1_mutex), [`v3_2_read_tx`],
-//! [`v3_4_concurrent_read_tx`] and [`v3_5_cached_read_tx`].
+//! The heads of [`v3_1_mutex`](super::v3_1_mutex), [`v3_2_read_tx`], [`v3_4_concurrent_read_tx`]
+//! and [`v3_5_cached_read_tx`] describe which locks a read holds, and for how long.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -36,9 +39,10 @@ pub(crate) struct EtcdBackend<T> {
     era: Era,
     engine: Arc<dyn Engine>,
     batch: Mutex<Batch<T>>,
-    /// `None` in era 3.1, whose reads go through the batch.
+    /// `None` in eras 3.0 and 3.1, whose reads use the batch.
     reads: Option<ReadTxLocks>,
-    /// Only the timer uses it, so it needs no lock.
+    /// Start of the batch interval, in nanoseconds since the caller's fixed point. Only the timer
+    /// uses it, so it needs no lock.
     interval_start_ns: AtomicU64,
     config: Config,
     pre_commit: PreCommit<T>,
@@ -74,8 +78,9 @@ impl<T: Debug> EtcdBackend<T> {
         } else if self.era == Era::V3_2
             && let Some(reads) = &self.reads
         {
-            // etcd 3.2 and 3.3 ask for the lock even with nothing to commit: a barrier for all
-            // reads, every interval. From 3.4 on the timer checks first.
+            // etcd 3.2 and 3.3 take `readTx` exclusively even if there is nothing to commit. So in
+            // every interval the timer waits for the open reads, and new reads wait for the timer.
+            // Since 3.4 etcd first checks whether anything is pending.
             drop(reads.read_state.write());
         }
         Ok(needed)
@@ -85,7 +90,11 @@ impl<T: Debug> EtcdBackend<T> {
         self.change_engine(|| batch.commit(&self.pre_commit))
     }
 
-    /// With `readTx` held exclusively, sync included, as every etcd from 3.2 on does.
+    /// Runs `change`, which commits or rewrites the engine, while `readTx` is held exclusively.
+    /// Then replaces the snapshot and empties the read buffer under the same lock. So the lock is
+    /// also held during the sync, as in every etcd since 3.2. If `change` fails, readers keep the
+    /// old snapshot and the old buffer. Eras 3.0 and 3.1 do not have this lock and only run
+    /// `change`.
     fn change_engine(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let Some(reads) = &self.reads else { return change() };
         let mut read_state = reads.read_state.write();
@@ -96,16 +105,17 @@ impl<T: Debug> EtcdBackend<T> {
         Ok(())
     }
 
-    /// Called at the end of a write transaction, with `batchTx` still held. Readers that open from
-    /// now on see the puts.
+    /// Makes the changes visible to reads that open after this call, and commits if necessary.
+    /// Called at the end of a write transaction, while `batchTx` is held.
     pub(super) fn on_write_end(&self, batch: &mut Batch<T>) -> Result<()> {
         if let Some(reads) = &self.reads {
             if batch.pending_ops == 0 {
                 return Ok(());
             }
-            // The buffer has no tombstones. etcd commits here since its 3.4 was patched; before,
-            // reads found the deleted record until the next commit. The locks are the same, so era
-            // 3.2 does it as well.
+            // The read buffer cannot contain tombstones, so only a commit shows the deletes to
+            // readers. etcd 3.4 added this commit in a patch release. Older releases showed a
+            // deleted record until the next commit. Era 3.2 nevertheless commits here: a commit
+            // takes the same locks as the write-back.
             if batch.pending_deletes > 0 {
                 return self.commit_batch(batch);
             }

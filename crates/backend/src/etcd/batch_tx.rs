@@ -1,11 +1,11 @@
-//! What eras 3.1 to 3.5 share: the engine's write transaction, open all the time.
+//! The engine's write transaction that eras 3.1 to 3.5 keep open all the time.
 //!
-//! One engine transaction stays open and collects every put, as around bbolt; the mutex `batchTx`
-//! guards it. A write transaction of the backend holds the mutex from beginning to end; a commit
-//! writes the batch, syncs, and opens the next engine transaction under the same mutex.
+//! One engine transaction stays open and collects every put and delete, as etcd does with bbolt.
+//! The mutex `batchTx` guards it. A write transaction of the backend holds the mutex until it ends.
+//! A commit writes the batch, syncs it, and opens the next engine transaction under the same mutex.
 //!
-//! What readers need is added by [`EtcdBackend`] at two moments: when a write transaction ends, and
-//! when the batch is committed.
+//! [`EtcdBackend`] updates the readers' state at two points: at the end of a write transaction, and
+//! at the commit of the batch.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -21,20 +21,22 @@ use crate::etcd::tx_buffer::TxBuffer;
 use crate::interface::{DroppedStates, RangeVisitor, ReadTx, WriteTx, WriteTxResult};
 use crate::record_key::RecordKey;
 
-/// What the mutex `batchTx` guards.
+/// The data that the mutex `batchTx` guards.
 #[derive(Debug)]
 pub(crate) struct Batch<T> {
     engine: Arc<dyn Engine>,
-    /// The open transaction, or the failure after which there is none: what the engine then holds
-    /// is unknown, so nothing more is written.
+    /// The engine's open transaction, or the error with which all further writes fail. The error is
+    /// set if an operation of the engine fails or a commit fails or panics, because the engine's
+    /// contents are then unknown. It is also set if a write transaction is dropped before its end.
     txn: Result<Box<dyn WriteTxn>>,
-    /// Describes the state reached by the last write transaction, for the pre-commit hook.
+    /// The payload of the state after the last write transaction, for the pre-commit hook.
     payload: T,
-    /// A write transaction has ended since the last commit, perhaps with nothing but a payload.
+    /// If true, a write transaction has ended or records were removed since the last commit. The
+    /// write transaction may have changed only the payload.
     dirty: bool,
     pub(crate) pending_ops: u64,
     pub(crate) pending_deletes: u64,
-    /// The puts of the open write transaction, for eras whose readers do not read `txn`.
+    /// The puts of the open write transaction. `None` in era 3.1, whose readers use `txn` itself.
     pub(crate) write_buffer: Option<TxBuffer>,
     last_key: Option<RecordKey>,
 }
@@ -58,7 +60,8 @@ impl<T: Debug> Batch<T> {
         })
     }
 
-    /// Whether a commit has anything to do; the error, if an earlier one has failed.
+    /// Returns whether there is anything to commit. Fails if the engine has failed or a write
+    /// transaction was dropped before its end.
     pub(crate) fn needs_commit(&self) -> Result<bool> {
         self.check_usable()?;
         Ok(self.dirty)
@@ -72,7 +75,8 @@ impl<T: Debug> Batch<T> {
         self.txn.as_deref().map_err(Error::clone)
     }
 
-    /// Makes one change in the engine's transaction.
+    /// Makes one change in the engine's transaction. If the engine fails, every later call fails
+    /// with the same error.
     fn change(
         &mut self,
         change: impl FnOnce(&mut dyn WriteTxn) -> clearlane_engine::Result<()>,
@@ -105,7 +109,8 @@ impl<T: Debug> Batch<T> {
         Ok(())
     }
 
-    /// Writes and syncs the batch, and opens the next. The pre-commit hook's records go with it.
+    /// Writes and syncs the batch with the pre-commit hook's records, and opens the next
+    /// transaction.
     pub(crate) fn commit(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.commit_txn(pre_commit)?;
         self.begin_txn()
@@ -113,10 +118,10 @@ impl<T: Debug> Batch<T> {
 
     /// Commits, and rewrites the store before the next engine transaction is opened.
     pub(crate) fn defragment(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
-        // Another defragmentation may be under way: then nothing is changed.
+        // If another defragmentation is in progress, this fails and nothing has changed.
         let rewrite = self.engine.begin_defragment()?;
         self.commit_txn(pre_commit)?;
-        // If this fails the old store is intact, or the engine refuses the next transaction.
+        // If this fails, either the old store is intact or the engine rejects the next transaction.
         let rewritten = run_defragment(rewrite);
         self.begin_txn()?;
         rewritten
@@ -129,7 +134,8 @@ impl<T: Debug> Batch<T> {
 
     fn commit_txn(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
         self.check_usable()?;
-        // It stays if the commit panics: its effect on the engine is unknown.
+        // This error stays if the commit panics, because the commit's effect on the engine is
+        // unknown.
         let panicked = Err(Error::Engine("a commit panicked".to_owned()));
         let mut txn = std::mem::replace(&mut self.txn, panicked)?;
         let hooked = pre_commit
@@ -138,7 +144,8 @@ impl<T: Debug> Batch<T> {
             self.txn = Err(error.clone());
             return Err(error);
         }
-        // After deletes there was no write-back: the engine has these puts now.
+        // If the transaction deleted anything, this commit replaces its write-back, so the write
+        // buffer still has its puts. They are in the engine now.
         self.write_buffer.iter_mut().for_each(TxBuffer::clear);
         self.dirty = false;
         self.pending_ops = 0;
@@ -152,7 +159,8 @@ fn run_defragment(mut rewrite: Box<dyn Defragment>) -> Result<()> {
     Ok(rewrite.finish()?)
 }
 
-/// The write transaction of eras 3.1 to 3.5: `batchTx` held, puts go straight to the engine.
+/// The write transaction of eras 3.1 to 3.5. It holds `batchTx`. Its puts and deletes go directly
+/// to the engine.
 pub(crate) struct BatchWriteTx<'b, T: Debug> {
     pub(super) batch: MutexGuard<'b, Batch<T>>,
     pub(super) backend: &'b EtcdBackend<T>,
@@ -188,7 +196,8 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
 
     fn end(mut self: Box<Self>, payload: T) -> Result<WriteTxResult> {
         self.ended = true;
-        // If a put failed, the others of this transaction must not become visible without it.
+        // If one operation failed in the engine, the others of this transaction must not become
+        // visible.
         self.batch.check_usable()?;
         self.batch.payload = payload;
         self.batch.dirty = true;

@@ -1,13 +1,17 @@
-//! The backends of etcd's generations, one file for each way to read, and what they share.
+//! The backends of etcd's generations: one file for each way to read, and the code that they share.
 //!
 //! | lock | guards | taken by |
 //! |---|---|---|
-//! | `batchTx` | the engine's write transaction, the write buffer | writes, commits; 3.1: reads |
-//! | `readTx` | the read buffer, the engine's snapshot | shared: reads; else: write ends, commits |
-//! | `txMu` | the engine's read cursor | 3.2: each look; 3.4, 3.5: the opening of a cursor |
-//! | `cache` | the shared copy of the read buffer | 3.5: a read that opens: look-up, first copy |
+//! | `batchTx` | the engine's transaction, the write buffer | writes, commits, upkeep; 3.1: reads |
+//! | `readTx` | the read buffer, the engine's snapshot | reads (shared), write ends, commits |
+//! | `txMu` | the engine's read cursor | 3.2: each read; 3.4, 3.5: opening a cursor |
+//! | `cache` | the shared copy of the read buffer | 3.5: looking up or storing the copy |
 //!
-//! Lock order: `batchTx`, then `readTx`, then `cache` or `txMu`. Era 3.1 has `batchTx` alone.
+//! In this table, upkeep is a removal of records, a defragmentation, or a copy of the store. A
+//! query of the sizes and, up to 3.4, the lookup of a user also take `batchTx`. Since 3.2 a
+//! defragmentation also takes `readTx`.
+//!
+//! Lock order: `batchTx`, then `readTx`, then `cache` or `txMu`. Era 3.1 has only `batchTx`.
 
 pub mod v3_1_mutex;
 pub mod v3_2_read_tx;

@@ -1,7 +1,7 @@
-//! What the reads of 3.2 to 3.5 share with the write side: the read state and the locks around it.
+//! The state that reads of eras 3.2 to 3.5 share with the write side, and its locks.
 //!
-//! Lock order: `readTx`, then `cache` or `txMu`. In etcd these are fields of `readTx` and
-//! `backend`.
+//! Lock order: `readTx`, then `cache` or `txMu`. In etcd these locks are fields of the structs
+//! `readTx` and `backend`.
 
 use std::sync::Arc;
 
@@ -10,11 +10,12 @@ use clearlane_engine::Snapshot;
 
 use crate::etcd::tx_buffer::TxBuffer;
 
-/// What the lock `readTx` guards: all that a read needs.
+/// The data that the lock `readTx` guards: everything that a read needs.
 #[derive(Debug)]
 pub(super) struct ReadState {
     pub(super) buffer: TxBuffer,
-    /// Rises whenever the buffer changes: a copy of another version is out of date.
+    /// A number that rises whenever the buffer changes. A copy that was made at another version is
+    /// out of date.
     pub(super) version: u64,
     pub(super) snapshot: Arc<dyn Snapshot>,
 }
@@ -22,10 +23,11 @@ pub(super) struct ReadState {
 #[derive(Debug)]
 pub(super) struct ReadTxLocks {
     pub(super) read_state: RwLock<ReadState>,
-    /// Guards the engine's read cursor. Era 3.2 holds it for each `get` and `range`, eras 3.4 and
-    /// 3.5 only while a cursor is opened.
+    /// Guards the engine's read cursor. Every read of era 3.2, and every
+    /// [locked read](crate::Backend::begin_locked_read), holds it during each `get` and `range` of
+    /// the engine. The other reads of eras 3.4 and 3.5 hold it only while a cursor is opened.
     pub(super) tx_mu: Mutex<()>,
-    /// The last copy of the read buffer, and the version of the buffer that it was made of (3.5).
+    /// The last copy of the read buffer in era 3.5, and the version of the buffer that was copied.
     pub(super) cache: Mutex<Option<(Arc<TxBuffer>, u64)>>,
 }
 

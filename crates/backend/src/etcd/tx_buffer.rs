@@ -1,13 +1,16 @@
-//! The two buffers of eras 3.2 to 3.5: what a write transaction collects, and what readers see.
+//! The two buffers of eras 3.2 to 3.5: one collects the puts of a write transaction, the other
+//! serves the readers.
 //!
-//! A put goes into the *write buffer*, too. The end of the write transaction merges that into the
-//! *read buffer*, where readers find the records until a commit has put them into the engine.
+//! A put goes into the engine's transaction and into the *write buffer*. The end of the write
+//! transaction merges the write buffer into the *read buffer*. Readers find the records in the read
+//! buffer until a commit has put them into the engine.
 //!
-//! Entries are shared by reference, so that copying a buffer (which eras 3.4 and 3.5 do for
-//! their readers) costs one pointer per entry and no byte of any value, as in etcd.
+//! Entries are shared by reference. So a copy of a buffer, which eras 3.4 and 3.5 make for their
+//! readers, costs one pointer per entry and copies no value. etcd's copies share the values as
+//! well.
 //!
-//! Deletes have no place in a buffer. The eras commit at the end of a write transaction that
-//! deleted something, which empties the buffer and shows readers the engine's new state.
+//! A buffer cannot contain deletes. So these eras commit at the end of a write transaction that
+//! deleted something. The commit empties the buffer and shows readers the engine's new state.
 
 use std::sync::Arc;
 
@@ -20,22 +23,23 @@ struct Entry {
     value: Bytes,
 }
 
-/// Per bucket. A reader's entries are in key order, each key once; those of the open write
-/// transaction are in the order of the puts.
+/// A buffer with a list for each bucket. In a read buffer the entries are in key order and each key
+/// occurs once. In a write buffer the entries are in the order of the puts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TxBuffer {
     buckets: [Vec<Arc<Entry>>; Bucket::ALL.len()],
 }
 
 impl TxBuffer {
-    /// Of a read buffer.
+    /// Returns the value of a key. The buffer must be a read buffer, which is sorted.
     pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Option<&Bytes> {
         let entries = &self.buckets[bucket.index()];
         let found = entries.binary_search_by(|entry| (*entry.key).cmp(key)).ok()?;
         Some(&entries[found].value)
     }
 
-    /// Of a read buffer, for a [merged scan](crate::merge::scan_merged).
+    /// Returns the entries of a range for a [merged scan](crate::merge::scan_merged). The buffer
+    /// must be a read buffer, which is sorted.
     pub(crate) fn range(
         &self,
         bucket: Bucket,
@@ -48,7 +52,7 @@ impl TxBuffer {
         entries[from..to].iter().map(|entry| (&*entry.key, Some(&entry.value)))
     }
 
-    /// Into a write buffer.
+    /// Adds an entry. The buffer must be a write buffer.
     pub(crate) fn put(&mut self, bucket: Bucket, key: &[u8], value: Bytes) {
         let entry = Entry { key: Bytes::copy_from_slice(key), value };
         self.buckets[bucket.index()].push(Arc::new(entry));
@@ -64,7 +68,9 @@ impl TxBuffer {
             let in_order = seen.last().into_iter().chain(&*new).is_sorted_by(|a, b| a.key < b.key);
             seen.append(new);
             if !in_order {
-                // Of entries with the same key, the one put last stays.
+                // If several entries have the same key, only the last put is kept. After the
+                // reversal, this put is the first of these entries, and the stable sort does not
+                // change their order.
                 seen.reverse();
                 seen.sort_by(|a, b| a.key.cmp(&b.key));
                 seen.dedup_by(|later, kept| later.key == kept.key);

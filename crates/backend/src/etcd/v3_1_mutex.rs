@@ -1,10 +1,11 @@
 //! Era 3.1 (etcd 3.0 and 3.1): reads and writes share one mutex, `batchTx`.
 //!
-//! * **A read** and **a write transaction** hold it from opening to end. A read goes through the
-//!   engine's open write transaction: so it sees what is not committed yet, and fails once that
-//!   transaction is lost, after a failed commit.
-//! * **A commit** holds it while the engine writes and syncs. At the batch limit the end of a write
-//!   transaction commits.
+//! * **A read** and **a write transaction** hold `batchTx` until they end. A read uses the engine's
+//!   open write transaction. So it sees writes that are not committed yet. A read fails if a commit
+//!   or another operation of the engine has failed before, or if a write transaction was dropped
+//!   before its end.
+//! * **A commit** holds `batchTx` while the engine writes and syncs. When the batch limit is
+//!   reached, the end of a write transaction commits.
 //!
 //! ```text
 //!   expensive read  ▶━━━━━━━━━━━━ holds batchTx ━━━━━━━━━━━━▶
@@ -12,7 +13,7 @@
 //!   commit                      ·· waits for batchTx ·········▶━ sync ━▶
 //! ```
 //!
-//! What follows from it: `docs/backend.md`.
+//! `docs/backend.md` describes the consequences.
 
 use std::fmt::Debug;
 
@@ -24,7 +25,7 @@ use crate::etcd::batch_tx::Batch;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
-/// Read through the guard of `batchTx`: an open read, and the reading side of a write transaction.
+/// Reads through the guard of `batchTx`. Both an open read and a write transaction use it.
 impl<T: Debug> ReadTx for Batch<T> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.reader()?.get(bucket, key)?)

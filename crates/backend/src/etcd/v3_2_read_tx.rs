@@ -1,17 +1,20 @@
-//! Era 3.2 (etcd 3.2 and 3.3): `ReadTx`, the lock `readTx` held shared to the end of the read.
+//! Era 3.2 (etcd 3.2 and 3.3): `ReadTx` holds the lock `readTx` shared until the read ends.
 //!
-//! * **A read** holds `readTx` shared from opening to end, and `txMu` for each `get` or `range`
-//!   that goes to the engine's snapshot.
-//! * **The end of a write transaction** and **a commit** (sync included) take `readTx` exclusively,
-//!   with `batchTx` held. The timer asks for it every interval, even with nothing pending.
-//! * While a writer waits for `readTx`, reads that come later wait behind it: the convoy.
+//! * **A read** holds `readTx` shared until it ends, and `txMu` during each `get` or `range` that
+//!   reads the engine's snapshot.
+//! * **The end of a write transaction** and **a commit** (including its sync) take `readTx`
+//!   exclusively while they hold `batchTx`. The timer takes `readTx` in every interval, even if
+//!   nothing is pending.
+//! * While a writer waits for `readTx`, later reads wait for that writer. This queue is the
+//!   *convoy*.
 //!
 //! ```text
 //!   expensive read  ▶━━━━━━━━━ holds readTx shared ━━━━━━━━━▶
-//!   put                  ······ waits for readTx exclusive ··▪   (holds batchTx all the while)
-//!   cheap read              ··· waits behind the put ·········▪
+//!   put                  ······ waits for readTx exclusive ··▪   (holds batchTx all the time)
+//!   cheap read              ··· waits for the put ············▪
 //! ```
-//! What follows from it: `docs/backend.md`.
+//!
+//! `docs/backend.md` describes the consequences.
 
 use bytes::Bytes;
 use clearlane_contention::{Mutex, RwLockReadGuard};
@@ -27,7 +30,7 @@ pub(super) struct LockedReadTx<'b> {
     tx_mu: &'b Mutex<()>,
 }
 
-/// Takes `readTx` shared; waits if a writer holds it or waits for it.
+/// Takes `readTx` shared. Waits if a writer holds the lock or waits for it.
 pub(super) fn open(locks: &ReadTxLocks) -> LockedReadTx<'_> {
     LockedReadTx { state: locks.read_state.read(), tx_mu: &locks.tx_mu }
 }

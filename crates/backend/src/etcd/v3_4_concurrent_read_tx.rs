@@ -1,16 +1,22 @@
-//! Era 3.4: `ConcurrentReadTx`, the buffer is copied when the read opens.
+//! Era 3.4: `ConcurrentReadTx` copies the buffer when the read opens.
 //!
 //! * **Opening a read** holds `readTx` shared while it copies the read buffer and takes a reference
-//!   to the engine's snapshot. Then it holds no lock but `txMu`, while it opens a cursor.
-//! * **The end of a write transaction** takes `readTx` exclusively, with `batchTx` held. It waits
-//!   for copies and for [locked reads](crate::Backend::begin_locked_read), not for other reads.
-//! * **A commit** does the same, sync included; the last read of the old snapshot frees it.
+//!   to the engine's snapshot. After that the read holds no lock, except `txMu` while it opens a
+//!   cursor.
+//! * **The end of a write transaction** takes `readTx` exclusively while it holds `batchTx`. It
+//!   waits for reads that are copying the buffer and for
+//!   [locked reads](crate::Backend::begin_locked_read), but not for other reads.
+//! * **A commit** also takes `readTx` exclusively while it holds `batchTx`, and keeps both locks
+//!   until the engine has synced. Open reads continue on the old snapshot, which is freed when its
+//!   last read ends.
 //!
 //! ```text
-//!   expensive read  ▪━━━━━━━━━━━━ own copy, no readTx ━━━━━━━━━▶     ▪ runs, ▪▪ copies and runs
-//!   put                 ▪       ▪       ▪     ··▪       ▪            · waits for the commit
+//!   expensive read  ▪━━━━━━━━━━━━ own copy, no readTx ━━━━━━━━━▶
+//!   put                 ▪       ▪       ▪     ··▪       ▪
 //!   cheap read            ▪▪      ▪▪      ▪▪  ····▪▪      ▪▪
 //!   commit                                   ▶━ sync ━▶
+//!
+//!   ▪ runs    ▪▪ copies the buffer and runs    · waits for the commit
 //! ```
 
 use std::sync::Arc;
@@ -25,14 +31,14 @@ use crate::etcd::tx_buffer::TxBuffer;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
-/// An open read with its own buffer, or (era 3.5) one that is shared.
+/// An open read. Its buffer is its own copy, or in era 3.5 a shared copy.
 pub(super) struct ConcurrentReadTx<'b> {
     pub(super) buffer: Arc<TxBuffer>,
     pub(super) snapshot: Arc<dyn Snapshot>,
     pub(super) tx_mu: &'b Mutex<()>,
 }
 
-/// Copies the buffer under `readTx`, which is free again when this returns.
+/// Opens a read. Copies the buffer under `readTx`, and releases `readTx` before it returns.
 pub(super) fn open(locks: &ReadTxLocks) -> ConcurrentReadTx<'_> {
     let state = locks.read_state.read();
     ConcurrentReadTx {

@@ -1,12 +1,14 @@
 //! Era 3.5 (etcd 3.5 and later): `ConcurrentReadTx` with a cached copy of the buffer.
 //!
-//! As in era 3.4, but reads that open between two writes share one copy. It is behind the mutex
-//! `cache`, which is taken with `readTx` held shared: so the buffer does not change meanwhile.
-//! (A [read for the writer](crate::Backend::begin_read_for_writer) does as in era 3.2.)
+//! Reads work as in era 3.4, but reads that open between two writes usually share one copy. The
+//! mutex `cache` guards the copy. It is taken while `readTx` is held shared, so the buffer cannot
+//! change during that time. A [read for the writer](crate::Backend::begin_read_for_writer) works as
+//! in era 3.2.
 //!
-//! * **No copy yet**: it is made with `cache` held. **Copy up to date**: it is shared.
-//! * **Copy out of date**: `cache` is released during the copying, so that several reads may copy
-//!   at once. Each stores its copy unless another read has stored one meanwhile.
+//! * **No copy yet**: the read makes it while it holds `cache`.
+//! * **Copy up to date**: the read shares it.
+//! * **Copy out of date**: the read releases `cache` while it copies, so several reads may copy at
+//!   once. Each read then stores its copy, unless another read has already replaced the old copy.
 //!
 //! ```text
 //!   put             ▪                         ▪
@@ -44,7 +46,8 @@ fn cached_buffer(locks: &ReadTxLocks, state: &ReadState) -> Arc<TxBuffer> {
     let copy = Arc::new(state.buffer.clone());
     let mut cache = locks.cache.lock();
     let unchanged = cache.as_ref().is_some_and(|(_, version)| *version == version_seen);
-    // The copy that is replaced is freed after the lock is released: it takes as long as copying.
+    // The replaced copy is freed after the lock is released, because freeing takes as long as
+    // copying.
     let superseded =
         if unchanged { cache.replace((Arc::clone(&copy), state.version)) } else { None };
     drop(cache);

@@ -1,16 +1,12 @@
-//! Which thread stands still, and behind which other? Every situation is set up in every era.
+//! Tests which thread is blocked, and by which other thread. Every situation is tested in each of
+//! the five eras that have different stores.
 //!
-//! A situation is a list of operations, each on a thread of its own; they start one after the
-//! other. Each thread is watched until it stands still: where its operation pauses, at a lock, or
-//! because it is done. What is found of the last one is the result. The whole table is
+//! A situation is a list of operations. Each operation runs on its own thread, and the threads
+//! start one after the other. Each thread is watched until it pauses inside its operation, waits
+//! for a lock, or is finished. The status of the last thread is the result. The whole table is in
 //! `tests/golden/blocking`.
 
-// With that feature the pointer of era clearlane works inside the model checker alone.
-#![cfg(not(feature = "shuttle"))]
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-
-mod support;
-
+use crate::support;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,27 +14,28 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
+use crate::support::hooked_engine::{EngineCall, HookedEngine};
+use crate::support::{Entry, SetOnDrop, batches, memory_engine};
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, Era, Value};
 use clearlane_contention::{LockReport, Registry, TaskLabel};
 use clearlane_engine::{Bucket, KeyRange};
-use support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
-use support::hooked_engine::{EngineCall, HookedEngine};
-use support::{Entry, SetOnDrop, batches, memory_engine};
 
-/// What a thread does. The first six pause in the middle of it.
+/// The operation that a thread runs. The first six operations pause in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
-    /// Has opened a read, and pauses.
+    /// Opens a read and pauses.
     ExpensiveRead,
-    /// Has opened a locked read, as a hash does, and pauses.
+    /// Opens a locked read, as a hash does, and pauses.
     PlainRead,
-    /// Looks at the first of many records.
+    /// Reads a range and pauses at the first record.
     Ranging,
-    /// Has opened the write transaction, and has not ended it.
+    /// Opens the write transaction and pauses before its end.
     OpenWrite,
-    /// Has begun a commit, and pauses in the engine's sync.
+    /// Starts a commit and pauses where the engine would write and sync.
     Syncing,
+    /// Starts a defragmentation and pauses in its first step.
     Rewriting,
     CheapRead,
     Put,
@@ -108,7 +105,7 @@ fn put(backend: &dyn Backend<Entry>, record: &str) {
     drop(tx.end(2).unwrap());
 }
 
-/// What is set up. The status of the last operation's thread is the result.
+/// A situation to test. The status of the last operation's thread is the result.
 struct Situation {
     title: &'static str,
     pending: bool,
@@ -172,10 +169,10 @@ const SITUATIONS: [Situation; 22] = [
     situation("commit beside an open write", true, &[Operation::OpenWrite, Operation::Commit]),
 ];
 
-/// The one situation of the table in which a thread waits in era clearlane.
+/// The only situation in the table in which a thread waits in era clearlane.
 const SECOND_COMMIT: &str = "commit beside a commit that syncs";
 
-/// Sets up a situation, and says how the thread of its last operation was found.
+/// Sets up a situation. Returns the status of the thread of the last operation as text.
 fn run_situation(era: Era, situation: &Situation) -> String {
     let barrier = Arc::new(Barrier::default());
     let locks = Registry::new();
@@ -201,7 +198,8 @@ fn run_situation(era: Era, situation: &Situation) -> String {
     }
 }
 
-/// An engine that stops the threads that are to pause in it.
+/// Returns an engine that pauses the thread `syncing` in a commit and the thread `rewriting` in a
+/// defragmentation.
 fn blocking_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
     let barrier = Arc::clone(barrier);
     let (syncing, rewriting) = (Operation::Syncing.actor(), Operation::Rewriting.actor());
@@ -218,7 +216,7 @@ fn blocking_engine(barrier: &Arc<Barrier>) -> Arc<HookedEngine> {
     })
 }
 
-/// The table as text: a row per situation, a column per era.
+/// Returns the table as text: one row for each situation, one column for each era.
 fn table() -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(Era::DISTINCT_STORES.map(|era| era.to_string()));
@@ -259,8 +257,9 @@ fn in_era_clearlane_only_a_second_commit_waits() {
     }
 }
 
-/// The situation `read behind that put` when it ends: the reader that waited behind the writer gets
-/// the lock as soon as the writer releases it, so it must find all of the transaction.
+/// Continues the situation `read behind that put` to its end. In eras 3.1 and 3.2, the reader that
+/// waited for the writer gets the lock as soon as the writer releases it. In every era the reader
+/// must see the put and the delete of the transaction together, so it finds exactly one lease.
 #[test]
 fn a_reader_behind_the_end_of_a_write_sees_its_puts_and_its_deletes() {
     for era in Era::DISTINCT_STORES {
@@ -303,7 +302,8 @@ fn assert_one_lease(backend: &dyn Backend<Entry>) {
     assert_eq!(there, 1, "{}: the lease was moved, not doubled or lost", backend.era());
 }
 
-/// Reads, puts and commits at once, each under its name; then what the locks have counted.
+/// Runs reads, puts and commits at the same time, each under a label of its kind. Returns the
+/// reports of all locks.
 fn lock_reports_of_a_mixed_load(era: Era) -> Vec<LockReport> {
     let config = Config { batch_limit: 50, ..Config::default() };
     let locks = config.locks.clone();
@@ -325,7 +325,8 @@ fn lock_reports_of_a_mixed_load(era: Era) -> Vec<LockReport> {
             (1..=200).for_each(|number| batches::write(&*backend, number).unwrap());
         });
     });
-    // One of each at least, however the threads were scheduled.
+    // If the puts finished before the other threads started, no read and no commit has run yet.
+    // So one of each runs here.
     until_once("read", || drop(batches::inspect(&*backend.begin_read())));
     until_once("commit", || backend.commit().unwrap());
     locks.report()

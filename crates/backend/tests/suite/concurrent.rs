@@ -1,26 +1,23 @@
-//! Real threads over every era: many readers, one writer, a committer and a compactor.
+//! Runs real threads in each of the five eras that have different stores: three readers, one
+//! writer, a committer and a compactor.
 //!
-//! A reader must find whole batches only, every batch that was acknowledged before it opened, and
-//! the same state for as long as it stays. The seed decides what each thread does next; which of
-//! them comes first is up to the system, so a failure may need several runs of its seed.
+//! A reader must find only whole batches, and every batch that was acknowledged before the reader
+//! opened. The state of a reader must not change while it is open. The seed decides what each
+//! thread does next. The system decides the order of the threads, so a failure may need several
+//! runs with its seed.
 
-// With that feature the pointer of era clearlane works inside the model checker alone.
-#![cfg(not(feature = "shuttle"))]
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::batches::{self, InspectedState};
+use crate::support::{Entry, OnPanic, SetOnDrop, memory_engine};
 use clearlane_backend::{Backend, Config, Era, ReadTx, SnapshotBackend};
 use clearlane_engine::{Engine, EngineKind, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::batches::{self, InspectedState};
-use support::{Entry, OnPanic, SetOnDrop, memory_engine};
 
 const BATCHES: Entry = 120;
 const READERS: u64 = 3;
@@ -29,11 +26,12 @@ const SEEDS: u64 = 6;
 struct Race<'b> {
     backend: &'b dyn Backend<Entry>,
     seed: u64,
-    /// The newest batch that its writer knows to be visible.
+    /// The newest batch that the writer knows to be visible.
     acknowledged: AtomicU64,
-    /// Compaction has asked for the removal of all batches up to this one.
+    /// A compaction has requested the removal of all batches up to this one. They may still be
+    /// present.
     removal_requested: AtomicU64,
-    /// Up to this one they are known to be gone.
+    /// All batches up to this one are known to be removed.
     removed: AtomicU64,
     finished: AtomicBool,
 }
@@ -117,7 +115,8 @@ impl Race<'_> {
         seen.newest
     }
 
-    /// Stays open, for a short or a long time, and looks again.
+    /// Keeps the read open for a short or a long time, and then checks that its state is unchanged.
+    /// In eras 3.1 and 3.2 the time is always short, because an open read blocks the writer.
     fn stay_open(&self, tx: &dyn ReadTx, seen: &InspectedState, random: &mut StdRng) {
         let holds_the_writer_up = matches!(self.backend.era(), Era::V3_1 | Era::V3_2);
         if !holds_the_writer_up && random.random_ratio(1, 4) {
@@ -135,7 +134,8 @@ fn yield_randomly(random: &mut StdRng) {
     (0..random.random_range(0..4)).for_each(|_| thread::yield_now());
 }
 
-/// Few pending operations, few pending bytes, or the defaults.
+/// Returns a configuration that depends on the seed: with a low limit of pending operations, with a
+/// low limit of pending bytes, or with the defaults.
 fn config(seed: u64) -> Config {
     let defaults = Config::default();
     match seed % 3 {

@@ -1,34 +1,29 @@
-//! What a backend does when something fails, and what it does at its limits.
+//! Tests the backend when an operation fails, and when a limit is reached.
 //!
-//! After a failed commit the engine's contents are unknown. So every era refuses all further
-//! writes and commits, with the error that came first, and readers go on with what was visible.
-//! The exception is era 3.1: its reads go through the engine's write transaction, which is
-//! gone, so they report the error as well.
+//! After a failed commit the engine's contents are unknown. So every era rejects every later write
+//! transaction and commit with the first error. Reads continue and show the state that was visible.
+//! The exception is era 3.1: its reads use the engine's write transaction, which no longer exists,
+//! so they return the error as well.
 
-// With that feature the pointer of era clearlane works inside the model checker alone.
-#![cfg(not(feature = "shuttle"))]
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-
-mod support;
-
+use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
+use crate::support::hooked_engine::{EngineCall, HookedEngine};
+use crate::support::{Entry, batches, contents, memory_engine};
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, Era, Error, PreCommit};
 use clearlane_contention::{Registry, TaskLabel};
 use clearlane_engine::{self as engine, Bucket, Engine};
-use support::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
-use support::hooked_engine::{EngineCall, HookedEngine};
-use support::{Entry, batches, contents, memory_engine};
 
 const GONE: &str = "backend: storage engine: the disk is gone";
 const DROPPED: &str =
     "a write transaction was dropped before its end; the backend accepts no more writes";
 
-/// An engine that fails at the given moment, the `nth` time it comes; never with `nth` 0.
+/// Returns an engine that fails at the `nth` call of kind `at`. If `nth` is 0, it never fails.
 fn failing_engine(at: EngineCall, nth: u64) -> Arc<HookedEngine> {
     let count = AtomicU64::new(0);
     HookedEngine::new(move |moment| {
@@ -39,7 +34,7 @@ fn failing_engine(at: EngineCall, nth: u64) -> Arc<HookedEngine> {
     })
 }
 
-/// Every way to write is closed, with the same words.
+/// Asserts that every operation that writes or commits fails with the message `words`.
 fn assert_refuses(backend: &dyn Backend<Entry>, words: &str) {
     let record = [Bytes::from_static(b"r")];
     let refusals = [
@@ -53,14 +48,15 @@ fn assert_refuses(backend: &dyn Backend<Entry>, words: &str) {
         let error = refusal.expect_err(name).to_string();
         assert_eq!(error, words, "{name} of era {}", backend.era());
     }
-    // A tick that finds nothing to commit has nothing to refuse.
+    // A tick that finds nothing to commit may succeed.
     match backend.commit_if_due(Duration::from_secs(1_000)) {
         Ok(committed) => assert!(!committed, "tick of era {}", backend.era()),
         Err(error) => assert_eq!(error.to_string(), words),
     }
 }
 
-/// Readers see whole batches up to `newest`; in era 3.1 they report what failed.
+/// Asserts that readers see whole batches up to `newest`. In era 3.1 reads must fail with the
+/// message `words` instead.
 fn assert_shows(backend: &dyn Backend<Entry>, newest: Entry, words: &str) {
     let tx = backend.begin_read();
     if backend.era() == Era::V3_1 {
@@ -99,7 +95,8 @@ fn wherever_a_commit_fails_what_was_acknowledged_stays_visible() {
     for (era, nth) in Era::DISTINCT_STORES.into_iter().flat_map(|d| (1..8).map(move |nth| (d, nth)))
     {
         let engine = failing_engine(EngineCall::Commit, nth);
-        // Some eras commit at this limit, and at each delete; the ticks commit the others.
+        // The eras of etcd commit at this limit, and some of them at each delete. All other batches
+        // are committed by the calls of `commit_if_due`.
         let config = Config { batch_limit: 15, ..Config::default() };
         let backend = support::open(era, engine, config);
         let acknowledged = write_until_failure(&*backend);
@@ -112,7 +109,7 @@ fn wherever_a_commit_fails_what_was_acknowledged_stays_visible() {
     }
 }
 
-/// Returns the newest batch that was acknowledged.
+/// Writes batches until a write or a commit fails. Returns the newest batch that was acknowledged.
 fn write_until_failure(backend: &dyn Backend<Entry>) -> Entry {
     for number in 1.. {
         if batches::write(backend, number).is_err() {
@@ -127,7 +124,7 @@ fn write_until_failure(backend: &dyn Backend<Entry>) -> Entry {
 
 #[test]
 fn a_put_that_fails_in_the_engine_ends_the_writes_and_shows_nothing_of_its_transaction() {
-    // Era clearlane puts into the engine at the commit alone.
+    // Era clearlane is not listed, because it puts into the engine only during the commit.
     for era in [Era::V3_1, Era::V3_2, Era::V3_4, Era::V3_5] {
         let engine = failing_engine(EngineCall::Put, 2);
         let backend = support::open(era, Arc::clone(&engine) as _, Config::default());
@@ -254,8 +251,9 @@ fn a_write_that_waited_for_one_that_is_dropped_is_refused() {
     }
 }
 
-/// A transaction of era clearlane that writes 1,000 bytes in one operation: a key of 10, a value
-/// of 894, and 96 for what a pending record takes besides.
+/// Runs a transaction with one put, and returns whether a commit is due. In era clearlane the put
+/// adds 1,000 pending bytes: 10 for the key, 894 for the value, and 96 for the overhead of a
+/// pending record.
 fn write_1000_bytes(backend: &dyn Backend<Entry>, number: Entry) -> bool {
     let mut tx = backend.begin_write().unwrap();
     let key = format!("{number:010}");
@@ -263,7 +261,8 @@ fn write_1000_bytes(backend: &dyn Backend<Entry>, number: Entry) -> bool {
     tx.end(number).unwrap().commit_due
 }
 
-/// Pending bytes, counted by [`write_1000_bytes`].
+/// Returns the number of pending bytes. The result is correct only if all pending operations are
+/// from [`write_1000_bytes`].
 fn pending_bytes(backend: &dyn Backend<Entry>) -> u64 {
     backend.sizes().unwrap().pending_ops * 1_000
 }
@@ -315,7 +314,8 @@ fn a_put_over_the_bound_waits_for_the_commit_under_way() {
         assert_eq!(watch(put, &thread, &barrier, &locks), ThreadStatus::Blocked(waits));
         drop(open);
     });
-    // The commit took one transaction, which was enough for the put: it made no commit itself.
+    // The commit in progress has written only the first transaction. So 10,000 bytes were pending
+    // after it, which is below the limit, and the put made no commit itself. The put added 1,000.
     assert_eq!(pending_bytes(&*backend), 11_000);
 }
 

@@ -1,29 +1,26 @@
-//! Golden scripts: the same text from all five eras and from the plain model.
+//! Golden scripts: the five eras with different stores and the plain model must print the same
+//! text.
 //!
-//! `tests/golden/sequential` has one thing happen after the other and runs over all six.
-//! `tests/golden/open_readers` keeps readers open while writes go on, which in eras 3.1 and 3.2
-//! would wait for the readers; it runs over the other four.
+//! The scripts in `tests/golden/sequential` run one operation after the other, over the five eras
+//! and the model. The scripts in `tests/golden/open_readers` keep readers open during writes. In
+//! eras 3.1 and 3.2 these writes would wait for the readers, so the scripts run over the other
+//! three eras and the model.
 
-// With that feature the pointer of era clearlane works inside the model checker alone.
-#![cfg(not(feature = "shuttle"))]
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::model::{Map, Model};
+use crate::support::words::{self, Outcome};
+use crate::support::{Entry, memory_engine};
 use bytes::Bytes;
 use clearlane_backend::{Backend, Config, Era, ReadTx};
 use clearlane_engine::Engine;
 use clearlane_engine::stream::Importer;
 use goldenscript::{Argument, Command, Context, Runner};
-use support::model::{Map, Model};
-use support::words::{self, Outcome};
-use support::{Entry, memory_engine};
 
 #[derive(Clone)]
 enum TestedBackend {
@@ -56,7 +53,8 @@ impl TestedBackend {
     }
 }
 
-/// A command's arguments as they were typed: `a=1` is one word here, not a key and a value.
+/// Returns the arguments of a command as they were typed. A goldenscript splits `a=1` into a key
+/// and a value, but here it is one word.
 fn typed(command: &Command) -> Vec<String> {
     let word = |argument: &Argument| match argument {
         Argument::KeyValue(key, value) => format!("{key}={value}"),
@@ -70,7 +68,7 @@ fn millis(text: &str) -> Result<Duration, Box<dyn Error>> {
     Ok(Duration::from_millis(text.trim_end_matches("ms").parse()?))
 }
 
-/// Runs one command that needs no open reader.
+/// Runs a command that needs no open reader.
 fn run_on(backend: &dyn Backend<Entry>, entry: &mut Entry, command: &Command) -> Outcome {
     let typed = typed(command);
     let words: Vec<&str> = typed.iter().map(String::as_str).collect();
@@ -119,7 +117,7 @@ fn run_on(backend: &dyn Backend<Entry>, entry: &mut Entry, command: &Command) ->
     }
 }
 
-/// Copies the store into a fresh engine and reads there.
+/// Copies the store into a new engine and reads the copy.
 fn copy(backend: &dyn Backend<Entry>, words: &[&str]) -> Outcome {
     let engine = memory_engine();
     let mut importer = Importer::new(Arc::clone(&engine))?;
@@ -132,7 +130,8 @@ fn copy(backend: &dyn Backend<Entry>, words: &[&str]) -> Outcome {
     words::read(&*copied.begin_read(), "range", words)
 }
 
-/// One thing after the other. `crash` drops the backend without a commit and opens it again.
+/// Runs one operation after the other. `crash` drops the backend without a commit and opens it
+/// again. `limit` does the same, with a new batch limit.
 struct Sequential {
     tested: TestedBackend,
     config: Config,
@@ -172,7 +171,7 @@ impl Runner for Sequential {
     }
 }
 
-/// Readers stay open: `r1: open`, `r1: get key 1`, `r1: close`.
+/// Runs commands while readers stay open, for example `r1: open`, `r1: get key 1`, `r1: close`.
 struct OpenReaders {
     backend: &'static dyn Backend<Entry>,
     readers: BTreeMap<String, Box<dyn ReadTx + 'static>>,
@@ -180,7 +179,8 @@ struct OpenReaders {
 }
 
 impl OpenReaders {
-    /// The backend is leaked: readers of some eras borrow it, and a test may keep it.
+    /// Opens the backend and leaks it, because readers of some eras borrow it. A test may leak
+    /// memory.
     fn new(tested: &TestedBackend) -> OpenReaders {
         let backend = Box::leak(tested.open(Config::default()));
         OpenReaders { backend, readers: BTreeMap::new(), entry: 0 }
@@ -232,7 +232,7 @@ fn run_all<R: Runner>(
 fn sequential_scripts_print_the_same_over_all_eras_and_the_model() {
     for tested in TestedBackend::all() {
         run_all("sequential", &[tested], |tested| {
-            // Each script starts on an engine of its own.
+            // Each script starts on a new engine.
             let fresh = match tested {
                 TestedBackend::OfEra(era, _) => TestedBackend::OfEra(*era, memory_engine()),
                 TestedBackend::Model(_) => TestedBackend::Model(Arc::default()),

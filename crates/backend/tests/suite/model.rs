@@ -1,19 +1,18 @@
-//! Every era raced against the plain model, over random operations.
+//! Compares every era with the plain model over random operations.
 //!
-//! After every operation, what readers see and what the engine has committed are compared in full.
-//! Eras commit by themselves at different moments (some at every delete, some at the batch limit);
-//! whenever the engine shows that one did, the model commits as well.
+//! After every operation the test compares the complete state that readers see, and the complete
+//! contents of the engine, with the model. Eras commit on their own at different points: some at
+//! every delete, some at the batch limit. When the engine shows such a commit, the model commits as
+//! well.
 
-// With that feature the pointer of era clearlane works inside the model checker alone.
-#![cfg(not(feature = "shuttle"))]
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-
-mod support;
-
+use crate::support;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::contents;
+use crate::support::model::{Map, Model};
+use crate::support::{Entry, memory_engine};
 use bytes::Bytes;
 use clearlane_backend::{Backend, ComputedRecords, Config, Era, Error, RecordKey, WriteTx};
 use clearlane_engine::stream::{Exporter, Importer};
@@ -21,11 +20,9 @@ use clearlane_engine::{Bucket, Engine, EngineKind, Options};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{self, TestRunner};
-use support::contents;
-use support::model::{Map, Model};
-use support::{Entry, memory_engine};
 
-/// Buckets beside `key`: neighbours of each other and of `key` in the order of buckets.
+/// Buckets other than `key`. In the order of buckets, the first is just before `key` and the second
+/// just after it. So a range in `key` that leaves its bucket would be noticed.
 const SMALL: [Bucket; 4] = [Bucket::Cluster, Bucket::Lease, Bucket::Members, Bucket::Meta];
 const NAMES: [&str; 4] = ["a", "ab", "b", "c"];
 
@@ -36,9 +33,9 @@ enum Operation {
     Tick {
         millis: u64,
     },
-    /// Removes records, counted from the oldest that is left, and commits.
+    /// Removes the records at these positions, counted from the oldest record, and commits.
     Remove(Vec<usize>),
-    /// Opens the backend anew, on what the engine has.
+    /// Opens the backend again on the engine's present contents.
     Crash,
     Defragment,
     Copy,
@@ -46,11 +43,11 @@ enum Operation {
 
 #[derive(Clone, Debug)]
 enum RandomChange {
-    /// The next record of bucket `key`, with a value of this length.
+    /// Puts the next record of bucket `key`, with a value of this length.
     Record(usize),
-    /// The next so many of them, computed.
+    /// Puts this number of computed records as the next records of bucket `key`.
     Computed(u64),
-    /// A record that is not above the last: refused.
+    /// Puts a record that is not above the last record, which must fail.
     OldRecord,
     Put(Bucket, &'static str, u8),
     Delete(Bucket, &'static str),
@@ -79,7 +76,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Where the engine comes from, also after a crash.
+/// The source of the engine. After a crash, the backend is opened again on an engine from the same
+/// source, which has the same data.
 enum EngineSource {
     Memory(Arc<dyn Engine>),
     Bolt(tempfile::TempDir),
@@ -120,7 +118,7 @@ impl Race {
         let (open, entry, next_record) = (None, 0, 1);
         let mut race = Race { era, config, source, model_durable, open, entry, next_record, now };
         race.reopen();
-        // From here on every store has a consistent index, so that a commit is seen by it.
+        // After this commit every store has a consistent index, which shows when a commit was made.
         race.run(&Operation::Write(Vec::new()));
         race.run(&Operation::Commit);
         race
@@ -154,7 +152,7 @@ impl Race {
         self.open.as_ref().expect("open between operations")
     }
 
-    /// The era's backend, then the model.
+    /// Returns the era's backend, followed by the model.
     fn sides(&self) -> [&dyn Backend<Entry>; 2] {
         [&*self.opened().backend, &self.opened().model]
     }
@@ -162,7 +160,7 @@ impl Race {
     fn write(&mut self, changes: &[RandomChange]) {
         self.entry += 1;
         let mut next_record = self.next_record;
-        // Opening a write may commit: era clearlane bounds what is pending.
+        // Opening a write transaction may commit, because era clearlane limits the pending bytes.
         let mut sides = self.sides().map(|side| {
             let tx = side.begin_write().unwrap();
             self.commit_model_if_committed();
@@ -193,7 +191,8 @@ impl Race {
         if self.config.batch_limit == Config::default().batch_limit {
             assert_eq!(committed, model.commit_if_due(self.now).unwrap());
         } else {
-            // The limit makes ticks of era clearlane come early: the model has only to follow.
+            // If the batch limit is low, era clearlane commits early at ticks. The model does not
+            // decide when to commit here: `compare` makes it commit whenever the era has committed.
             assert!(committed || !due, "a limit that was reached is heeded at the next tick");
         }
     }
@@ -209,7 +208,8 @@ impl Race {
         }
     }
 
-    /// Lets the model commit if the era did. Returns what the engine has.
+    /// Makes the model commit if the backend of the era has committed. Returns the engine's
+    /// contents.
     fn commit_model_if_committed(&self) -> Map {
         let durable = contents::durable(&*self.opened().engine);
         let model_has = contents::saved_entry(&self.model_durable.lock().unwrap());
@@ -230,7 +230,7 @@ impl Race {
     }
 }
 
-/// Applies a change to an open write transaction; a refusal comes back as text.
+/// Applies a change to an open write transaction. Returns an error as text.
 fn apply(
     tx: &mut dyn WriteTx<Entry>,
     change: &RandomChange,
@@ -283,18 +283,19 @@ impl ComputedRecords for NumberedRecords {
     }
 }
 
-/// Below all others. With no record left there is nothing that it could be below: not tried.
+/// Puts a record that is below all others, and asserts that the put fails. Does nothing if no
+/// record is visible, because then the put may succeed.
 fn put_old_record(tx: &mut dyn WriteTx<Entry>) -> Result<(), String> {
     let state = contents::visible(tx).unwrap();
     if state.keys().any(|(bucket, _)| *bucket == Bucket::Key) {
         let refused = tx.put(Bucket::Key, record(0).as_bytes(), Bytes::new()).unwrap_err();
-        // Which record is the last is not compared: the model forgets those that were removed.
+        // The error's last record is not compared, because the model forgets removed records.
         assert!(matches!(refused, Error::OutOfOrder { .. }), "{refused}");
     }
     Ok(())
 }
 
-/// A copy, taken into a fresh engine.
+/// Imports a copy into a new engine, and returns its contents.
 fn import(mut exporter: Exporter) -> Map {
     let engine = memory_engine();
     let mut importer = Importer::new(Arc::clone(&engine)).unwrap();
@@ -305,7 +306,8 @@ fn import(mut exporter: Exporter) -> Map {
     contents::durable(&*engine)
 }
 
-/// Races every era over random operations, and shows the fewest that fail.
+/// Compares every era with the model in random operations. After a failure, proptest removes
+/// operations as long as the list still fails, and shows the rest.
 fn race_all(cases: u32, operations: usize, config: &Config, source: fn() -> EngineSource) {
     for era in Era::DISTINCT_STORES {
         let _run = support::OnPanic(format!("era {era}"));

@@ -1,7 +1,8 @@
-//! Numbered write transactions, made so that a reader can tell a torn one from a whole one.
+//! Numbered write transactions that let a reader distinguish a torn transaction from a whole one.
 //!
-//! Batch `n` adds two to four records to bucket `key`, sets a mark in two other buckets to `n`,
-//! and puts or deletes a flag. All of it says `n`, so a reader that sees one part knows the others.
+//! Batch `n` adds two to four records to bucket `key`, sets a mark in two other buckets to `n`, and
+//! may put or delete a flag. All values contain `n`. So a reader that sees one part of a batch can
+//! check all the other parts.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +22,18 @@ fn parts(number: Entry) -> u64 {
     if number == 0 { 0 } else { 2 + number % 3 }
 }
 
-/// Every fourth batch turns the flag on or off: few deletes, because some eras commit at each.
+/// Returns whether the flag is set after a batch. Every fourth batch changes it. There are few
+/// deletes, because some eras commit at each delete.
 fn flag_is_on(number: Entry) -> bool {
     number / 4 % 2 == 1
 }
 
-/// The keys of the records of a batch; none of batch 0.
+/// Returns the keys of the records of a batch. Batch 0 has none.
 pub(crate) fn records(number: Entry) -> Vec<Bytes> {
     (0..parts(number)).map(|part| format!("{number:08}/{part}").into()).collect()
 }
 
-/// Writes a batch; once this returns, every reader that opens must see it.
+/// Writes a batch. Every reader that opens after this call must see it.
 pub(crate) fn write(backend: &dyn Backend<Entry>, number: Entry) -> Result<()> {
     let value = Bytes::from(number.to_string());
     let mut tx = backend.begin_write()?;
@@ -49,17 +51,17 @@ pub(crate) fn write(backend: &dyn Backend<Entry>, number: Entry) -> Result<()> {
     Ok(())
 }
 
-/// What a reader saw, after it was found to be whole.
+/// The state that a reader saw. It was checked to contain only whole batches.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InspectedState {
-    /// The newest batch; 0 if there is none.
+    /// The newest batch, or 0 if there is none.
     pub(crate) newest: Entry,
-    /// The oldest batch that compaction has left; one more than the newest if there is none.
+    /// The oldest batch that compactions have not removed, or the newest plus one if there is none.
     pub(crate) oldest: Entry,
     state: Map,
 }
 
-/// Reads everything and panics unless it is a state between two batches.
+/// Reads everything. Panics unless the state contains only whole batches.
 pub(crate) fn inspect(tx: &dyn ReadTx) -> InspectedState {
     let state = contents::visible(tx).unwrap();
     let newest = mark(&state, MARKS[0]);
@@ -79,7 +81,7 @@ fn number(value: &Bytes) -> Entry {
     std::str::from_utf8(value).unwrap().parse().unwrap()
 }
 
-/// Whole batches without a gap, up to the newest. Returns the oldest.
+/// Asserts that there are whole batches without a gap, up to the newest. Returns the oldest batch.
 fn inspect_records(state: &Map, newest: Entry) -> Entry {
     let mut batches: BTreeMap<Entry, Vec<Bytes>> = BTreeMap::new();
     for ((_, key), value) in state.iter().filter(|((bucket, _), _)| *bucket == Bucket::Key) {
@@ -93,7 +95,8 @@ fn inspect_records(state: &Map, newest: Entry) -> Entry {
     oldest
 }
 
-/// Point reads agree: the newest batch is there, the next is not.
+/// Asserts by point reads that all records of the newest batch exist, and that no record of the
+/// next batch exists.
 fn inspect_points(tx: &dyn ReadTx, newest: Entry) {
     let is_there = |record: &Bytes| tx.get(Bucket::Key, record).unwrap().is_some();
     assert!(records(newest).iter().all(is_there), "batch {newest} by its keys");

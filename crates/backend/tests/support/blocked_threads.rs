@@ -1,5 +1,5 @@
-//! Watching threads until they stand still: at a place where the test stops them, at a lock, or at
-//! their end. What a test says about which thread waits for which, it says at such a moment.
+//! Watches threads until each of them is paused at a barrier, waits for a lock, or has finished.
+//! When all threads are in one of these states, a test can determine which thread waits for which.
 
 use std::sync::{Condvar, Mutex};
 use std::thread::{self, ScopedJoinHandle};
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use clearlane_contention::{BlockerState, Registry, TaskLabel, WaitingTask};
 
-/// Nothing here takes long; on a busy machine a thread may have to wait for its turn.
+/// Longest wait for a thread. No operation takes long, but on a busy machine a thread may have to
+/// wait for a processor.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A place where threads stand still until it is opened.
+/// A place where threads wait until it is opened.
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
     state: Mutex<BarrierState>,
@@ -30,7 +31,7 @@ impl Barrier {
         drop(self.opened.wait_while(state, |state| !state.open).unwrap());
     }
 
-    /// Lets all threads go, now and later.
+    /// Lets all waiting threads pass, and all threads that arrive later.
     pub(crate) fn open(&self) {
         self.state.lock().unwrap().open = true;
         self.opened.notify_all();
@@ -41,7 +42,7 @@ impl Barrier {
     }
 }
 
-/// Opens the barrier at the end of a test, also of one that failed: no thread may be left waiting.
+/// Opens the barrier when it is dropped, so that no thread keeps waiting if the test fails.
 #[derive(Debug)]
 pub(crate) struct OpenOnDrop<'b>(pub(crate) &'b Barrier);
 
@@ -55,11 +56,12 @@ impl Drop for OpenOnDrop<'_> {
 pub(crate) enum ThreadStatus {
     AtBarrier,
     Finished,
-    /// At a lock, behind another thread; in words.
+    /// The thread waits for a lock because of another thread. The text names the lock and the other
+    /// thread.
     Blocked(String),
 }
 
-/// Waits until the thread that acts as `actor` stands at the barrier, waits for a lock, or is done.
+/// Waits until the thread labelled `actor` is at the barrier, waits for a lock, or is finished.
 pub(crate) fn watch<T>(
     actor: TaskLabel,
     thread: &ScopedJoinHandle<'_, T>,

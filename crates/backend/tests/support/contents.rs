@@ -1,4 +1,5 @@
-//! Everything that a reader sees, or an engine holds, as one map: for comparing states.
+//! Functions that return everything that a reader sees, or everything that an engine contains, as
+//! one map. Tests compare states by these maps.
 
 use std::ops::ControlFlow;
 
@@ -9,8 +10,8 @@ use clearlane_engine::{Bucket, Engine, KeyRange};
 use super::Entry;
 use super::model::Map;
 
-/// All records of all buckets, as a read transaction shows them: in whole ranges, in parts of them,
-/// and one by one.
+/// Returns all records of all buckets, as a read transaction shows them. Also checks that whole
+/// ranges, parts of ranges and single gets agree.
 pub(crate) fn visible(tx: &dyn ReadTx) -> Result<Map> {
     let mut found = Map::new();
     for bucket in Bucket::ALL {
@@ -45,7 +46,7 @@ fn check_parts(tx: &dyn ReadTx, bucket: Bucket, records: &Records) -> Result<()>
     Ok(())
 }
 
-/// All records of all buckets, as the engine has committed them.
+/// Returns all records of all buckets that the engine has committed.
 pub(crate) fn durable(engine: &dyn Engine) -> Map {
     let snapshot = engine.snapshot().unwrap();
     let mut found = Map::new();
@@ -60,7 +61,7 @@ pub(crate) fn durable(engine: &dyn Engine) -> Map {
     found
 }
 
-/// Which entry a state says that it has reached; 0 before the first commit.
+/// Returns the entry whose number is saved in a state, or 0 before the first commit.
 pub(crate) fn saved_entry(state: &Map) -> Entry {
     let saved = state.get(&(Bucket::Meta, Bytes::from_static(b"consistent_index")));
     saved.map_or(0, |saved| std::str::from_utf8(saved).unwrap().parse().unwrap())

@@ -1,5 +1,5 @@
-//! The memory engine with a hook before reads, puts, commits and defragmentations, which may block
-//! or fail.
+//! The memory engine with a hook that runs before reads, puts, commits and steps of a
+//! defragmentation. The hook may block or fail.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -13,14 +13,15 @@ use clearlane_engine::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineCall {
-    /// A record is looked for, or a scan has come to one.
+    /// A get, or one record of a scan.
     Read,
     Put,
     Commit,
     Defragment,
 }
 
-/// Called at each moment. It may block, and an error is what the engine reports.
+/// A function that is called before each operation that [`EngineCall`] lists. It may block. If it
+/// returns an error, the operation fails with that error.
 type Hook = Arc<dyn Fn(EngineCall) -> Result<()> + Send + Sync>;
 
 pub(crate) struct HookedEngine {
@@ -76,7 +77,7 @@ fn get(read: &dyn Read, hook: &Hook, bucket: Bucket, key: &[u8]) -> Result<Optio
     read.get(bucket, key)
 }
 
-/// `scan`, and the hook before each record.
+/// Scans, and calls the hook before each record.
 fn scan(
     read: &dyn Read,
     hook: &Hook,

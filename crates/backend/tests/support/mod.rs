@@ -1,6 +1,7 @@
-//! What the backend's tests share: a plain model, words for operations, engines with hooks.
+//! Helpers of the backend's tests: a plain model, operations written as words, and engines with
+//! hooks.
 
-// Each test binary uses its own part of this module.
+// Each test binary uses only a part of this module.
 #![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]
 
 pub(crate) mod batches;
@@ -17,10 +18,11 @@ use clearlane_backend::{Backend, Config, Era, PreCommit};
 use clearlane_engine::memory::MemoryEngine;
 use clearlane_engine::{Bucket, Engine};
 
-/// The payload of the tests: the number of the last entry applied.
+/// The payload in the tests: the number of the last applied entry.
 pub(crate) type Entry = u64;
 
-/// The hook of the tests: saves the entry's number, as etcd saves its consistent index.
+/// Returns the pre-commit hook of the tests. It saves the entry's number, as etcd saves its
+/// consistent index.
 pub(crate) fn save_consistent_index() -> PreCommit<Entry> {
     PreCommit::new(|entry: &Entry, put| {
         put(Bucket::Meta, b"consistent_index", entry.to_string().as_bytes())
@@ -31,14 +33,14 @@ pub(crate) fn memory_engine() -> Arc<dyn Engine> {
     Arc::new(MemoryEngine::new())
 }
 
-/// A backend of an era on an engine, with the tests' hook. It goes on from the entry that the
+/// Opens a backend of an era on an engine, with the tests' hook. Its payload is the entry that the
 /// engine's last commit saved.
 pub(crate) fn open(era: Era, engine: Arc<dyn Engine>, config: Config) -> Box<dyn Backend<Entry>> {
     let entry = contents::saved_entry(&contents::durable(&*engine));
     era.open(engine, config, save_consistent_index(), entry).unwrap()
 }
 
-/// Says which run it was when a test fails in the middle of it.
+/// Prints the name of a run if a test fails during the run.
 pub(crate) struct OnPanic(pub(crate) String);
 
 impl Drop for OnPanic {
@@ -50,7 +52,7 @@ impl Drop for OnPanic {
     }
 }
 
-/// Ends the other threads when the thread ends that holds it, also by a panic.
+/// Sets the flag when it is dropped, even by a panic, so that the other threads end.
 pub(crate) struct SetOnDrop<'f>(pub(crate) &'f AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

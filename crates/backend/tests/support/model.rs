@@ -1,4 +1,4 @@
-//! The plain model: a map of what is visible, a map of what is durable, and no concurrency.
+//! The plain model: a map of visible records, a map of durable records, and no concurrency.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use super::Entry;
 
 pub(crate) type Map = BTreeMap<(Bucket, Bytes), Bytes>;
 
-/// A backend as simple as it can be: a read is a copy of everything.
+/// The simplest possible backend: opening a read copies everything.
 #[derive(Debug)]
 pub(crate) struct Model {
     state: Mutex<ModelState>,
@@ -37,7 +37,7 @@ struct ModelState {
 }
 
 impl Model {
-    /// A model over a map that outlives it, as an engine outlives a backend.
+    /// Opens a model over a map that outlives it, as an engine outlives a backend.
     pub(crate) fn open(durable: Arc<Mutex<Map>>, config: Config) -> Model {
         let visible = durable.lock().unwrap().clone();
         let payload = super::contents::saved_entry(&visible);

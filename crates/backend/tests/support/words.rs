@@ -1,4 +1,4 @@
-//! Operations in words, for golden scripts: `put lease a=1`, `range key`, `delete meta b`.
+//! Operations written as words, for golden scripts: `put lease a=1`, `range key`, `delete meta b`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `get BUCKET KEY...` or `range BUCKET [FROM [TO]] [limit=N]`, on anything that can be read.
+/// Runs `get BUCKET KEY...` or `range BUCKET [FROM [TO]] [limit=N]` on a read or write transaction.
 pub(crate) fn read(tx: &dyn ReadTx, name: &str, words: &[&str]) -> Outcome {
     let (bucket, words) = match words {
         [name, rest @ ..] => (bucket(name)?, rest),
@@ -55,7 +55,7 @@ fn range(tx: &dyn ReadTx, bucket: Bucket, words: &[&str]) -> Outcome {
     Ok(if out.is_empty() { "(none)\n".to_owned() } else { out })
 }
 
-/// `put BUCKET KEY=VALUE...` or `delete BUCKET KEY...`, or a read, in a write transaction.
+/// Runs `put BUCKET KEY=VALUE...`, `delete BUCKET KEY...` or a read in a write transaction.
 pub(crate) fn write(tx: &mut dyn WriteTx<Entry>, name: &str, words: &[&str]) -> Outcome {
     match (name, words) {
         ("put", [name, records @ ..]) => {

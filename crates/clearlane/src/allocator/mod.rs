@@ -1,14 +1,19 @@
-//! What a program that serves allocates with, how long it keeps what is free, and in which pages.
+//! The memory allocator of the program: how long it keeps free memory, and whether it uses huge
+//! pages.
 //!
-//! An answer of an old era is one piece of 20 MB. mimalloc gives such memory back after a tenth of
-//! a second, and the next answer gets it anew, page by page, each with a fault. So what is free
-//! stays for a second, in an old era for minutes. If `MIMALLOC_PURGE_DELAY` is set, its value
-//! holds. Figures are in `docs/decisions/clearlane-allocator.md`.
+//! In an old era each response is one block of memory, which may have 20 MB. By default, mimalloc
+//! returns such memory to the system after 0.1 s. The next response would get it again page by
+//! page, with a page fault for each. So free memory of large blocks is kept for a second, and in an
+//! old era for ten minutes; other free memory is kept for a tenth of that time. If
+//! `MIMALLOC_PURGE_DELAY` is set, its value applies. Figures are in
+//! `docs/decisions/clearlane-allocator.md`.
 //!
-//! Where the system gives huge pages, the first allocations of each thread take some of them, and a
-//! small store a third more memory. An old era keeps them, for its large answers.
+//! If the system offers huge pages, the first allocations of each thread use some of them, and a
+//! small store takes a third more memory. So huge pages are disabled, except in an old era, which
+//! uses them for its large responses.
 //!
-//! The library does not choose: a program that has a server in it keeps its allocator.
+//! Only the program uses this allocator, not the library: a program that embeds a server keeps its
+//! own.
 
 #![allow(unsafe_code, reason = "an allocator, and mimalloc's options have no safe function")]
 
@@ -20,39 +25,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mimalloc::MiMalloc;
 
 pub use self::page_pool::chunk_bytes as page_pool_bytes;
+use crate::profiling::heap;
 
-/// mimalloc, and a [pool](page_pool) for the pages of the engine.
+/// The allocator: mimalloc, and a [pool](page_pool) for the pages of the engine.
 #[derive(Debug)]
 pub struct Allocator;
 
-// SAFETY: a layout says which of the two its memory is from, and both keep to the contract.
+// SAFETY: the layout determines which of the two allocators owns a block, and both fulfil the
+// contract.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if page_pool::is_for(layout) {
-            return page_pool::take();
-        }
-        // SAFETY: what the caller promises.
-        unsafe { MiMalloc.alloc(layout) }
+        let memory = match page_pool::is_for(layout) {
+            true => page_pool::take(),
+            // SAFETY: the caller fulfils the contract of `alloc`.
+            false => unsafe { MiMalloc.alloc(layout) },
+        };
+        heap::allocated(memory, layout.size());
+        memory
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if page_pool::is_for(layout) {
+        let memory = if page_pool::is_for(layout) {
             let buffer = page_pool::take();
             if !buffer.is_null() {
-                // SAFETY: it is as large as the layout.
+                // SAFETY: the buffer is as large as the layout.
                 unsafe { buffer.write_bytes(0, layout.size()) };
             }
-            return buffer;
-        }
-        // SAFETY: what the caller promises.
-        unsafe { MiMalloc.alloc_zeroed(layout) }
+            buffer
+        } else {
+            // SAFETY: the caller fulfils the contract of `alloc_zeroed`.
+            unsafe { MiMalloc.alloc_zeroed(layout) }
+        };
+        heap::allocated(memory, layout.size());
+        memory
     }
 
     #[inline]
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: what the caller promises: it is from here, and of this layout.
+        heap::freed(memory);
+        // SAFETY: the caller guarantees that the memory is from this allocator and has this layout.
         unsafe {
             if page_pool::is_for(layout) {
                 page_pool::give_back(memory);
@@ -64,13 +77,17 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: what the caller promises: the new size, rounded up, is no overflow.
+        // SAFETY: the caller guarantees that the new size, rounded up, does not overflow.
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         if !page_pool::is_for(layout) && !page_pool::is_for(new_layout) {
-            // SAFETY: it is from mimalloc, and stays there.
-            return unsafe { MiMalloc.realloc(memory, layout, new_size) };
+            heap::freed(memory);
+            // SAFETY: the memory is from mimalloc, and the new block is also from mimalloc.
+            let moved = unsafe { MiMalloc.realloc(memory, layout, new_size) };
+            heap::allocated(moved, new_size);
+            return moved;
         }
-        // SAFETY: both are as large as what is copied, and the old one is not used any more.
+        // SAFETY: both blocks are at least as large as the copied bytes, and the old block is not
+        // used afterwards.
         unsafe {
             let moved = self.alloc(new_layout);
             if !moved.is_null() {
@@ -82,16 +99,18 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// In milliseconds, for what a thread has; ten times as long for what is in large pieces.
+/// How long free memory is kept, in milliseconds. Memory in large blocks is kept ten times as long.
 const PURGE_DELAY_MS: std::ffi::c_long = 100;
-/// In an old era, where an answer is made as a whole.
+/// How long free memory is kept in an old era, in milliseconds. It is kept longer than in the
+/// default era, because an old era allocates each response as one block.
 const OLD_ERA_PURGE_DELAY_MS: std::ffi::c_long = 60_000;
-/// `mi_option_purge_delay` of version 2, which the crate leaves out of its list.
+/// The number of `mi_option_purge_delay` in mimalloc 2. The crate `libmimalloc-sys` has no constant
+/// for it.
 const PURGE_DELAY_OPTION: libmimalloc_sys::mi_option_t = 15;
-/// Whether [`configure`] has switched them off, and not what started the program.
+/// True if huge pages were enabled until [`configure`] disabled them.
 static HUGE_PAGES_WERE_ON: AtomicBool = AtomicBool::new(false);
 
-/// Called once, at the start.
+/// Configures the allocator. The program calls this once, at startup.
 pub fn configure() {
     set_purge_delay_ms(PURGE_DELAY_MS);
     if !are_huge_pages_disabled() {
@@ -100,7 +119,8 @@ pub fn configure() {
     }
 }
 
-/// Called once the era is known to be an old one.
+/// Changes the configuration for an old era. The program calls this at startup, after
+/// [`configure`], if its member runs in an old era.
 pub(crate) fn configure_old_era() {
     set_purge_delay_ms(OLD_ERA_PURGE_DELAY_MS);
     if HUGE_PAGES_WERE_ON.load(Ordering::Relaxed) {
@@ -115,15 +135,15 @@ fn are_huge_pages_disabled() -> bool {
     true
 }
 
-/// If the system refuses, memory is all that it costs.
+/// Disables or enables huge pages. An error is ignored, because it only costs memory.
 fn disable_huge_pages(_disable: bool) {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(_disable);
 }
 
 fn set_purge_delay_ms(ms: std::ffi::c_long) {
-    // SAFETY: the option is there, and any number is one of its values. Threads that read it
-    // meanwhile find the old one or the new one.
+    // SAFETY: the option exists and accepts any number. Threads that read it during the change get
+    // the old value or the new one.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY_OPTION, ms) }
 }
 
@@ -132,7 +152,7 @@ mod tests {
     #[test]
     fn options_are_those_that_are_meant() {
         let had_huge_pages = !super::are_huge_pages_disabled();
-        // SAFETY: as above.
+        // SAFETY: the option exists, and the call only reads it.
         let now = || unsafe { libmimalloc_sys::mi_option_get(super::PURGE_DELAY_OPTION) };
         let is_own_delay = std::env::var_os("MIMALLOC_PURGE_DELAY").is_none();
         assert!(!is_own_delay || now() == 10, "mimalloc's own");

@@ -1,15 +1,19 @@
-//! Memory for the buffers of the engine's pages, shared by all threads.
+//! A pool of buffers for the engine's pages, shared by all threads.
 //!
-//! `bolt` keeps 64 MiB of pages in its cache, most of them in buffers of 4,112 bytes. Any thread
-//! reads a page, and any other puts it out. With mimalloc a freed buffer goes back to the thread
-//! that made it, and waits there until that thread makes another one: while the threads of the read
-//! pool walk over the store, those of the network keep the room of all pages that they have read
-//! before. It also rounds 4,112 bytes up to 5,120. Here any thread takes what any other has freed.
+//! The engine `bolt` caches 64 MiB of pages by default, most of them in buffers of 4,112 bytes. One
+//! thread may read a page, and another may evict it. With mimalloc, a freed buffer returns to the
+//! thread that allocated it, and stays there until that thread allocates again. So while the read
+//! pool reads the store, network threads would keep the memory of all pages that they read earlier.
+//! mimalloc also rounds 4,112 bytes up to 5,120. In this pool any thread can reuse a buffer that
+//! another thread has freed.
 //!
-//! * Eight lists of free buffers, each with a lock. A thread begins at its own, passes over those
-//!   that are locked, and makes a buffer when all others have none.
-//! * Under a lock is no other, but mimalloc's when 63 more buffers are wanted.
-//! * Memory stays: about as many buffers as there were at once, with two stores open those of both.
+//! * There are eight lists of free buffers, each with a lock. A thread takes a buffer from its own
+//!   list or else from another list, and skips lists that are locked. If no buffer is found, it
+//!   cuts a new one from a chunk.
+//! * No other lock is taken under these locks, except mimalloc's when a chunk of 63 more buffers is
+//!   allocated.
+//! * Memory is never returned. The pool keeps about the largest number of buffers that were ever in
+//!   use at once. If two stores were open for some time, this number includes the buffers of both.
 //!
 //! Figures are in `docs/decisions/clearlane-allocator.md`.
 
@@ -22,7 +26,7 @@ use mimalloc::MiMalloc;
 use parking_lot::{Mutex, MutexGuard};
 
 const BUFFER: Layout = words(clearlane_engine::PAGE_BUFFER_BYTES);
-/// As many as fit into 256 KiB.
+/// The number of buffers that fit into 256 KiB.
 const CHUNK_BUFFERS: usize = (256 << 10) / BUFFER.size();
 const CHUNK: Layout = words(CHUNK_BUFFERS * BUFFER.size());
 
@@ -35,25 +39,26 @@ thread_local! {
     static OWN_LIST: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// On cache lines of its own. `parking_lot` allocates where a thread has to wait, but nothing of
-/// the size of a buffer.
+/// One list of free buffers, aligned so that lists do not share cache lines. `parking_lot`
+/// allocates when a thread has to wait, but never a block of the size of a buffer. So the wait does
+/// not enter this pool again.
 #[repr(align(128))]
 struct BufferList(Mutex<FreeBuffers>);
 
 struct FreeBuffers {
-    /// Those that were given back.
+    /// The first buffer in the list of buffers that were given back. `None` if the list is empty.
     first: Option<NonNull<FreeBuffer>>,
-    /// What is left of a chunk, which is not touched before it is needed.
+    /// The unused rest of a chunk. Its memory is not touched before it is needed.
     uncut: Option<NonNull<FreeBuffer>>,
     uncut_count: usize,
 }
 
-/// What a buffer that was given back begins with.
+/// The first bytes of a buffer that was given back.
 struct FreeBuffer {
     next: Option<NonNull<FreeBuffer>>,
 }
 
-// SAFETY: a free buffer belongs to its list alone, whichever thread had it before.
+// SAFETY: a free buffer belongs only to its list, whichever thread used it before.
 unsafe impl Send for FreeBuffers {}
 
 const fn words(size: usize) -> Layout {
@@ -63,13 +68,13 @@ const fn words(size: usize) -> Layout {
     }
 }
 
-/// Whether memory of this layout comes from here.
+/// Returns true if memory of this layout belongs to the pool.
 #[inline]
 pub(super) fn is_for(layout: Layout) -> bool {
     layout.size() == BUFFER.size() && layout.align() <= BUFFER.align()
 }
 
-/// Null if the system has no memory left.
+/// Returns a buffer, or null if the system has no memory left.
 pub(super) fn take() -> *mut u8 {
     let own = own_list();
     let freed = unlocked_from(own).find_map(|mut list| list.pop());
@@ -80,17 +85,20 @@ pub(super) fn take() -> *mut u8 {
     buffer.map_or(std::ptr::null_mut(), |buffer| buffer.cast().as_ptr())
 }
 
+/// Gives a buffer back to the pool. A null pointer is ignored.
+///
 /// # Safety
 ///
-/// It came from [`take`], and is not used any more.
+/// The buffer must have come from [`take`], and must not be used afterwards.
 pub(super) unsafe fn give_back(buffer: *mut u8) {
     let Some(buffer) = NonNull::new(buffer.cast::<FreeBuffer>()) else { return };
     let mut list = unlocked_or_own(own_list());
-    // SAFETY: what the caller promises.
+    // SAFETY: the caller guarantees that nothing uses the buffer.
     unsafe { list.push(buffer) };
 }
 
-/// What the pool has of mimalloc; nothing in a program with another allocator.
+/// Returns the number of bytes that the pool has allocated from mimalloc. Returns 0 in a program
+/// with another allocator.
 pub fn chunk_bytes() -> usize {
     CHUNKS.load(Ordering::Relaxed) * CHUNK.size()
 }
@@ -105,12 +113,14 @@ fn own_list() -> usize {
     })
 }
 
-/// The lists from this one on, but those that another thread has locked.
+/// Iterates over all lists, starting with `own`, and skips the lists that other threads have
+/// locked.
 fn unlocked_from(own: usize) -> impl Iterator<Item = MutexGuard<'static, FreeBuffers>> {
     (0..LISTS).filter_map(move |at| POOL[(own + at) % LISTS].0.try_lock())
 }
 
-/// Waits only if all are locked.
+/// Locks the first list that is not locked, starting with `own`. If all lists are locked, waits for
+/// `own`.
 fn unlocked_or_own(own: usize) -> MutexGuard<'static, FreeBuffers> {
     unlocked_from(own).next().unwrap_or_else(|| POOL[own].0.lock())
 }
@@ -120,21 +130,25 @@ impl FreeBuffers {
 
     fn pop(&mut self) -> Option<NonNull<FreeBuffer>> {
         let buffer = self.first?;
-        // SAFETY: it was given back, so it begins with the next one, and it is used by nothing.
+        // SAFETY: the buffer was given back, so it starts with the link to the next one, and
+        // nothing else uses it.
         self.first = unsafe { buffer.read() }.next;
         Some(buffer)
     }
 
+    /// Adds a buffer to the list.
+    ///
     /// # Safety
     ///
-    /// It is a buffer that nothing uses.
+    /// Nothing else may use the buffer.
     unsafe fn push(&mut self, buffer: NonNull<FreeBuffer>) {
-        // SAFETY: it is as large as a buffer.
+        // SAFETY: a link is not larger than a buffer.
         unsafe { buffer.write(FreeBuffer { next: self.first }) };
         self.first = Some(buffer);
     }
 
-    /// One that was not used before.
+    /// Cuts a new buffer from the chunk. If the chunk is used up, allocates a new chunk first.
+    /// Returns `None` if the system has no memory left.
     fn cut(&mut self) -> Option<NonNull<FreeBuffer>> {
         if self.uncut_count == 0 {
             // SAFETY: the layout's size is not zero.
@@ -144,8 +158,8 @@ impl FreeBuffers {
         }
         let buffer = self.uncut?;
         self.uncut_count -= 1;
-        // SAFETY: the chunk has room for as many as are counted; behind the last one nothing is
-        // read. A buffer's size is a multiple of its alignment.
+        // SAFETY: the chunk has space for `uncut_count` more buffers, and the pointer after the
+        // last one is never read. A buffer's size is a multiple of its alignment.
         self.uncut = Some(unsafe { buffer.byte_add(BUFFER.size()) });
         Some(buffer)
     }

@@ -1,14 +1,15 @@
-//! Where a server listens or can be reached, as etcd writes it.
+//! Addresses where a server listens or can be reached, in etcd's notation.
 //!
 //! ```text
-//!   http://127.0.0.1:2379        a port; 0 takes any that is free
-//!   http://localhost:2379        the same
+//!   http://127.0.0.1:2379        a port; port 0 means any free port
+//!   http://localhost:2379        the same port, as localhost is 127.0.0.1
 //!   unix:///run/clearlane.sock   a socket in the file system
 //!   unix://localhost:2379        a socket with this name, in the working directory
 //!   https://..., unixs://...     with TLS
 //! ```
 //!
-//! An address is kept as it was written, for clients get it in that form.
+//! An address keeps its original text, with the scheme in lower case, because clients receive it in
+//! that form.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,7 +30,8 @@ enum Location {
     Socket(PathBuf),
 }
 
-/// Addresses that differ only in TLS are one place.
+/// Returns the addresses to listen on, without duplicates. Two URLs that differ only in TLS become
+/// one address that accepts both; for a socket, such URLs are an error.
 pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
     let mut all: Vec<ListenAddress> = Vec::new();
     for url in urls {
@@ -43,14 +45,18 @@ pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
             continue;
         }
         let is_other_half = |known: &&mut ListenAddress| {
-            // Each port 0 is another port.
+            // Each URL with port 0 gets a different port, so two such URLs never share an address.
             !is_any_port && known.address == at && known.is_secure != is_secure
         };
         match all.iter_mut().find(is_other_half) {
             Some(known) if matches!(at, BindAddress::Tcp(_)) => {
                 (known.is_plain, known.is_secure) = (true, true);
             }
-            Some(_) => return Err(format!("a socket speaks with TLS or without ({url})")),
+            Some(_) => {
+                return Err(format!(
+                    "a socket must not be listed both with and without TLS ({url})"
+                ));
+            }
             None => all.push(ListenAddress { address: at, is_plain: !is_secure, is_secure }),
         }
     }
@@ -58,7 +64,8 @@ pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
 }
 
 impl Url {
-    /// Errors have etcd's text.
+    /// Parses a URL. Errors have etcd's text, with two exceptions: a socket without a path, and a
+    /// text that Go's URL parser rejects.
     pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let scheme_is = "URL scheme must be http, https, unix, or unixs";
@@ -81,7 +88,7 @@ impl Url {
         self.is_secure
     }
 
-    /// Without its port; a socket has none.
+    /// Returns the host without its port. `None` for a socket.
     pub fn host(&self) -> Option<&str> {
         match &self.location {
             Location::Host(host, _) => Some(host),
@@ -89,7 +96,7 @@ impl Url {
         }
     }
 
-    /// Of the names of hosts only `localhost` is one.
+    /// Returns the address to bind. Fails if the host is a name other than `localhost`.
     pub fn to_bind_address(&self) -> Result<BindAddress, String> {
         match &self.location {
             Location::Socket(path) => Ok(BindAddress::Unix(path.clone())),
@@ -105,7 +112,7 @@ impl Url {
 
 fn socket(text: &str, rest: &str) -> Result<Location, String> {
     if rest.is_empty() || rest.contains('\0') {
-        Err(format!("URL names no socket: {text}"))
+        Err(format!("URL has no socket path: {text}"))
     } else {
         Ok(Location::Socket(rest.into()))
     }
@@ -119,7 +126,7 @@ fn host(text: &str, rest: &str) -> Result<Location, String> {
     let (host, port) = rest.rsplit_once(':').ok_or_else(form)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_plain = !bare.unwrap_or(host).contains(['[', ']', '@', ' ']);
-    // Only IPv6 has colons, and it needs brackets.
+    // Only IPv6 addresses have colons, and they need brackets.
     if !is_plain || bare.is_none() && host.contains(':') {
         return Err(form());
     }
@@ -170,16 +177,16 @@ mod tests {
 
     #[test]
     fn what_is_none_is_told_in_etcds_words() {
-        for (text, told) in [
+        for (text, message) in [
             ("ftp://a:1", "URL scheme must be http, https, unix, or unixs: ftp://a:1"),
             ("http://a:", "URL address does not have the form \"host:port\": http://a:"),
             ("http://::1:1", "URL address does not have the form \"host:port\": http://::1:1"),
             ("http://a:+1", "URL address does not have the form \"host:port\": http://a:+1"),
-            ("unix://", "URL names no socket: unix://"),
+            ("unix://", "URL has no socket path: unix://"),
             ("http://example.com:1", "expected IP in URL for binding (http://example.com:1)"),
             ("http://:2379", "expected IP in URL for binding (http://:2379)"),
         ] {
-            assert_eq!(listen(text).unwrap_err(), told);
+            assert_eq!(listen(text).unwrap_err(), message);
         }
     }
 }

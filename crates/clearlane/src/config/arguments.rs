@@ -1,14 +1,14 @@
-//! A command line, in the syntax of Go's package `flag`, read by clap.
+//! Parses a command line in the syntax of Go's package `flag`, with clap.
 //!
-//! | written | means |
+//! | written | meaning |
 //! |---|---|
 //! | `-name=a`, `--name=a` | a value |
 //! | `-name a`, `--name a` | the same, unless the flag is a switch |
-//! | `--switch` | on; `--switch false` would leave `false` over |
+//! | `--switch` | on; in `--switch false`, `false` is a separate word |
 //! | `--` | the end of the flags |
 //!
-//! A flag that is repeated has its last value. A value may begin with a dash. Each value is checked
-//! when it comes, also one that a later one replaces.
+//! If a flag is repeated, its last value is used. A value may start with a dash. Each value is
+//! checked when it is read, even if a later value replaces it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -27,7 +27,8 @@ use super::value::{self, ValueKind};
 
 pub(crate) type FlagValues = BTreeMap<&'static str, String>;
 
-/// Checked values, and the defaults of those that were not given.
+/// The given values, which have been checked. A flag without a given value has its default from
+/// `flags`.
 pub(crate) struct FlagReader {
     pub(crate) values: FlagValues,
     pub(crate) flags: Vec<&'static Flag>,
@@ -75,18 +76,19 @@ impl Flag {
         }
     }
 
-    /// Of a word that is no flag, and has to be there.
+    /// Returns clap's argument for a required word that is not a flag.
     pub(crate) fn positional_arg(&'static self) -> Arg {
         self.common_arg().value_name(self.name).required(true)
     }
 
-    /// Of words that are no flags, as many as there are.
+    /// Returns clap's argument for any number of words that are not flags.
     pub(crate) fn words_arg(&'static self) -> Arg {
         self.common_arg().value_name(self.name).num_args(0..)
     }
 
     fn common_arg(&'static self) -> Arg {
-        let ignored = self.ignored.map(|why| format!("\nNOT HONOURED: {why}."));
+        let words = if self.is_planned { "NOT YET" } else { "NOT HONOURED" };
+        let ignored = self.ignored.map(|why| format!("\n{words}: {why}."));
         let arg = Arg::new(self.name)
             .value_name(self.kind.noun())
             .value_parser(FlagParser(self))
@@ -112,14 +114,16 @@ impl TypedValueParser for FlagParser {
             .map_err(|wrong| clap::Error::raw(ErrorKind::ValueValidation, wrong))
     }
 
-    /// For the help and the completions.
+    /// Returns the words that the help and the completions list. `None` if the flag has no fixed
+    /// set of values.
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let words = self.0.words()?;
         Some(Box::new(words.map(PossibleValue::new)))
     }
 }
 
-/// The text of a value that the flag may have.
+/// Returns the value as text, or an error if the flag does not accept it. In the error, `source`
+/// names the flag, variable or key with the value.
 pub(super) fn check_value(flag: &Flag, value: &OsStr, source: &str) -> Result<String, ConfigError> {
     let text = value.to_str().ok_or_else(|| "it must be UTF-8".to_owned());
     let checked = text.and_then(|text| flag.kind.check(text).map(|()| text.to_owned()));
@@ -128,7 +132,7 @@ pub(super) fn check_value(flag: &Flag, value: &OsStr, source: &str) -> Result<St
     })
 }
 
-/// What the command line sets.
+/// Returns the values that the command line sets.
 pub(crate) fn given(
     matches: &ArgMatches,
     flags: impl Iterator<Item = &'static Flag>,
@@ -138,8 +142,8 @@ pub(crate) fn given(
     given.filter_map(|name| Some((name, matches.get_one::<String>(name)?.clone()))).collect()
 }
 
-/// The words in clap's syntax: `-name a` becomes `--name=a`. Returns the (sub)command that they
-/// name, too.
+/// Converts the words to clap's syntax: `-name a` becomes `--name=a`. Also returns the subcommand
+/// that the words name, or `command` if they name none.
 pub(crate) fn to_clap<'c>(
     mut command: &'c Command,
     words: &[OsString],
@@ -174,15 +178,15 @@ pub(crate) fn to_clap<'c>(
     (changed, command)
 }
 
-/// The rest behind one dash or two; `None` if this is no flag.
+/// Returns the text after one or two leading dashes. `None` if the word is not a flag.
 fn flag_name(word: &OsStr) -> Option<&OsStr> {
     let word = word.as_bytes();
     let name = word.strip_prefix(b"--").or_else(|| word.strip_prefix(b"-"))?;
     (!name.is_empty()).then(|| OsStr::from_bytes(name))
 }
 
-/// What is not known is told in etcd's words, with a suggestion; the rest in clap's. `command` is
-/// that of [`to_clap`].
+/// Converts an error of clap. An unknown flag or command gets etcd's text with a suggestion; other
+/// errors keep clap's text. `command` is the command that [`to_clap`] returned.
 pub(crate) fn to_config_error(error: &clap::Error, command: &Command) -> ConfigError {
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let usage = format!("{}\n\nFor more information, try '--help'.", context(ContextKind::Usage));
@@ -234,7 +238,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// However a value is written, the last one of a flag counts.
+        /// The last value of a repeated flag is used, whichever way it is written.
         #[test]
         fn what_was_written_is_read(said in names_and_values()) {
             let (mut arguments, mut wanted) = (Vec::new(), FlagValues::new());

@@ -11,7 +11,7 @@ use super::arguments::FlagReader;
 use super::error::ConfigError;
 
 const BCRYPT_COSTS: RangeInclusive<u64> = 4..=31;
-/// etcd's, also for 0.
+/// The default token TTL of etcd, which also applies if the flag is 0.
 const SIMPLE_TOKEN_TTL: Duration = Duration::from_secs(300);
 
 pub(super) fn auth(
@@ -40,13 +40,14 @@ fn tokens(flags: &FlagReader) -> Result<TokenConfig, ConfigError> {
     Ok(TokenConfig::Jwt(Arc::new(provider)))
 }
 
-/// As in etcd, for a cost that bcrypt does not have the default is taken, with a warning.
+/// Returns the bcrypt cost. As in etcd, a cost that bcrypt does not support is replaced by the
+/// default, with a warning.
 fn bcrypt_cost(flags: &FlagReader, warnings: &mut Vec<String>) -> u32 {
     let cost = flags.count("bcrypt-cost");
     if !BCRYPT_COSTS.contains(&cost) {
         let (least, most) = BCRYPT_COSTS.into_inner();
         warnings
-            .push(format!("--bcrypt-cost={cost} is not {least} to {most}: {BCRYPT_COST} is taken"));
+            .push(format!("--bcrypt-cost={cost} is not {least} to {most}: using {BCRYPT_COST}"));
         return BCRYPT_COST;
     }
     u32::try_from(cost).unwrap_or(BCRYPT_COST)

@@ -1,6 +1,8 @@
-//! The environment: `ETCD_` and the flag's name in capitals.
+//! Environment variables: the name is `ETCD_` and the flag's name in upper case.
 //!
-//! A flag that is set on the command line, too, is refused. An empty variable is none.
+//! It is an error if a variable sets a flag that is also set on the command line. An empty variable
+//! is treated as not set. If there is a config file, all variables except `ETCD_CONFIG_FILE` are
+//! ignored.
 
 use std::ffi::OsString;
 
@@ -9,15 +11,15 @@ use super::error::ConfigError;
 use super::suggestion::did_you_mean;
 use super::table;
 
-/// etcd's own tests set the first for processors that etcd does not support. Images and install
-/// scripts set the second.
+/// Variables that do not name a flag. etcd's own tests set the first one for processors that etcd
+/// does not support. Images and install scripts set the second one.
 const NOT_FLAGS: [&str; 2] = ["ETCD_UNSUPPORTED_ARCH", "ETCD_VERSION"];
 
 fn variable(flag: &str) -> String {
     format!("ETCD_{}", flag.to_uppercase().replace('-', "_"))
 }
 
-/// Adds what is set here to the values of the command line.
+/// Adds the values of the environment to the values of the command line.
 pub(super) fn merge(
     mut flags: FlagValues,
     environment: &[(OsString, OsString)],

@@ -1,10 +1,12 @@
-//! Why the program does not start.
+//! The reason why the program does not start.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ConfigError {
     message: String,
-    /// Go's 2 where a flag or a value is wrong, otherwise 1.
+    /// The exit status. It is 2 if a flag is unknown or its value cannot be parsed, as in Go, and
+    /// for clap's other errors, such as a missing argument. It is 1 for an unknown command, if a
+    /// value is out of range or does not fit the other values, and for all other errors.
     pub status: u8,
 }
 

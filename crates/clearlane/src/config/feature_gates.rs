@@ -1,15 +1,15 @@
-//! Features that are switched on or off: `--feature-gates=A=true,B=false`.
+//! Feature gates, which switch features on or off: `--feature-gates=A=true,B=false`.
 //!
-//! etcd gives what is new a gate of its own, until it is trusted: alpha is off by default, beta is
-//! on. `AllAlpha` and `AllBeta` are all gates of that kind, but for those that are named
-//! themselves, wherever they stand in the list:
+//! In etcd a new feature has its own gate until it is stable. An alpha feature is off by default,
+//! and a beta feature is on. `AllAlpha` and `AllBeta` set all gates of their stage, except gates
+//! that the list also names:
 //!
 //! ```text
-//!   AllAlpha=true,InitialCorruptCheck=false     all of alpha but one
+//!   AllAlpha=true,InitialCorruptCheck=false     all alpha features except one
 //! ```
 //!
-//! Each of etcd's gates is known. Some switch nothing, because what they stand for does not change
-//! here; setting such a gate to something else logs a warning.
+//! Every gate of etcd is known. Some gates have no effect, because Clearlane's behaviour is fixed.
+//! If such a gate is set to the opposite value, a warning is logged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,24 +19,45 @@ use super::value;
 
 struct FeatureGate {
     name: &'static str,
-    /// Beta is on by default.
+    /// If true, the gate is beta and on by default. Otherwise it is alpha and off by default.
     is_beta: bool,
-    /// What it is as if it always were; `None` if it can be switched.
+    /// The value that matches Clearlane's fixed behaviour. `None` if the gate can be switched.
     fixed: Option<bool>,
-    /// Its effect, or why it is fixed.
+    /// The effect of the gate, or the reason why it is fixed.
     says: &'static str,
 }
 
-/// But for `AllAlpha` and `AllBeta`.
+/// All gates except `AllAlpha` and `AllBeta`.
 const FEATURE_GATES: [FeatureGate; 9] = [
     gate("CompactHashCheck", false, None, "members compare hashes after compactions"),
-    gate("FastLeaseKeepAlive", true, Some(false), "a renewal waits for the applied index"),
+    gate(
+        "FastLeaseKeepAlive",
+        true,
+        None,
+        "the leader renews a lease that it has without waiting for its applied index; no effect \
+         with `LeaseCheckpoint`",
+    ),
     gate("InitialCorruptCheck", false, None, "a member compares hashes before it serves"),
     gate("LeaseCheckpoint", false, None, "members share the remaining time of leases"),
     gate("LeaseCheckpointPersist", false, Some(true), "a checkpoint is written to disk"),
-    gate("PriorityRequest", false, Some(false), "requests are served in turn"),
-    gate("SetMemberLocalAddr", false, Some(false), "the system chooses the address"),
-    gate("StopGRPCServiceOnDefrag", false, Some(false), "a defragmentation does not stop gRPC"),
+    gate(
+        "PriorityRequest",
+        false,
+        None,
+        "a lease revocation is rejected later than other writes while the store is behind the log",
+    ),
+    gate(
+        "SetMemberLocalAddr",
+        false,
+        None,
+        "connections to members start from --initial-advertise-peer-urls",
+    ),
+    gate(
+        "StopGRPCServiceOnDefrag",
+        false,
+        None,
+        "gRPC is reported as not serving during a defragmentation",
+    ),
     gate("TxnModeWriteWithSharedBuffer", true, Some(true), "the era decides, see --era"),
 ];
 
@@ -52,7 +73,7 @@ pub struct FeatureGates {
 }
 
 impl FeatureGates {
-    /// Errors have etcd's text.
+    /// Parses the value of the flag. Errors have etcd's text.
     pub fn parse(text: &str) -> Result<FeatureGates, String> {
         let mut said = BTreeMap::new();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -73,7 +94,7 @@ impl FeatureGates {
         Ok(FeatureGates { values: said })
     }
 
-    /// Some gates need others.
+    /// Fails if a gate is on and a gate that it needs is off.
     pub fn check_dependencies(&self) -> Result<(), String> {
         let (persist, checkpoint) = ("LeaseCheckpointPersist", "LeaseCheckpoint");
         if self.is_on(persist) && !self.is_on(checkpoint) {
@@ -84,7 +105,8 @@ impl FeatureGates {
         Ok(())
     }
 
-    /// The gate's own setting counts before that of its kind, and that before the default.
+    /// Returns whether a gate is on. The gate's own setting takes precedence over the setting of
+    /// its stage, and the stage's setting over the default.
     pub fn is_on(&self, name: &str) -> bool {
         let is_beta = FEATURE_GATES.iter().any(|gate| gate.name == name && gate.is_beta);
         let kind = if is_beta { "AllBeta" } else { "AllAlpha" };
@@ -92,7 +114,8 @@ impl FeatureGates {
         said.copied().unwrap_or(is_beta)
     }
 
-    /// A warning for each gate that was set by name and has another state here.
+    /// Returns a warning for each gate that was set by name to a value that Clearlane does not
+    /// honour.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         FEATURE_GATES.iter().filter_map(|FeatureGate { name, fixed, says, .. }| {
             let said = *self.values.get(name)?;
@@ -102,7 +125,7 @@ impl FeatureGates {
     }
 }
 
-/// For `docs/flags.md`.
+/// Returns the section about feature gates for `docs/flags.md`.
 pub(super) fn table() -> String {
     let mut out = String::from("\n## Feature gates\n\n| gate | default | |\n|---|---|---|\n");
     for FeatureGate { name, is_beta, fixed, says } in FEATURE_GATES {

@@ -1,16 +1,17 @@
-//! The config file: YAML, and so JSON too.
+//! The config file, in YAML or JSON.
 //!
 //! ```text
 //!   name: one
 //!   listen-client-urls: http://127.0.0.1:2379        a list is text with commas
 //!   grpc-keepalive-timeout: 20000000000              durations are nanoseconds, or 20s
-//!   log-outputs: [stderr, clearlane.log]             but these are lists
-//!   peer-transport-security: {cert-file: peer.crt}   and these stand for flags
+//!   log-outputs: [stderr, clearlane.log]             a YAML list works as well
+//!   peer-transport-security: {cert-file: peer.crt}   nested keys stand for flags
 //! ```
 //!
-//! With a file nothing else counts, neither flags nor variables. Errors and warnings begin with the
-//! file, and those of one key with its line. An unknown key is a warning; a repeated one is an
-//! error.
+//! If there is a config file, all other flags and environment variables have no effect. If other
+//! flags are set, a warning is logged. Errors, and warnings about a key, start with the file's
+//! path. Errors that are found while the file is read also name the line. Errors of the later
+//! checks in `from_flags.rs` do not. An unknown key causes a warning, and a repeated key an error.
 
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 
@@ -20,7 +21,7 @@ use super::suggestion::did_you_mean;
 use super::table;
 use super::value::ValueKind;
 
-/// Keys in keys, and the flags that they stand for.
+/// The nested keys, and the flags that they stand for.
 const NESTED: [(&str, &str); 23] = [
     ("client-transport-security.cert-file", "cert-file"),
     ("client-transport-security.key-file", "key-file"),
@@ -62,7 +63,7 @@ pub(super) fn read(
     let documents = MarkedYaml::load_from_str(text).map_err(|error| {
         ConfigError::fatal(format!("{path}:{}: {}", error.marker().line(), error.info()))
     })?;
-    // A file of comments has a document that is nothing.
+    // A file with only comments has one empty document.
     let is_something = |node: &&Node<'_>| !node.data.is_null() && !node.data.is_badvalue();
     if let Some(document) = documents.first().filter(is_something) {
         for (key, name, value) in file.entries(document, "the file")? {
@@ -83,7 +84,8 @@ impl ConfigFile<'_> {
         ConfigError::fatal(self.at(node, what))
     }
 
-    /// Each with its key, and the text of that.
+    /// Returns the entries of a mapping: each key, the key's text, and the value. Fails if the node
+    /// is not a mapping, or if a key is not text. The error calls the node `holder`.
     fn entries<'n>(
         &self,
         node: &'n Node<'n>,
@@ -127,7 +129,9 @@ impl ConfigFile<'_> {
         Ok(())
     }
 
-    /// The value of `path`, which stands for `flag`.
+    /// Sets the value of `flag`, which the key `path` stands for. A key that stands for no flag
+    /// adds a warning, which may suggest one of the `known` keys. A value of null sets nothing.
+    /// Fails if the flag does not accept the value, or if the file sets the flag twice.
     fn put<'k>(
         &mut self,
         key: &Node<'_>,
@@ -166,7 +170,7 @@ fn scalar(node: &Node<'_>) -> Option<String> {
     match &node.data {
         YamlData::Value(Scalar::Boolean(value)) => Some(value.to_string()),
         YamlData::Value(Scalar::Integer(value)) => Some(value.to_string()),
-        // `era: 3.0` keeps its zero.
+        // A float keeps its decimals: `era: 3.0` stays `3.0`.
         YamlData::Value(Scalar::FloatingPoint(value)) => Some(format!("{:?}", value.into_inner())),
         YamlData::Value(Scalar::String(value)) => Some(value.to_string()),
         _ => None,

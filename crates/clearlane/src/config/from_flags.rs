@@ -1,7 +1,8 @@
-//! What the values mean, and whether they fit together.
+//! Converts the values of all flags to a [`Config`], and checks whether they fit together.
 //!
-//! The rules are etcd's, and so are the words where tools look for them.
+//! The rules are etcd's. The messages that tools look for are also etcd's.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +11,20 @@ use clearlane_backend::Era;
 use clearlane_contention::now_ns;
 use clearlane_mvcc::AutoCompaction;
 use clearlane_net::listener::{BindAddress, ListenAddress};
-use clearlane_net::tls;
-use clearlane_raft::read_index::ReadMode;
+use clearlane_net::tls::{self, ConnectionRules};
+use clearlane_raft::read_index::{ReadMode, ReadNeed};
+use clearlane_replica::apply::Limits;
+use clearlane_replica::{ApplyTimer, EraPolicy};
 use clearlane_rpc::cluster::ReconfigRules;
+use clearlane_rpc::health::ServingState;
 use clearlane_rpc::http::{AccessControl, HttpServiceConfig};
 use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_rpc::serve::{ConnectionConfig, RpcConfig};
-use clearlane_server::apply::Limits;
-use clearlane_server::replica::ApplyTimer;
 
 use super::address::{Url, listen_addresses};
 use super::arguments::{FlagReader, FlagValues};
 use super::auth;
+use super::discovery;
 use super::error::ConfigError;
 use super::feature_gates::FeatureGates;
 use super::security;
@@ -29,44 +32,56 @@ use super::table;
 use super::value;
 use crate::corruption_check::CorruptionChecks;
 use crate::data::{self, InitialCluster, MemberConfig};
+use crate::discovery::Discovery;
+use crate::logging::RotationConfig;
 
 #[derive(Debug)]
 pub struct Config {
-    /// Its dialer is made when the listeners are bound.
+    /// The configuration of the member. Its dialer is set when the listeners are bound. If
+    /// `discovery` is set, discovery finds the members of its cluster.
     pub member: MemberConfig,
+    pub discovery: Option<Discovery>,
     pub listen_clients: Vec<ListenAddress>,
-    /// More listeners, to have HTTP apart from gRPC.
+    /// Additional listeners for clients. Like all listeners for clients, they serve HTTP and gRPC.
     pub listen_clients_http: Vec<ListenAddress>,
-    /// As they were written.
+    /// The advertised URLs in their original text.
     pub advertise_clients: Vec<String>,
     pub listen_peers: Vec<ListenAddress>,
+    pub peer_connections: ConnectionRules,
+    /// If true, the first election starts sooner once a majority of the members is connected.
+    pub advances_election: bool,
     pub tls: tls::TlsConfig,
     pub tls_handshake_timeout: Duration,
     pub core_files: bool,
+    pub locks_memory: bool,
+    pub serves_profiles: bool,
     pub limits: Limits,
     pub http: HttpConfig,
-    /// 0 if it depends on the machine.
+    /// Number of network threads. 0 if it depends on the machine.
     pub net_threads: usize,
-    /// Its number of connections is 0 if it depends on the limit of open files.
+    /// The settings of the RPC server. Its maximum number of connections is 0 if it depends on the
+    /// limit of open files.
     pub rpc: RpcConfig,
     pub progress_interval: Duration,
     pub auto_compaction: Option<AutoCompaction>,
     pub checks: CorruptionChecks,
     pub log: LogConfig,
     pub timeline: Option<PathBuf>,
-    /// Logged when there is a log.
+    /// If true, other programs may listen on the same ports.
+    pub shares_ports: bool,
+    /// Warnings about the configuration, which are logged once the log is open.
     pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// More listeners, for metrics and health.
+    /// Additional listeners for metrics and health.
     pub listen_metrics: Vec<ListenAddress>,
-    /// `--metrics=extensive`.
+    /// True for `--metrics=extensive`.
     pub is_extensive: bool,
-    /// `--host-whitelist`.
+    /// The value of `--host-whitelist`.
     pub hosts: Vec<String>,
-    /// `--cors`.
+    /// The value of `--cors`.
     pub origins: Vec<String>,
 }
 
@@ -75,6 +90,8 @@ pub struct LogConfig {
     pub level: String,
     pub format: LogFormat,
     pub outputs: Vec<LogOutput>,
+    /// The rotation of the only file among the outputs. `None` if rotation is off.
+    pub rotation: Option<RotationConfig>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +104,12 @@ pub enum LogFormat {
 pub enum LogOutput {
     Stderr,
     Stdout,
-    /// Appended to.
+    /// A file to which the log is appended.
     File(PathBuf),
 }
 
 impl FlagReader {
-    /// A count that fits into `usize`.
+    /// Returns a count as `usize`, or `usize::MAX` if it does not fit.
     fn size(&self, name: &str) -> usize {
         usize::try_from(self.count(name)).unwrap_or(usize::MAX)
     }
@@ -103,7 +120,7 @@ impl FlagReader {
         value::time(text).ok_or_else(below)
     }
 
-    fn nonzero_time(&self, name: &str) -> Result<Duration, ConfigError> {
+    pub(super) fn nonzero_time(&self, name: &str) -> Result<Duration, ConfigError> {
         let zero = || ConfigError::fatal(format!("--{name} must be >0 (set to 0s)"));
         Some(self.time(name)?).filter(|time| !time.is_zero()).ok_or_else(zero)
     }
@@ -130,22 +147,25 @@ impl FlagReader {
         all.map_err(|wrong| ConfigError::fatal(format!("--{name}: {wrong}")))
     }
 
-    /// Each place is either with TLS or without.
+    /// Returns the addresses of a flag. Fails if an address is listed both with and without TLS.
     fn single_security_addresses(&self, name: &str) -> Result<Vec<ListenAddress>, ConfigError> {
         let all = self.listen_addresses(name)?;
         if let Some(both) = all.iter().find(|one| one.is_plain && one.is_secure) {
             let at = &both.address;
-            return Err(ConfigError::fatal(format!("--{name}: {at} speaks with TLS or without")));
+            return Err(ConfigError::fatal(format!(
+                "--{name}: {at} must not be listed both with and without TLS"
+            )));
         }
         Ok(all)
     }
 
-    /// As [`single_security_addresses`](Self::single_security_addresses), and each place is a port.
+    /// Same as [`single_security_addresses`](Self::single_security_addresses), but fails if an
+    /// address is a socket.
     fn ports(&self, name: &str) -> Result<Vec<ListenAddress>, ConfigError> {
         let ports = self.single_security_addresses(name)?;
         for port in &ports {
             if let BindAddress::Unix(path) = &port.address {
-                let wrong = format!("a port is wanted, not a socket ({path:?})");
+                let wrong = format!("it must be a port, not a socket ({path:?})");
                 return Err(ConfigError::fatal(format!("--{name}: {wrong}")));
             }
         }
@@ -160,7 +180,7 @@ impl FlagReader {
         self.text(name).split(',').map(|word| word.trim().to_owned()).collect()
     }
 
-    /// As [`list`](Self::list), without those that are empty.
+    /// Same as [`list`](Self::list), without empty words.
     pub(super) fn words(&self, name: &str) -> Vec<String> {
         self.list(name).into_iter().filter(|word| !word.is_empty()).collect()
     }
@@ -189,6 +209,9 @@ pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Co
     let tls = security::tls_config(&flags, &data_dir, &mut warnings)?;
     set_raft(&mut member, &flags)?;
     set_store(&mut member, &flags)?;
+    if !member.engine.syncs {
+        warnings.push(NO_SYNCS.to_owned());
+    }
     let http = http(&flags)?;
     let rpc = rpc(&flags, &http)?;
     member.replica.auth = auth::auth(&flags, &mut warnings)?;
@@ -199,14 +222,24 @@ pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Co
     let mode = flags.text("auto-compaction-mode");
     let listen = "listen-client-urls";
     let (advertise, listen_peers) = ("advertise-client-urls", "listen-peer-urls");
+    let discovery = discovery::discovery(&flags)?;
+    if let Some(Discovery::Service(service)) = &discovery {
+        // etcd also uses the discovery token as the token of the cluster.
+        member.cluster_token.clone_from(&service.token);
+    }
     Ok(Config {
         member,
+        discovery,
         listen_clients: non_empty(flags.listen_addresses(listen)?, listen)?,
         listen_clients_http: flags.listen_addresses("listen-client-http-urls")?,
         advertise_clients: non_empty(flags.url_strings(advertise), advertise)?,
         listen_peers: non_empty(flags.single_security_addresses(listen_peers)?, listen_peers)?,
+        advances_election: flags.switch("initial-election-tick-advance"),
+        peer_connections: peer_connections(&flags, &gates, &mut warnings)?,
         tls,
         core_files: flags.switch("core-files"),
+        locks_memory: flags.switch("memory-mlock"),
+        serves_profiles: flags.switch("enable-pprof"),
         tls_handshake_timeout: flags.nonzero_time("tls-handshake-timeout")?,
         limits: Limits {
             txn_ops_max: flags.size("max-txn-ops"),
@@ -219,20 +252,25 @@ pub(super) fn config(values: FlagValues, mut warnings: Vec<String>) -> Result<Co
         auto_compaction: AutoCompaction::parse(mode, flags.text("auto-compaction-retention"))
             .map_err(|wrong| ConfigError::fatal(format!("--auto-compaction-retention: {wrong}")))?,
         checks: checks(&flags, &gates)?,
-        log: log(&flags),
+        log: log(&flags)?,
         timeline: flags.path("timeline"),
+        shares_ports: flags.switch("socket-reuse-port"),
         warnings,
     })
 }
 
-/// Between two checkpoints of leases, if there are any: etcd's.
+const NO_SYNCS: &str = "--unsafe-no-fsync: the log and the store are not synced, so a crash of the \
+    machine may lose acknowledged writes or damage the data";
+
+/// The interval between two checkpoints of a lease, as in etcd, if checkpoints are on.
 const LEASE_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// etcd's minimum and default of `--watch-progress-notify-interval`.
+/// etcd's minimum of `--watch-progress-notify-interval`. `PROGRESS_DEFAULT` is etcd's default.
 const PROGRESS_MIN: Duration = Duration::from_millis(100);
 const PROGRESS_DEFAULT: Duration = Duration::from_secs(600);
 
-/// As in etcd, a shorter interval is raised to the minimum with a warning, and zero is the default.
+/// Returns the interval of progress notifications. As in etcd, an interval below the minimum is
+/// raised to the minimum, with a warning. Zero means the default.
 fn progress_interval(
     flags: &FlagReader,
     warnings: &mut Vec<String>,
@@ -260,6 +298,8 @@ fn rpc(flags: &FlagReader, http: &HttpConfig) -> Result<RpcConfig, ConfigError> 
         reconfig_rules: ReconfigRules { is_strict, ..ReconfigRules::default() },
         metrics: Arc::new(metrics),
         http: Arc::new(HttpServiceConfig { access_control, ..HttpServiceConfig::default() }),
+        serves_gateway: flags.switch("enable-grpc-gateway"),
+        serving: ServingState::new(flags.gates().is_on("StopGRPCServiceOnDefrag")),
         ..RpcConfig::default()
     })
 }
@@ -268,7 +308,7 @@ fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
     let mut connections = ConnectionConfig::default();
     let interval = flags.time("grpc-keepalive-interval")?;
     let timeout = flags.time("grpc-keepalive-timeout")?;
-    // As in etcd, which leaves both to gRPC unless there are both.
+    // As in etcd, keep-alive has gRPC's defaults unless both values are above zero.
     if !interval.is_zero() && !timeout.is_zero() {
         connections.keep_alive_interval = interval;
         connections.keep_alive_timeout = timeout;
@@ -287,7 +327,7 @@ fn connections(flags: &FlagReader) -> Result<ConnectionConfig, ConfigError> {
     Ok(connections)
 }
 
-/// With less, a usual request of gRPC has no place.
+/// Minimum of `--max-request-head-bytes`. A usual gRPC request needs about this much.
 const REQUEST_HEAD_BYTES_MIN: usize = 1 << 10;
 
 fn checks(flags: &FlagReader, gates: &FeatureGates) -> Result<CorruptionChecks, ConfigError> {
@@ -303,16 +343,20 @@ fn checks(flags: &FlagReader, gates: &FeatureGates) -> Result<CorruptionChecks, 
     })
 }
 
-/// The id of a request has eight bits for its queue.
+/// Maximum number of network threads. Each thread has a queue of requests, and a request ID has
+/// eight bits for the number of its queue. So there may be 256 queues, and the background tasks and
+/// each metrics listener need one as well.
 const NET_THREADS_MAX: usize = 64;
-
-/// The second may have a password behind the user's name.
-const SECRET_FLAGS: [&str; 2] = ["discovery-password", "discovery-user"];
 
 fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {
     values.iter().filter_map(|(name, text)| {
-        let flag = table::find(name).filter(|flag| !flag.is_default(text))?;
-        let text = if SECRET_FLAGS.contains(&flag.name) { "***" } else { text };
+        let flag = table::find(name)?;
+        if let Some(warning) = flag.deprecated {
+            return Some(warning.to_owned());
+        }
+        if flag.is_default(text) {
+            return None;
+        }
         Some(format!("--{name}={text} is not honoured: {}", flag.ignored?))
     })
 }
@@ -338,7 +382,47 @@ fn set_bootstrap(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), Co
     Ok(())
 }
 
-/// etcd's maximum, in milliseconds.
+/// etcd's minimum of `--raft-read-timeout` and `--raft-write-timeout`.
+const PEER_TIMEOUT_MIN: Duration = Duration::from_secs(5);
+
+fn peer_connections(
+    flags: &FlagReader,
+    gates: &FeatureGates,
+    warnings: &mut Vec<String>,
+) -> Result<ConnectionRules, ConfigError> {
+    let mut timeout = |name| -> Result<Duration, ConfigError> {
+        let time = flags.time(name)?;
+        if time < PEER_TIMEOUT_MIN {
+            warnings.push(format!("{name} increased to minimum value: 5s"));
+        }
+        Ok(time.max(PEER_TIMEOUT_MIN))
+    };
+    let (read_timeout, write_timeout) =
+        (timeout("raft-read-timeout")?, timeout("raft-write-timeout")?);
+    let local_address = match gates.is_on("SetMemberLocalAddr") {
+        true => local_address(flags, warnings),
+        false => None,
+    };
+    Ok(ConnectionRules { read_timeout, write_timeout, local_address })
+}
+
+/// Returns the first advertised peer address of this member that is an IP address and that other
+/// machines can reach. Adds a warning if there is none.
+fn local_address(flags: &FlagReader, warnings: &mut Vec<String>) -> Option<IpAddr> {
+    let urls = flags.urls("initial-advertise-peer-urls");
+    let mut addresses = urls.iter().filter_map(|url| url.host()?.parse::<IpAddr>().ok());
+    let found = addresses.find(|ip| !ip.is_loopback() && !ip.is_unspecified());
+    if found.is_none() {
+        warnings.push(
+            "SetMemberLocalAddr: --initial-advertise-peer-urls has no IP address of this machine \
+             that others can reach, so the system chooses the local address"
+                .to_owned(),
+        );
+    }
+    found
+}
+
+/// etcd's maximum election timeout, in milliseconds.
 const ELECTION_MS_MAX: u64 = 50_000;
 
 fn set_raft(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigError> {
@@ -363,6 +447,7 @@ fn set_raft(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigE
     }
     member.heartbeat = Duration::from_millis(heartbeat);
     member.election_timeout = Duration::from_millis(election);
+    member.replica.raft.pre_vote = flags.switch("pre-vote");
     member.replica.snapshot_count = flags.count("snapshot-count");
     if member.replica.snapshot_count == 0 {
         return Err(ConfigError::fatal("--snapshot-count must be >0 (set to 0)"));
@@ -373,12 +458,15 @@ fn set_raft(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), ConfigE
     Ok(())
 }
 
-/// With less, every step reads the file's inner pages again.
+/// Minimum of `--engine-cache-bytes`. With a smaller cache, each operation would read the inner
+/// pages of the file again.
 const ENGINE_CACHE_BYTES_MIN: usize = 1 << 20;
-/// What a commit writes before it syncs: the log's next sync waits for no more.
+/// A commit syncs each time it has written this number of bytes. A sync of the log may have to wait
+/// until the disk has written the data of a commit. Because of these syncs, the log then waits for
+/// no more than this number of bytes.
 const SYNC_BYTES: usize = 1 << 20;
 
-/// As in etcd, zero means the default.
+/// Returns `value`, or `default` if the value is zero, as in etcd.
 fn or_default<T: Default + PartialEq>(value: T, default: T) -> T {
     if value == T::default() { default } else { value }
 }
@@ -396,16 +484,26 @@ fn set_store(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), Config
             member.engine.cache_bytes
         )));
     }
+    member.engine.syncs = !flags.switch("unsafe-no-fsync");
     member.era = flags.text("era").parse().unwrap_or(Era::Clearlane);
-    // In an old era a commit holds a lock meanwhile.
+    // In an old era a commit holds a lock while it syncs. So it syncs all its pages together, and
+    // not after each megabyte. The sync of the meta page follows, as in the default era.
     member.engine.sync_bytes = (member.era == Era::Clearlane).then_some(SYNC_BYTES);
-    // etcd 3.0 writes each linearizable read into the log.
-    let by_era = if member.era == Era::V3_0 { ReadMode::Log } else { ReadMode::ReadIndex };
     let mode = flags.text("read-mode");
     let chosen = ReadMode::ALL.into_iter().find(|known| known.name() == mode);
-    member.replica.read_mode = chosen.unwrap_or(by_era);
+    member.replica.read_mode = chosen.unwrap_or(EraPolicy::of(member.era).read_mode);
     member.replica.quota_bytes =
         value::number(flags.text("quota-backend-bytes")).expect("checked when it came");
+    let threshold = flags.count("bootstrap-defrag-threshold-megabytes");
+    member.replica.defragment_at =
+        Some(threshold).filter(|mebibytes| *mebibytes > 0).map(|mib| mib.saturating_mul(1 << 20));
+    let gates = flags.gates();
+    // With this gate, a renewal does not wait for the applied index. With checkpoints it waits,
+    // because a checkpoint in the log must be applied before a renewal.
+    if gates.is_on("FastLeaseKeepAlive") && !gates.is_on("LeaseCheckpoint") {
+        member.replica.need_of_renewals = ReadNeed::Confirmed;
+    }
+    member.replica.prefers_revocations = gates.is_on("PriorityRequest");
     let compaction = &mut member.replica.compaction;
     compaction.batch = or_default(flags.size("compaction-batch-limit"), compaction.batch);
     compaction.pause = or_default(flags.time("compaction-sleep-interval")?, compaction.pause);
@@ -421,7 +519,7 @@ fn http(flags: &FlagReader) -> Result<HttpConfig, ConfigError> {
     })
 }
 
-fn log(flags: &FlagReader) -> LogConfig {
+fn log(flags: &FlagReader) -> Result<LogConfig, ConfigError> {
     let mut outputs = Vec::new();
     for output in flags.text("log-outputs").split(',').filter(|output| !output.is_empty()) {
         let output = match output {
@@ -437,5 +535,21 @@ fn log(flags: &FlagReader) -> LogConfig {
         "console" => LogFormat::Console,
         _ => LogFormat::Json,
     };
-    LogConfig { level: flags.text("log-level").to_owned(), format, outputs }
+    let rotation = match flags.switch("enable-log-rotation") {
+        true => Some(log_rotation(flags, &outputs)?),
+        false => None,
+    };
+    Ok(LogConfig { level: flags.text("log-level").to_owned(), format, outputs, rotation })
+}
+
+/// Returns the settings of the log rotation. Errors have etcd's text.
+fn log_rotation(flags: &FlagReader, outputs: &[LogOutput]) -> Result<RotationConfig, ConfigError> {
+    let files = outputs.iter().filter(|output| matches!(output, LogOutput::File(_))).count();
+    if files != 1 {
+        return Err(ConfigError::fatal(
+            "--log-outputs requires a single file path when --log-rotate-config-json is defined",
+        ));
+    }
+    RotationConfig::parse(flags.text("log-rotation-config-json"))
+        .map_err(|wrong| ConfigError::fatal(format!("invalid log rotation config: {wrong}")))
 }

@@ -1,17 +1,18 @@
-//! Flags, environment and config file become one [`Config`]. All flags: `docs/flags.md`.
+//! Builds one [`Config`] from flags, environment and config file. `docs/flags.md` lists all flags.
 //!
-//! Scripts that start etcd pass any of its flags, so all are taken, in Go's syntax. Parsers, help
-//! and docs are made from one [`table`].
+//! Scripts that start etcd may pass any of etcd's flags. So all of them are accepted, in Go's
+//! syntax. The parsers, the help and the documentation are generated from one [`table`].
 //!
 //! ```text
-//!   command line ─┐                    checked, one
-//!   environment ──┼─▶ name → text ─┬─▶ by one ──────────▶ Config, with typed fields
+//!   command line ─┐                    check each value
+//!   environment ──┼─▶ name → text ─┬───────────────────▶ Config, with typed fields
 //!   config file ──┘                └─▶ not honoured, and not the default: a warning each
 //! ```
 //!
-//! * An error names the flag, the value, and what is allowed. No input may panic.
-//! * No value is used before all were checked, and no file but the config file is read here.
-//! * An unknown key of a config file is a warning; etcd ignores it.
+//! * An error names the flag, the value, and the allowed values. No input may cause a panic.
+//! * No value is used before all values are checked. This module reads only two kinds of files: the
+//!   config file, and the key files that `--auth-token` names.
+//! * An unknown key of a config file causes a warning. etcd ignores it.
 
 pub mod table;
 pub mod value;
@@ -24,6 +25,7 @@ mod environment;
 mod file;
 mod error;
 mod auth;
+mod discovery;
 mod security;
 mod from_flags;
 
@@ -35,7 +37,7 @@ use arguments::FlagValues;
 pub use error::ConfigError;
 pub use from_flags::{Config, HttpConfig, LogConfig, LogFormat, LogOutput};
 
-/// `open` reads the config file, if one is named.
+/// Reads the configuration of a member. `open` reads the config file, if one is named.
 pub(crate) fn read(
     command_line: FlagValues,
     environment: &[(OsString, OsString)],
@@ -52,13 +54,14 @@ pub(crate) fn read(
     let text = open(Path::new(&path))
         .map_err(|error| ConfigError::fatal(format!("config file {path}: {error}")))?;
     if command_line.keys().any(|name| *name != "config-file") {
-        let only = "flags and environment are not looked at, because there is a config file";
+        let only = "flags and environment variables are ignored, because there is a config file";
         warnings.push(only.to_owned());
     }
     read_file(&path, &text, warnings)
 }
 
-/// The configuration that a config file describes. `path` is for errors and warnings only.
+/// Reads the configuration from the text of a config file. `path` is used only in errors and
+/// warnings.
 pub fn read_file(path: &str, text: &str, mut warnings: Vec<String>) -> Result<Config, ConfigError> {
     let values = file::read(path, text, &mut warnings)?;
     from_flags::config(values, warnings).map_err(|error| error.in_file(path))

@@ -1,18 +1,24 @@
-//! Which certificates are there, and do they fit the addresses?
+//! Checks which certificates are configured, and whether they fit the addresses.
 //!
-//! What cannot be meant is refused, and what etcd only warns about is warned about:
+//! A setting that cannot be intended is an error. A setting about which etcd only warns causes a
+//! warning:
 //!
-//! | set | result |
+//! | setting | result |
 //! |---|---|
-//! | an https address, and no certificate | refused |
-//! | half of a pair | refused |
-//! | which clients may connect, and no authority to check it | refused |
-//! | https for members that listen to http, or the other way round | refused |
-//! | a certificate, and an http address | a warning: it is not used there |
-//! | a certificate, and one to be made | a warning: none is made |
+//! | an https address without a certificate, `--auto-tls` or `--peer-auto-tls` | error |
+//! | a certificate without its key, or a key without its certificate | error |
+//! | rules about client certificates, and no authority to check them | error |
+//! | advertised https for members that listen on http, or the other way round | error |
+//! | the same mismatch in the addresses for clients | warning: there may be a proxy |
+//! | the certificate of `--peer-auto-tls`, and `--peer-trusted-ca-file` | error |
+//! | both common names and host names are allowed | error |
+//! | a certificate or `--auto-tls`, and an http address | warning: TLS is not used there |
+//! | an authority or `--client-cert-auth`, and an http address | warning: not checked there |
+//! | a certificate, and `--auto-tls` | warning: no certificate is created |
 //!
-//! Where etcd would check clients' certificates with the authorities that the system trusts, since
-//! none are named, any owner of a bought certificate could connect. Here that is refused.
+//! If no authorities are named, etcd checks client certificates with the authorities that the
+//! system trusts. Then anyone with a purchased certificate could connect. Clearlane reports this
+//! setting as an error.
 
 use std::path::Path;
 
@@ -25,7 +31,7 @@ use super::arguments::FlagReader;
 use super::error::ConfigError;
 
 struct TlsFlags {
-    /// The certificate, and its key.
+    /// The flags of the server's certificate and its key.
     server_certificate: (&'static str, &'static str),
     client_certificate: (&'static str, &'static str),
     trusted_ca: &'static str,
@@ -36,7 +42,7 @@ struct TlsFlags {
     self_signed: &'static str,
     listen: &'static str,
     advertise: &'static str,
-    /// Below the data directory.
+    /// The directory of self-signed certificates, relative to the data directory.
     fixtures_dir: &'static str,
 }
 
@@ -82,8 +88,8 @@ pub(super) fn tls_config(
     peers.checks_address = !reader.switch("peer-skip-client-san-verification");
     if peers.self_signed.is_some() && peers.trusted_ca.is_some() {
         return Err(ConfigError::fatal(format!(
-            "--{} makes a certificate that no authority has signed, so others cannot check it by \
-             --{}: take one of the two",
+            "--{} creates a certificate that no authority has signed, so others cannot verify it \
+             with --{}: use only one of the two",
             PEERS.self_signed, PEERS.trusted_ca
         )));
     }
@@ -114,10 +120,19 @@ fn tls_info(
     }
     let secure = urls.iter().find(|url| url.is_secure());
     if let Some(url) = secure.filter(|_| !has_certificate && !is_auto) {
-        return Err(ConfigError::fatal(format!(
-            "TLS key/cert (--{certificate}, --{key}) must be provided for url {url} with HTTPS \
-             scheme; or --{self_signed}"
-        )));
+        // Both error messages start with etcd's words.
+        let metrics = reader.urls("listen-metrics-urls").iter().any(|other| other == url);
+        return Err(ConfigError::fatal(if metrics {
+            format!(
+                "client TLS key/cert (--{certificate}, --{key}) must be provided for metrics \
+                 secure url {url}; or --{self_signed}"
+            )
+        } else {
+            format!(
+                "TLS key/cert (--{certificate}, --{key}) must be provided for url {url} with HTTPS \
+                 scheme; or --{self_signed}"
+            )
+        }));
     }
     require_trusted_ca(reader, flags, info.trusted_ca.is_some())?;
     for url in urls.iter().filter(|url| !url.is_secure()) {
@@ -142,7 +157,7 @@ fn tls_info(
     Ok(info)
 }
 
-/// Rules about certificates need an authority that has signed them.
+/// Fails if there are rules about client certificates, but no authority to verify them.
 fn require_trusted_ca(
     reader: &FlagReader,
     flags: &TlsFlags,
@@ -219,8 +234,8 @@ fn self_signed_config(
     })
 }
 
-/// An advertised address with TLS needs a listener with TLS, and one without needs one without. For
-/// clients a mismatch is only a warning: a proxy may stand in between.
+/// Fails if an advertised address uses TLS and no listener does, or the other way round. For
+/// clients the caller only warns, because there may be a proxy in front of this member.
 fn check_advertised_schemes(reader: &FlagReader, flags: &TlsFlags) -> Result<(), String> {
     let (listen, advertise) = (reader.urls(flags.listen), reader.urls(flags.advertise));
     let is_served = |url: &Url| listen.iter().any(|known| known.is_secure() == url.is_secure());
@@ -251,7 +266,7 @@ fn protocol(reader: &FlagReader) -> Result<ProtocolConfig, ConfigError> {
     if let Some(suite) = suites.iter().find(|suite| !protocol::is_suite(suite)) {
         let known = protocol::suites().join(", ");
         return Err(ConfigError::fatal(format!(
-            "--{name}: unexpected TLS cipher suite \"{suite}\"; there are {known}"
+            "--{name}: unexpected TLS cipher suite \"{suite}\"; expected {known}"
         )));
     }
     Ok(ProtocolConfig { suites, min: lower, max: upper })

@@ -1,11 +1,12 @@
-//! "Did you mean": the known word that is most like one that is not known.
+//! The suggestion "did you mean": the known word that is most similar to an unknown one.
 
-/// Of Jaro's measure, which is 1 for equal words.
+/// Minimum similarity of a suggestion, in Jaro's measure, which is 1 for equal words.
 const SIMILARITY_MIN: f64 = 0.75;
-/// No known word is nearly so long.
+/// Maximum length of a word that gets a suggestion. All known words are much shorter.
 const WORD_BYTES_MAX: usize = 100;
 
-/// A question behind a semicolon, or nothing. `show` writes a known word as a user would.
+/// Returns text such as `; did you mean name?`, or empty text if no word is similar or two words
+/// are equally similar. `show` formats a known word as a user would write it.
 pub(crate) fn did_you_mean<'a>(
     word: &str,
     known: impl IntoIterator<Item = &'a str>,
@@ -14,13 +15,13 @@ pub(crate) fn did_you_mean<'a>(
     if word.len() > WORD_BYTES_MAX {
         return String::new();
     }
-    // Most flags that had this before etcd 3.6 have lost it.
+    // etcd 3.6 removed this prefix from most of the flags that had it.
     let word = word.strip_prefix("experimental-").unwrap_or(word);
     let scored = known.into_iter().map(|known| (strsim::jaro(word, known), known));
     let mut similar: Vec<_> = scored.filter(|(score, _)| *score > SIMILARITY_MIN).collect();
     similar.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     match similar[..] {
-        // Of two that are equally similar, each would be a guess.
+        // If two words are equally similar, a suggestion would be a guess.
         [(best, _), (next, _), ..] if next >= best => String::new(),
         [(_, known), ..] => format!("; did you mean {}?", show(known)),
         [] => String::new(),

@@ -1,8 +1,8 @@
-//! The flags. From this table come the parsers of command line, environment and config file, the
-//! help, the man page, the completions, and `docs/flags.md`.
+//! The table of all flags. The parsers of command line, environment and config file, the help, the
+//! man page, the completions and `docs/flags.md` are generated from it.
 //!
-//! All flags of etcd are known. One that changes nothing is ignored, and logs a warning when it is
-//! set to something else than its default.
+//! The table has all flags of etcd. A flag that has no effect here is accepted. If it is set to a
+//! value other than its default, a warning is logged.
 
 use super::value::{self, ValueKind};
 use ValueKind::{Count, Duration, Gates, Number, OneOf, Switch, Text, Urls};
@@ -11,16 +11,20 @@ type Str = &'static str;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
-    /// Without its dashes.
+    /// The flag's name without dashes.
     pub name: Str,
-    /// Another name for it, of one letter; empty if there is none.
+    /// The flag's one-letter name. Empty if the flag has none.
     pub short: Str,
     pub kind: ValueKind,
     pub default: Str,
-    /// One line.
+    /// The description in the help: one line.
     pub help: Str,
-    /// Why it is accepted without effect.
+    /// The reason why the flag has no effect. `None` if the flag has an effect.
     pub ignored: Option<Str>,
+    /// If true, a later version will honour the flag.
+    pub is_planned: bool,
+    /// etcd's warning, which is logged for any value. `None` if the flag is not deprecated.
+    pub deprecated: Option<Str>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +33,7 @@ pub struct Section {
     pub flags: &'static [Flag],
 }
 
-/// In the order of the help.
+/// Returns all flags, in the order of the help.
 pub fn all() -> impl Iterator<Item = &'static Flag> {
     SECTIONS.iter().flat_map(|section| section.flags)
 }
@@ -39,12 +43,13 @@ pub fn find(name: &str) -> Option<&'static Flag> {
 }
 
 impl Flag {
-    /// Values are compared, not their texts.
+    /// Returns true if `text` means the default value. Texts are compared by their meaning: `60m`
+    /// equals `1h`.
     pub fn is_default(&self, text: &str) -> bool {
         text == self.default || value::are_equal(self.kind, text, self.default)
     }
 
-    /// Of a flag that takes one of some words, those that are not empty.
+    /// Returns the non-empty values of a flag with a fixed set of values. `None` for other flags.
     pub(crate) fn words(&self) -> Option<impl Iterator<Item = &'static str> + use<>> {
         let ValueKind::OneOf(words) = self.kind else { return None };
         Some(words.iter().copied().filter(|word| !word.is_empty()))
@@ -61,20 +66,34 @@ impl Flag {
     pub(crate) const fn ignored(self, help: Str, why: Str) -> Flag {
         Flag { help, ignored: Some(why), ..self }
     }
+
+    /// Marks a flag that is ignored until a later version.
+    const fn planned(self, help: Str, why: Str) -> Flag {
+        Flag { is_planned: true, ..self.ignored(help, why) }
+    }
+
+    const fn deprecated(self, warning: Str) -> Flag {
+        Flag { deprecated: Some(warning), ..self }
+    }
 }
 
-/// Its help follows.
+/// Creates a flag without help. The caller adds the help.
 pub(crate) const fn flag(name: Str, kind: ValueKind, default: Str) -> Flag {
-    Flag { name, short: "", kind, default, help: "", ignored: None }
+    Flag {
+        name,
+        short: "",
+        kind,
+        default,
+        help: "",
+        ignored: None,
+        is_planned: false,
+        deprecated: None,
+    }
 }
 
-const NO_DISCOVERY: Str = "members are found by --initial-cluster only";
 const ROTATION: Str =
     r#"{"maxsize": 100, "maxage": 0, "maxbackups": 0, "localtime": false, "compress": false}"#;
-const NO_ROTATION: Str = "log files are not rotated; use an external tool such as logrotate";
-/// Why flags for connections of etcd to itself have no effect.
-const NO_SELF_CALLS: Str = "the JSON gateway makes no connection to its own member";
-const NO_TRACING: Str = "traces are not exported";
+const NO_TRACING: Str = "a later version will export traces";
 
 pub const SECTIONS: &[Section] = &[
     Section { title: "Member", flags: MEMBER },
@@ -103,7 +122,7 @@ const MEMBER: &[Flag] = &[
     flag("listen-client-urls", Urls, "http://localhost:2379")
         .help("Addresses on which clients are served, separated by commas."),
     flag("advertise-client-urls", Urls, "http://localhost:2379")
-        .help("Addresses of this member that clients are told to use, separated by commas."),
+        .help("Addresses that this member advertises to clients, separated by commas."),
     flag("listen-peer-urls", Urls, "http://localhost:2380")
         .help("Addresses on which other members are served, separated by commas."),
     flag("listen-client-http-urls", Urls, "")
@@ -114,7 +133,7 @@ const MEMBER: &[Flag] = &[
 
 const CLUSTER: &[Flag] = &[
     flag("initial-advertise-peer-urls", Urls, "http://localhost:2380")
-        .help("Addresses of this member that other members are told to use."),
+        .help("Addresses that this member advertises to other members."),
     flag("initial-cluster", Text, "default=http://localhost:2380").help(
         "Members of a new cluster: NAME=URL, separated by commas (if not set: only this member).",
     ),
@@ -133,30 +152,30 @@ const RAFT: &[Flag] = &[
     flag("election-timeout", Count, "1000").help(
         "Time without a heartbeat after which a follower starts an election, in milliseconds.",
     ),
-    flag("initial-election-tick-advance", Switch, "true").ignored(
-        "Shorten the first election time-out after a start.",
-        "a sole voter leads at once, others wait for a whole time-out",
+    flag("initial-election-tick-advance", Switch, "true").help(
+        "Shorten the wait for the first election once most members are connected. A sole voter \
+         leads at once.",
     ),
-    flag("pre-vote", Switch, "true").ignored(
-        "Ask the other members before an election whether it could be won.",
-        "this is always done",
-    ),
+    flag("pre-vote", Switch, "true")
+        .help("Ask the other members before an election whether it could be won."),
     flag("snapshot-count", Count, "10000")
         .help("Number of applied entries (or 64 MiB) after which the log gets a snapshot record."),
     flag("snapshot-catchup-entries", Count, "5000")
         .help("Number of entries that are kept for slow followers (at most 64 MiB)."),
-    flag("raft-read-timeout", Duration, "5s").ignored(
-        "Read time-out of connections between members.",
-        "such connections are closed when pings are not answered",
+    flag("raft-read-timeout", Duration, "5s").help(
+        "Time without data after which a member is pinged, and its time to answer (minimum: 5s).",
     ),
-    flag("raft-write-timeout", Duration, "5s").ignored(
-        "Write time-out of connections between members.",
-        "such connections are closed when pings are not answered",
+    flag("raft-write-timeout", Duration, "5s").help(
+        "Time that another member has to acknowledge data written to its connection (minimum: 5s).",
     ),
     flag("max-wals", Count, "5")
         .help("Maximum number of segments of the log, unless a start needs more (0: no limit)."),
     flag("max-snapshots", Count, "5")
-        .ignored("Maximum number of snapshot files (0: no limit).", "there are no snapshot files"),
+        .ignored(
+            "Maximum number of snapshot files (0: no limit).",
+            "the store needs no snapshot files",
+        )
+        .deprecated("--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8."),
 ];
 
 const STORE: &[Flag] = &[
@@ -167,15 +186,13 @@ const STORE: &[Flag] = &[
     flag("backend-batch-interval", Duration, "0s")
         .help("Maximum time between two commits of the backend (0: 100 ms)."),
     flag("backend-batch-limit", Count, "0")
-        .help("Number of pending operations from which the backend commits (0: 10,000)."),
+        .help("Number of pending operations after which the backend commits (0: 10,000)."),
     flag("backend-bbolt-freelist-type", OneOf(&["map", "array"]), "map")
         .ignored("Representation of bbolt's free list.", "no free list is written"),
     flag("memory-mlock", Switch, "false")
-        .ignored("Lock the store in memory.", "the engine has a cache of its own"),
-    flag("bootstrap-defrag-threshold-megabytes", Count, "0").ignored(
-        "Free space, in megabytes, from which a start defragments the store (0: never).",
-        "use `clearlane defrag`",
-    ),
+        .help("Keep the memory of the process out of swap. It must be allowed to lock any amount."),
+    flag("bootstrap-defrag-threshold-megabytes", Count, "0")
+        .help("Free space in the store, in megabytes, at which a start defragments it (0: never)."),
 ];
 
 const REQUESTS: &[Flag] = &[
@@ -201,24 +218,24 @@ const REQUESTS: &[Flag] = &[
 
 const PROCESS: &[Flag] = &[
     flag("max-connections", Count, "0").help(
-        "Maximum number of client connections; one more is closed at once (0: 65536, or what the \
-         limit of open files leaves).",
+        "Maximum number of client connections; further ones are closed at once (0: 65536, or less \
+         if the limit of open files is low).",
     ),
     flag("max-pending-handshakes", Count, "1024").help(
-        "Maximum number of client connections in a TLS handshake; beyond it the oldest of them \
-         is closed (at most half of --max-connections).",
+        "Maximum number of client connections in a TLS handshake; above it the oldest of them is \
+         closed (at most half of --max-connections).",
     ),
     flag("tls-handshake-timeout", Duration, "10s")
         .help("Time that a client or a member has for a TLS handshake."),
     flag("request-head-timeout", Duration, "30s").help(
-        "Time that a client has for the head of a request, or for the preface and each frame of \
-         HTTP/2 but for data.",
+        "Time that a client has to send the head of a request, or the preface and each frame of \
+         HTTP/2 except data.",
     ),
     flag("max-request-head-bytes", Count, "1048576")
         .help("Maximum size of the head of a request, in bytes (minimum: 1 KiB)."),
     flag("core-files", Switch, "false").help(
-        "Leave it to the system whether a crash writes a core file. It has keys, values, passwords \
-         and private keys in it.",
+        "Let the system decide whether a crash writes a core file. The file contains keys, values, \
+         passwords and private keys.",
     ),
 ];
 
@@ -237,9 +254,9 @@ const COMPACTION: &[Flag] = &[
         .help("Time between two checks of the feature gate CompactHashCheck."),
     flag("corrupt-check-time", Duration, "0s")
         .help("Time between two comparisons of the stores of all members (0: never)."),
-    flag("downgrade-check-time", Duration, "5s").ignored(
+    flag("downgrade-check-time", Duration, "5s").planned(
         "Time between two checks of the state of a downgrade.",
-        "a downgrade to an older version is not supported",
+        "this version cannot be downgraded; a later one can",
     ),
     flag("feature-gates", Gates, "")
         .help("Feature gates that are switched on or off: A=true,B=false."),
@@ -282,16 +299,17 @@ const TLS: &[Flag] = &[
     flag("key-file", Text, "").help("Private key of --cert-file (PEM file)."),
     flag("trusted-ca-file", Text, "").help(
         "Certificate authority of clients (PEM file). If it is set, clients need a certificate \
-         of it.",
+         signed by it.",
     ),
     flag("client-cert-auth", Switch, "false")
-        .help("Require a certificate of --trusted-ca-file from clients."),
+        .help("Require client certificates signed by --trusted-ca-file."),
     flag("client-crl-file", Text, "")
         .help("Revocation list of clients' certificates (PEM or DER file)."),
-    flag("client-cert-file", Text, "")
-        .ignored("Certificate for connections of the member to itself.", NO_SELF_CALLS),
-    flag("client-key-file", Text, "")
-        .ignored("Private key of --client-cert-file (PEM file).", NO_SELF_CALLS),
+    flag("client-cert-file", Text, "").help(
+        "Certificate of the member as a client of itself (PEM file). The start checks it; the JSON \
+             gateway does not need it.",
+    ),
+    flag("client-key-file", Text, "").help("Private key of --client-cert-file (PEM file)."),
     flag("client-cert-allowed-cn", Text, "").help(
         "Common names of the client certificates that are accepted, separated by commas \
          (empty: all).",
@@ -308,10 +326,10 @@ const TLS: &[Flag] = &[
     flag("peer-key-file", Text, "").help("Private key of --peer-cert-file (PEM file)."),
     flag("peer-trusted-ca-file", Text, "").help(
         "Certificate authority of members (PEM file). If it is set, members need a certificate \
-         of it.",
+         signed by it.",
     ),
     flag("peer-client-cert-auth", Switch, "false")
-        .help("Require a certificate of --peer-trusted-ca-file from other members."),
+        .help("Require certificates signed by --peer-trusted-ca-file from other members."),
     flag("peer-client-cert-file", Text, "")
         .help("Certificate for connections to other members (default: --peer-cert-file)."),
     flag("peer-client-key-file", Text, "")
@@ -329,7 +347,8 @@ const TLS: &[Flag] = &[
     flag("peer-crl-file", Text, "")
         .help("Revocation list of members' certificates (PEM or DER file)."),
     flag("peer-skip-client-san-verification", Switch, "false").help(
-        "Do not compare the addresses in a member's certificate with that of its connection.",
+        "Do not compare the addresses in a member's certificate with the address of its \
+         connection.",
     ),
     flag("cipher-suites", Text, "")
         .help("Cipher suites of TLS 1.2 that are used, separated by commas (empty: all)."),
@@ -344,11 +363,11 @@ const AUTH: &[Flag] = &[
     flag("auth-token", Text, "simple").help(
         "Tokens of users: simple, or jwt and its options, separated by commas. They are \
          sign-method=METHOD, pub-key=FILE, priv-key=FILE and ttl=TIME (5m). METHOD is RS, PS, ES \
-         or HS with 256, 384 or 512, or EdDSA. With a public key alone the member checks tokens \
+         or HS with 256, 384 or 512, or EdDSA. With only a public key the member verifies tokens \
          and signs none.",
     ),
     flag("auth-token-ttl", Count, "300")
-        .help("How many seconds a simple token is good without being used."),
+        .help("Number of seconds after which an unused simple token expires."),
     flag("bcrypt-cost", Count, "10")
         .help("Cost of hashing a password with bcrypt: 4 to 31. Each step doubles the work."),
 ];
@@ -360,10 +379,10 @@ const HTTP: &[Flag] = &[
         "Host names under which HTTP requests without TLS are accepted, separated by commas \
          (* or empty: all).",
     ),
-    flag("enable-grpc-gateway", Switch, "true")
-        .ignored("Serve the JSON gateway below /v3/.", "it is always served"),
-    flag("enable-pprof", Switch, "false")
-        .ignored("Serve Go's profiles below /debug/pprof/.", "this is not a Go program"),
+    flag("enable-grpc-gateway", Switch, "true").help("Serve the JSON gateway below /v3/."),
+    flag("enable-pprof", Switch, "false").help(
+        "Serve profiles of processor time and memory below /debug/pprof/, in pprof's format.",
+    ),
     flag("metrics", OneOf(&["basic", "extensive"]), "basic")
         .help("Metrics that are exported; extensive adds histograms of gRPC latencies."),
 ];
@@ -377,65 +396,67 @@ const LOGGING: &[Flag] = &[
         .help("Minimum level of log lines."),
     flag("log-format", OneOf(&["json", "console"]), "json").help("Format of log lines."),
     flag("enable-log-rotation", Switch, "false")
-        .ignored("Rotate the log files of --log-outputs.", NO_ROTATION),
-    flag("log-rotation-config-json", Text, ROTATION)
-        .ignored("Options of --enable-log-rotation, as JSON.", NO_ROTATION),
+        .help("Replace the log file of --log-outputs before it becomes too large."),
+    flag("log-rotation-config-json", Text, ROTATION).help(
+        "Options of --enable-log-rotation, as JSON: maxsize in MiB (0: 100), maxage of old files \
+         in days and maxbackups, their number (0: no limit), localtime in their names, compress.",
+    ),
 ];
 
 const TRACING: &[Flag] = &[
     flag("enable-distributed-tracing", Switch, "false")
-        .ignored("Export traces with OpenTelemetry.", NO_TRACING),
+        .planned("Export traces with OpenTelemetry.", NO_TRACING),
     flag("distributed-tracing-address", Text, "localhost:4317")
-        .ignored("Address of the OpenTelemetry collector.", NO_TRACING),
+        .planned("Address of the OpenTelemetry collector.", NO_TRACING),
     flag("distributed-tracing-service-name", Text, "etcd")
-        .ignored("Service name in traces.", NO_TRACING),
+        .planned("Service name in traces.", NO_TRACING),
     flag("distributed-tracing-instance-id", Text, "")
-        .ignored("Instance ID of this member in traces (empty: none).", NO_TRACING),
+        .planned("Instance ID of this member in traces (empty: none).", NO_TRACING),
     flag("distributed-tracing-sampling-rate", Number, "0")
-        .ignored("Number of requests in a million that are traced.", NO_TRACING),
+        .planned("Number of requests in a million that are traced.", NO_TRACING),
 ];
 
 const DISCOVERY: &[Flag] = &[
-    flag("discovery-token", Text, "")
-        .ignored("Token of the cluster in the discovery service.", NO_DISCOVERY),
-    flag("discovery-endpoints", Text, "")
-        .ignored("Addresses of the discovery service, separated by commas.", NO_DISCOVERY),
+    flag("discovery-token", Text, "").help("Token of the new cluster in the discovery service."),
+    flag("discovery-endpoints", Text, "").help(
+        "Addresses of the discovery service, separated by commas: another cluster of etcd, with the \
+         number of members in /_etcd/registry/TOKEN/_config/size.",
+    ),
     flag("discovery-dial-timeout", Duration, "2s")
-        .ignored("Time-out of connections to the discovery service.", NO_DISCOVERY),
+        .help("Time-out of connections to the discovery service."),
     flag("discovery-request-timeout", Duration, "5s")
-        .ignored("Time-out of requests to the discovery service.", NO_DISCOVERY),
+        .help("Time-out of requests to the discovery service."),
     flag("discovery-keepalive-time", Duration, "2s")
-        .ignored("Time between two pings of the discovery service.", NO_DISCOVERY),
+        .help("Time between two pings of the discovery service."),
     flag("discovery-keepalive-timeout", Duration, "6s")
-        .ignored("Time that the discovery service has to answer a ping.", NO_DISCOVERY),
+        .help("Time that the discovery service has to answer a ping."),
     flag("discovery-insecure-transport", Switch, "true")
-        .ignored("Connect to the discovery service without TLS.", NO_DISCOVERY),
+        .help("Connect without TLS to addresses of the discovery service that have no scheme."),
     flag("discovery-insecure-skip-tls-verify", Switch, "false")
-        .ignored("Do not verify the certificate of the discovery service.", NO_DISCOVERY),
+        .help("Do not verify the certificate of the discovery service."),
     flag("discovery-cert", Text, "")
-        .ignored("Client certificate for the discovery service (PEM file).", NO_DISCOVERY),
-    flag("discovery-key", Text, "")
-        .ignored("Private key of --discovery-cert (PEM file).", NO_DISCOVERY),
-    flag("discovery-cacert", Text, "")
-        .ignored("Certificate authority of the discovery service (PEM file).", NO_DISCOVERY),
+        .help("Client certificate for the discovery service (PEM file)."),
+    flag("discovery-key", Text, "").help("Private key of --discovery-cert (PEM file)."),
+    flag("discovery-cacert", Text, "").help(
+        "Certificate authority of the discovery service (PEM file; default: those of the system).",
+    ),
     flag("discovery-user", Text, "")
-        .ignored("User at the discovery service: NAME or NAME:PASSWORD.", NO_DISCOVERY),
-    flag("discovery-password", Text, "").ignored("Password of --discovery-user.", NO_DISCOVERY),
-    flag("discovery-srv", Text, "")
-        .ignored("DNS domain whose SRV records name the members.", NO_DISCOVERY),
-    flag("discovery-srv-name", Text, "")
-        .ignored("Suffix of the service name in these SRV records.", NO_DISCOVERY),
+        .help("User at the discovery service: NAME or NAME:PASSWORD."),
+    flag("discovery-password", Text, "").help("Password of --discovery-user."),
+    flag("discovery-srv", Text, "").help("DNS domain whose SRV records name the members."),
+    flag("discovery-srv-name", Text, "").help("Suffix of the service name in these SRV records."),
     flag("discovery-fallback", OneOf(&["exit", "proxy"]), "exit")
-        .ignored("What to do when discovery fails.", NO_DISCOVERY),
+        .help("What to do when discovery fails. Only exit: etcd's v2 proxy was removed."),
 ];
 
 const UNSAFE: &[Flag] = &[
     flag("force-new-cluster", Switch, "false")
-        .help("Start a new cluster of this member alone, with the data that it has."),
+        .help("Start a new cluster of only this member, with its data."),
     flag("unsafe-accept-log-loss", Switch, "false")
         .help("Start although the log has lost acknowledged entries at its end; they stay lost."),
-    flag("unsafe-no-fsync", Switch, "false")
-        .ignored("Do not sync files, at the risk of losing data.", "files are always synced"),
+    flag("unsafe-no-fsync", Switch, "false").help(
+        "Do not sync the log and the store: a crash of the machine may lose data or damage them.",
+    ),
 ];
 
 const REST: &[Flag] = &[
@@ -443,15 +464,17 @@ const REST: &[Flag] = &[
         .help("File to read all settings from; other flags and the environment are ignored."),
     flag("version", Switch, "false").help("Print the version and exit."),
     flag("socket-reuse-port", Switch, "false")
-        .ignored("Allow other sockets on the same port (SO_REUSEPORT).", "a port has one owner"),
-    flag("socket-reuse-address", Switch, "false").ignored(
-        "Bind addresses in state TIME_WAIT (SO_REUSEADDR).",
-        "this is always done where it is safe",
-    ),
+        .help("Allow other sockets on the same port (SO_REUSEPORT)."),
+    flag("socket-reuse-address", Switch, "false")
+        .help("Bind addresses in state TIME_WAIT (SO_REUSEADDR). This is always done, as in etcd."),
     flag(
         "v2-deprecation",
         OneOf(&["write-only", "write-only-skip-check", "write-only-drop-data", "gone"]),
         "write-only",
     )
-    .ignored("Phase of the removal of etcd's v2 API.", "there is no v2 API"),
+    .ignored("Phase of the removal of etcd's v2 API.", "there is no v2 API")
+    .deprecated(
+        "--v2-deprecation is deprecated and scheduled for removal in v3.8. The default value is \
+         enforced, ignoring user input.",
+    ),
 ];

@@ -1,4 +1,4 @@
-//! The syntax of values: that of Go, as etcd's users write them.
+//! The syntax of values, which is Go's syntax, as users of etcd know it.
 //!
 //! | kind | examples |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | gates | `InitialCorruptCheck=true,AllBeta=false` |
 //! | addresses | `http://127.0.0.1:2379,unix:///run/clearlane.sock` |
 //!
-//! A value is checked where it comes in, so that the message can name its source.
+//! A value is checked where it is read, so that the error can name its source.
 
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ use super::suggestion::did_you_mean;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     Text,
-    /// On a command line the name alone means on.
+    /// True or false. On a command line, the flag's name without a value means true.
     Switch,
     Number,
-    /// Not below zero.
+    /// A whole number that is not below zero.
     Count,
-    /// In Go's syntax.
+    /// A duration in Go's syntax.
     Duration,
-    /// With commas in between.
+    /// URLs separated by commas.
     Urls,
     Gates,
     OneOf(&'static [&'static str]),
 }
 
 impl ValueKind {
-    /// What the help calls a value.
+    /// Returns the name that the help uses for a value.
     pub fn noun(self) -> &'static str {
         match self {
             ValueKind::Text => "text",
@@ -48,7 +48,7 @@ impl ValueKind {
         }
     }
 
-    /// The error says what is allowed.
+    /// Checks a value. The error lists the allowed values.
     pub fn check(self, text: &str) -> Result<(), String> {
         match self {
             ValueKind::Text => Ok(()),
@@ -62,7 +62,9 @@ impl ValueKind {
             ValueKind::Gates => FeatureGates::parse(text).map(drop),
             ValueKind::OneOf(words) => {
                 let tip = did_you_mean(text, words.iter().copied(), str::to_owned);
+                // The error starts with etcd's words, which scripts look for.
                 require(words.contains(&text), &(listed(words) + &tip))
+                    .map_err(|error| format!("invalid value {text:?}; {error}"))
             }
         }
     }
@@ -80,7 +82,7 @@ fn listed(words: &[&str]) -> String {
     }
 }
 
-/// By their meaning: `1h` is `60m`.
+/// Returns whether two texts have the same meaning: `1h` equals `60m`.
 pub(super) fn are_equal(kind: ValueKind, a: &str, b: &str) -> bool {
     match kind {
         ValueKind::Switch => switch(a) == switch(b),
@@ -91,7 +93,7 @@ pub(super) fn are_equal(kind: ValueKind, a: &str, b: &str) -> bool {
     }
 }
 
-/// `None` if it is neither.
+/// Parses a switch. Returns `None` if the text means neither true nor false.
 pub(crate) fn switch(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -100,7 +102,7 @@ pub(crate) fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// An underscore may stand between two digits, as in Go.
+/// Parses a whole number. As in Go, an underscore may separate two digits.
 pub(super) fn number(text: &str) -> Option<i64> {
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -110,7 +112,7 @@ pub(super) fn number(text: &str) -> Option<i64> {
     i64::try_from(if is_negative { -size } else { size }).ok()
 }
 
-/// Not below zero.
+/// Parses a whole number that is not below zero.
 pub(crate) fn count(text: &str) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
     let (radix, digits) = match lower.get(..2) {
@@ -120,7 +122,8 @@ pub(crate) fn count(text: &str) -> Option<u64> {
         _ if lower.len() > 1 && lower.starts_with('0') => (8, &lower[1..]),
         _ => (10, &lower[..]),
     };
-    // Behind a prefix an underscore may come first; two in a row may not come anywhere.
+    // The first underscore may directly follow a prefix. Two underscores in a row are never
+    // allowed.
     let digits = if digits.len() < lower.len() {
         digits.strip_prefix('_').unwrap_or(digits)
     } else {
@@ -134,7 +137,7 @@ pub(crate) fn count(text: &str) -> Option<u64> {
     u64::from_str_radix(&groups.concat(), radix).ok()
 }
 
-/// In nanoseconds. Go's syntax; it may be below zero.
+/// Parses a duration in Go's syntax, and returns nanoseconds. The duration may be below zero.
 pub(super) fn duration(text: &str) -> Option<i64> {
     let (is_negative, size) = match text.strip_prefix('-') {
         Some(size) => (true, size),
@@ -147,12 +150,12 @@ pub(super) fn duration(text: &str) -> Option<i64> {
     Some(if is_negative { -size } else { size })
 }
 
-/// Not below zero.
+/// Parses a duration that is not below zero.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     u64::try_from(duration(text)?).ok().map(Duration::from_nanos)
 }
 
-/// Empty text has none.
+/// Parses URLs separated by commas. Returns an empty list for empty text.
 pub(super) fn urls(text: &str) -> Result<Vec<Url>, String> {
     if text.is_empty() {
         return Ok(Vec::new());

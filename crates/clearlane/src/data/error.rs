@@ -1,4 +1,5 @@
-//! Why a member does not begin: what is wrong, and what would be right.
+//! Errors that prevent the start of a member. Each error names its cause and, where possible, a
+//! remedy.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use clearlane_engine::EngineKind;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Member(clearlane_server::Error),
+    Member(clearlane_replica::Error),
     /// The log has lost acknowledged entries.
     #[error(
         "{0}; nothing was changed. Remove this member from its cluster, and add it again with an \
@@ -16,32 +17,32 @@ pub enum Error {
          without the missing entries, though it has acknowledged them. If this directory is a copy of \
          a running member, stop the member and copy it again"
     )]
-    LogLoss(clearlane_server::Error),
+    LogLoss(clearlane_replica::Error),
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
     #[error("the connections to other members: {0}")]
     Network(std::io::Error),
-    #[error("{path}: the data is of format {found}, and this program knows formats up to {known}")]
+    #[error("{path}: the data is of format {found}, but this program knows formats up to {known}")]
     NewerFormat { path: PathBuf, found: String, known: u32 },
-    #[error("{path}: the {name} is {found}, and this program knows up to 3.7; nothing was changed")]
+    #[error("{path}: the {name} is {found}, but this program knows up to 3.7; nothing was changed")]
     NewerStore { path: PathBuf, name: &'static str, found: String },
     #[error(
         "{path}: the cluster version is {found}: start etcd 3.6 with this data, and then this \
          program; nothing was changed"
     )]
     OlderStore { path: PathBuf, found: String },
-    #[error("{path}: this is a store of engine bolt, and --engine is {kind}; nothing was changed")]
+    #[error("{path}: this is a store of engine bolt, but --engine is {kind}; nothing was changed")]
     OtherEngine { path: PathBuf, kind: EngineKind },
-    #[error("{path}: {key} is {text:?}, which is no version such as 3.7.0")]
+    #[error("{path}: {key} is {text:?}, which is not a version such as 3.7.0")]
     BadVersion { path: PathBuf, key: &'static str, text: String },
     #[error(
-        "{0}: the store has entries of a log, and there is no log beside it; use what \
-         `etcdutl snapshot restore` or `clearlane snapshot restore` makes of the file"
+        "{0}: the store has entries of a log, but there is no log next to it; restore the file \
+         with `etcdutl snapshot restore` or `clearlane snapshot restore`"
     )]
     NoLog(PathBuf),
-    #[error("--force-new-cluster goes on with a member's data, and in {0} there is none")]
+    #[error("--force-new-cluster needs the data of a member, but {0} has none")]
     NoDataToForce(PathBuf),
-    #[error("--{flag}: each address is http://host:port or https://host:port, and there is one")]
+    #[error("--{flag} needs at least one address, each http://host:port or https://host:port")]
     BadUrls { flag: &'static str },
     #[error("--initial-cluster: {0:?} is not name=http://host:port")]
     BadEntry(String),
@@ -75,14 +76,14 @@ pub enum Error {
     NotOfCluster,
     #[error("cannot join: --initial-cluster names no other member of the existing cluster")]
     NoOtherMember,
-    #[error("cannot join: no member of --initial-cluster answers with the members: {0}")]
+    #[error("cannot join: no member of --initial-cluster returned the list of members: {0}")]
     NoPeerAnswered(String),
     #[error(
         "cannot join: no member of the cluster has the peer addresses {own}; it has {has}; add this \
          one first with `etcdctl member add`"
     )]
     NotAdded { own: String, has: String },
-    #[error("cannot join: --initial-cluster has {listed}, and the cluster has {has}")]
+    #[error("cannot join: --initial-cluster has {listed}, but the cluster has {has}")]
     MembersMismatch { listed: String, has: String },
     #[error(
         "an election time-out of {election:?} must be at least five heartbeats, of {heartbeat:?} each"
@@ -90,8 +91,8 @@ pub enum Error {
     Timeouts { heartbeat: Duration, election: Duration },
 }
 
-impl From<clearlane_server::Error> for Error {
-    fn from(error: clearlane_server::Error) -> Error {
+impl From<clearlane_replica::Error> for Error {
+    fn from(error: clearlane_replica::Error) -> Error {
         match error.is_log_loss() {
             true => Error::LogLoss(error),
             false => Error::Member(error),

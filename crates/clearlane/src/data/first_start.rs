@@ -1,14 +1,15 @@
-//! The identity of a member without data, and whether it may take it.
+//! The identity of a member without data, and the decision whether the member may use it.
 //!
-//! The rules are in [`NewMember`]. This file asks the other members until there is a decision:
+//! The rules are in [`NewMember`]. This file queries the other members until there is a decision:
 //!
 //! ```text
-//!   flags ─▶ peer port answers "new" ─▶ ask all ─┬─▶ admitted: the log is created
-//!                                       ▲        ├─▶ refused: the process ends
-//!                                       └────────┴── too few answers: ask again
+//!   flags ─▶ peer port reports "new" ─▶ query all ─┬─▶ admitted: the log is created
+//!                                       ▲          ├─▶ rejected: the process ends
+//!                                       └──────────┴── too few responses: query again
 //! ```
 //!
-//! Nothing is on disk before the decision, so a member that is killed while it waits asks again.
+//! Nothing is written to disk before the decision. So a member that is killed while it waits starts
+//! again with the queries.
 
 use std::time::{Duration, Instant};
 
@@ -16,34 +17,52 @@ use clearlane_net::listener::Listener;
 use clearlane_peer::join;
 use clearlane_peer::waiting::WaitingPort;
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
-use clearlane_server::membership::{self, AdmittingLeader, FirstStart, Member, NewMember};
+use clearlane_replica::membership::{self, AdmittingLeader, FirstStart, Member, NewMember};
 use clearlane_wal::Metadata;
 use tokio::time::sleep;
 
 use super::error::{Error, Result};
 use super::{InitialClusterState, MemberConfig};
+use crate::discovery::{self, Discovery};
 
-/// The first and the longest pause between two rounds of questions; doubled each time.
+/// The first and the longest pause between two rounds of queries. The pause doubles each time.
 const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// Wait before the first line in the log, and between two lines.
+/// The wait before the first log line, and between two log lines.
 const LOG_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// As which member a data directory is created.
+/// The identity with which a data directory is created.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub(super) metadata: Metadata,
-    /// The first members of a new cluster.
+    /// The first members of a new cluster. Empty for a member that joins a cluster.
     pub(super) first: Vec<Member>,
-    /// Whether a member that joins is a learner.
+    /// If true, the member joins as a learner, otherwise as a voter. `None` in a new cluster.
     pub(super) joins_as_learner: Option<bool>,
-    /// The leader that has admitted this member.
+    /// The leader that has admitted this member. `None` if it was not admitted by a leader.
     pub(super) admitted_by: Option<AdmittingLeader>,
 }
 
 impl MemberConfig {
+    /// Finds the first members of the cluster. Also replaces this member's peer addresses by the
+    /// addresses that discovery found for its name.
+    pub async fn discover(
+        &mut self,
+        discovery: &Discovery,
+    ) -> std::result::Result<(), discovery::Error> {
+        let id = membership::member_id(&self.peer_urls, &self.cluster_token, None);
+        let (name, peer_urls) = (&self.name, &self.peer_urls);
+        let cluster = discovery.find_cluster(discovery::NewMember { id, name, peer_urls }).await?;
+        if let Some(urls) = cluster.urls_of(&self.name) {
+            self.peer_urls = urls.to_vec();
+        }
+        self.initial_cluster = cluster;
+        Ok(())
+    }
+
     /// Queries the other members until this member may start. Returns `None` if this member has
-    /// data. While it waits, it reports on `listeners`, its peer port, that it is new. The caller
-    /// must drop the runtime afterwards.
+    /// data, or if it starts with `--force-new-cluster`. While a first member of a new cluster
+    /// waits, its peer port `listeners` reports that the member is new. The caller must drop the
+    /// runtime afterwards, which ends the connections to this port.
     pub async fn ask_for_identity(&self, listeners: &[Listener]) -> Result<Option<Identity>> {
         if !self.may_be_first_start()? {
             return Ok(None);
@@ -54,8 +73,9 @@ impl MemberConfig {
         }
     }
 
-    /// The identity without a check whether this member has started before, if it is in a new
-    /// cluster.
+    /// Returns this member's identity. Returns `None` if the member has data, or for
+    /// `--force-new-cluster`. A joining member queries the other members. In a new cluster, the
+    /// other members are not asked whether this member has started before.
     pub(super) fn identity(&self) -> Result<Option<Identity>> {
         if !self.may_be_first_start()? {
             return Ok(None);
@@ -77,7 +97,7 @@ impl MemberConfig {
             .map_err(|_| Error::BadUrls { flag: "initial-advertise-peer-urls" })
     }
 
-    /// One of the first members, as the flags say.
+    /// Returns this member's identity as one of the first members, from the flags.
     fn first_member(&self) -> Result<(NewMember, Identity)> {
         let peer_urls = self.own_urls()?;
         let first = self.initial_cluster.first(&self.name, &peer_urls, &self.cluster_token)?;
@@ -94,10 +114,12 @@ impl MemberConfig {
             return Ok(identity);
         }
         let Metadata { cluster_id, node_id } = identity.metadata;
-        let _port = WaitingPort::start(listeners, cluster_id, node_id).map_err(Error::Network)?;
+        let port = WaitingPort::start(listeners, cluster_id, node_id, &member.first);
+        let port = port.map_err(Error::Network)?;
         let mut rounds = Rounds::new(self, member.request());
         loop {
-            let answers = rounds.ask().await;
+            let mut answers = rounds.ask().await;
+            self.add_asking(&mut answers, port.replies_of_asking());
             match decision(&member, &answers)? {
                 Some(admitted_by) => {
                     if admitted_by.is_none() {
@@ -110,10 +132,23 @@ impl MemberConfig {
         }
     }
 
+    /// A member that this member cannot reach may itself have sent a query to this member. Such a
+    /// query shows that the other member is new. So the error of that member is replaced by a reply
+    /// that reports this.
+    fn add_asking(&self, answers: &mut [Answer], asking: Vec<MembersReply>) {
+        for answer in answers.iter_mut().filter(|answer| answer.reply.is_err()) {
+            let urls = self.initial_cluster.urls_of(&answer.name).unwrap_or_default();
+            let id = membership::member_id(urls, &self.cluster_token, None);
+            if let Some(reply) = asking.iter().find(|reply| reply.from == id) {
+                answer.reply = Ok(reply.clone());
+            }
+        }
+    }
+
     async fn ask_to_join(&self) -> Result<Identity> {
         let own = self.own_urls()?;
         self.initial_cluster.check_own(&self.name, &own)?;
-        let request = MembersRequest { member: 0, peer_urls: own.clone() };
+        let request = MembersRequest { peer_urls: own.clone(), ..MembersRequest::default() };
         let mut rounds = Rounds::new(self, request);
         loop {
             let answers = rounds.ask().await;
@@ -132,8 +167,9 @@ impl MemberConfig {
         }
     }
 
-    /// As which member this one was added, and whether as a learner. `None` if only members without
-    /// data answer.
+    /// Returns this member as the cluster lists it, and whether it was added as a learner. Returns
+    /// `None` if only members without data respond. Fails if no member responds, or if no member
+    /// with data has a list that fits the flags.
     fn find_own(&self, own: &[String], answers: &[Answer]) -> Result<Option<(NewMember, bool)>> {
         if answers.is_empty() {
             return Err(Error::NoOtherMember);
@@ -144,7 +180,8 @@ impl MemberConfig {
             return Err(Error::NoPeerAnswered(why.join("; ")));
         }
         let mut replies: Vec<&MembersReply> = with_data(answers).collect();
-        // A member that lags may not know this one yet: one that does is enough.
+        // A lagging member may not have this member in its list yet. So the newest list is tried
+        // first, and one list with this member is enough.
         replies.sort_by_key(|reply| std::cmp::Reverse((reply.leader_term, reply.applied)));
         let mut failed = None;
         for reply in replies {
@@ -162,7 +199,9 @@ impl MemberConfig {
     }
 }
 
-/// `None` if too few members have answered.
+/// Returns `None` if too few members have responded for a decision. If this member may start,
+/// returns the leader that has admitted it, or `Some(None)` if no leader had to admit it. Fails if
+/// this member must not start.
 fn decision(member: &NewMember, answers: &[Answer]) -> Result<Option<Option<AdmittingLeader>>> {
     let replies = answers.iter().filter_map(|answer| answer.reply.as_ref().ok());
     let replies: Vec<MembersReply> = replies.cloned().collect();
@@ -171,12 +210,12 @@ fn decision(member: &NewMember, answers: &[Answer]) -> Result<Option<Option<Admi
         FirstStart::Bootstrapped(id) => Err(Error::AlreadyBootstrapped(id)),
         FirstStart::AddedAs(id) => Err(Error::AddedAs(id)),
         FirstStart::NotAdded => Err(Error::NotOfCluster),
-        FirstStart::Removed => Err(Error::Member(clearlane_server::Error::Removed)),
+        FirstStart::Removed => Err(Error::Member(clearlane_replica::Error::Removed)),
         FirstStart::Undecided => Ok(None),
     }
 }
 
-/// Members that did not answer may have data that this cluster will not have.
+/// Warns about members that did not respond. They may have data that the new cluster will not have.
 fn warn_of_silent_members(answers: &[Answer]) {
     let silent = answers.iter().filter(|answer| answer.reply.is_err());
     let silent: Vec<&str> = silent.map(|answer| answer.name.as_str()).collect();
@@ -194,7 +233,7 @@ fn with_data(answers: &[Answer]) -> impl Iterator<Item = &MembersReply> {
     replies.filter(|reply| !reply.members.is_empty())
 }
 
-/// The answer of one member.
+/// The response of one member, or the reason why there is none.
 struct Answer {
     /// The member's name in `--initial-cluster`, or its address if it is not listed there.
     name: String,
@@ -206,16 +245,16 @@ impl Answer {
         let what = match &self.reply {
             Err(why) => why.clone(),
             Ok(reply) if asking.is_some_and(|asking| asking.cluster_id != reply.cluster_id) => {
-                format!("is of another cluster, {:x}", reply.cluster_id)
+                format!("belongs to another cluster, {:x}", reply.cluster_id)
             }
             Ok(reply) if reply.is_new => "is new".to_owned(),
-            Ok(_) => "has data, and no quorum confirms a leader".to_owned(),
+            Ok(_) => "has data, but no quorum confirms a leader".to_owned(),
         };
         format!("{}: {what}", self.name)
     }
 }
 
-/// Rounds of questions to all other members.
+/// Sends queries to all other members, round by round.
 struct Rounds<'c> {
     config: &'c MemberConfig,
     request: MembersRequest,
@@ -229,7 +268,9 @@ impl Rounds<'_> {
         Rounds { config, request, pause: ASK_INTERVALS.0, next_log }
     }
 
-    /// One answer for each member. The leader may be a member that the flags do not list.
+    /// Queries all other members of `--initial-cluster`, and returns one answer for each. If no
+    /// response is from a confirmed leader, also queries the members that a response lists and
+    /// `--initial-cluster` does not, because one of them may be the leader.
     async fn ask(&self) -> Vec<Answer> {
         let listed = self.config.initial_cluster.others(&self.config.name);
         let mut answers = self.ask_all(&listed).await;
@@ -253,7 +294,8 @@ impl Rounds<'_> {
         answers
     }
 
-    /// For each name the first reply, or an error.
+    /// Returns one answer for each name: the first reply from the addresses of the member with this
+    /// name, or the error of one address if none of them replies.
     async fn ask_all(&self, members: &[(String, String)]) -> Vec<Answer> {
         let urls: Vec<String> = members.iter().map(|(_, url)| url.clone()).collect();
         let replies = join::ask_all(&urls, &self.config.dialer, &self.request).await;
@@ -268,7 +310,7 @@ impl Rounds<'_> {
         answers
     }
 
-    /// Waits until the next round, and logs now and then why the member waits.
+    /// Waits until the next round. Logs the reason of the wait after 1 s, and then every 5 s.
     async fn wait(&mut self, asking: Option<&NewMember>, answers: &[Answer]) {
         if Instant::now() >= self.next_log {
             self.next_log = Instant::now() + LOG_INTERVALS.1;

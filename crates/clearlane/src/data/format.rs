@@ -1,9 +1,9 @@
-//! The file with the version of a member's data, where the store is none of etcd's.
+//! The file `format` with the version of a member's data, for engines other than `bolt`.
 //!
-//! A program would lose what it does not understand of a newer one's data. So the first file in a
-//! member's directory has a number, and one that is higher than ours is refused. A store of the
-//! engine `bolt` says its version itself, as etcd's does; there, the file is what a former version
-//! of this program has left.
+//! An older program would lose newer data that it does not know. So the directory of each member
+//! with such an engine has this file. A member does not start if the file has a larger number than
+//! this program's version, or any other text. A store of the engine `bolt` contains its own
+//! version, as in etcd: see `store_version.rs`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,21 +13,21 @@ use clearlane_engine::EngineKind;
 
 use super::error::{Error, Result, at};
 
-/// How this program writes: 1 is the log and the buckets of etcd 3.7 in an engine of ours.
+/// The version that this program writes. Version 1 is the log and the buckets of etcd 3.7, in an
+/// engine other than `bolt`.
 const FORMAT: u32 = 1;
 
-/// Writes the version if there is none and one is needed.
+/// Checks the version in the file, and writes the file if there is none. Does nothing for engine
+/// `bolt`.
 pub(super) fn check(member_dir: &Path, kind: EngineKind) -> Result<()> {
+    if kind == EngineKind::Bolt {
+        return Ok(());
+    }
     let path = member_dir.join("format");
     let found = match fs::read_to_string(&path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return match kind {
-                EngineKind::Bolt => Ok(()),
-                EngineKind::Sled | EngineKind::Memory => {
-                    write(member_dir, &path).map_err(at(&path))
-                }
-            };
+            return write(member_dir, &path).map_err(at(&path));
         }
         Err(error) => return Err(at(&path)(error)),
     };
@@ -37,7 +37,8 @@ pub(super) fn check(member_dir: &Path, kind: EngineKind) -> Result<()> {
     }
 }
 
-/// By a rename: a half-written file would be refused.
+/// Writes the version to a temporary file and renames that file, because the next start would fail
+/// with a half-written file.
 fn write(member_dir: &Path, path: &Path) -> io::Result<()> {
     let half = member_dir.join("format.tmp");
     let mut file = File::create(&half)?;
@@ -59,8 +60,8 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.path().join("format")).unwrap(), "1\n");
         for newer in ["2", "0", "", "one"] {
             fs::write(dir.path().join("format"), newer).unwrap();
-            let told = check(dir.path(), EngineKind::Sled).unwrap_err().to_string();
-            assert!(told.contains(&format!("of format {newer}, and")), "{told}");
+            let message = check(dir.path(), EngineKind::Sled).unwrap_err().to_string();
+            assert!(message.contains(&format!("of format {newer}, but")), "{message}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `--initial-cluster`: the members that a member begins with, or that it asks.
+//! `--initial-cluster`: the first members of a new cluster, or the members that a joining member
+//! queries.
 //!
 //! ```text
 //!   a=http://10.0.0.1:2380,b=http://10.0.0.2:2380,b=http://10.0.1.2:2380
@@ -10,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use clearlane_proto::peerpb::MembersReply;
-use clearlane_server::membership::{self, Member};
+use clearlane_replica::membership::{self, Member};
 
 use super::error::{Error, Result};
 
@@ -33,7 +34,7 @@ impl FromStr for InitialClusterState {
     }
 }
 
-/// Peer addresses by the members' names.
+/// The peer addresses of each member, by the member's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitialCluster(BTreeMap<String, Vec<String>>);
 
@@ -66,7 +67,8 @@ impl InitialCluster {
         InitialCluster(BTreeMap::from([(name.to_owned(), peer_urls.to_vec())]))
     }
 
-    /// Fails if `name` at these addresses is not one of them.
+    /// Returns the first members of a new cluster. Fails if `name` with the addresses `own` is not
+    /// one of these members.
     pub(super) fn first(&self, name: &str, own: &[String], token: &str) -> Result<Vec<Member>> {
         self.check_own(name, own)?;
         let members = self.0.iter().map(|(name, urls)| {
@@ -100,7 +102,11 @@ impl InitialCluster {
         Ok(())
     }
 
-    /// The peer addresses of the members other than `name`, each with the member's name.
+    pub(crate) fn urls_of(&self, name: &str) -> Option<&[String]> {
+        self.0.get(name).map(Vec::as_slice)
+    }
+
+    /// Returns the peer addresses of the members other than `name`, each with the member's name.
     pub(super) fn others(&self, name: &str) -> Vec<(String, String)> {
         let others = self.0.iter().filter(|(other, _)| *other != name);
         let each = |(name, urls): (&String, &Vec<String>)| {
@@ -113,8 +119,8 @@ impl InitialCluster {
         self.0.len()
     }
 
-    /// Returns the member with the addresses `own`. Fails if there is none, or if this list differs
-    /// from the cluster's.
+    /// Returns the member with the addresses `own`. Fails if there is not exactly one such member,
+    /// or if `--initial-cluster` differs from the cluster's list of members.
     pub(super) fn find_own<'f>(
         &self,
         found: &'f MembersReply,
@@ -158,8 +164,8 @@ mod tests {
         let cluster: InitialCluster = text.parse().unwrap();
         assert_eq!(cluster.to_string(), "a=http://a:1,b=http://a:2,b=http://b:1");
         for wrong in ["a", "a=nonsense", "a=http://a:1,=", "a=http://a:1/path"] {
-            let told = wrong.parse::<InitialCluster>().unwrap_err().to_string();
-            assert!(told.contains("is not name=http://host:port"), "{told}");
+            let message = wrong.parse::<InitialCluster>().unwrap_err().to_string();
+            assert!(message.contains("is not name=http://host:port"), "{message}");
         }
         assert_eq!(
             "existing".parse::<InitialClusterState>().unwrap(),
@@ -180,18 +186,18 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_told() {
-        let told = |text: &str, name: &str, own: &[&str]| {
+        let refusal = |text: &str, name: &str, own: &[&str]| {
             let cluster: InitialCluster = text.parse().unwrap();
             cluster.first(name, &urls(own), "t").unwrap_err().to_string()
         };
-        let words = told("a=http://a:1,b=http://b:1", "c", &["http://c:1"]);
+        let words = refusal("a=http://a:1,b=http://b:1", "c", &["http://c:1"]);
         assert!(
             words.contains("no entry for --name c; it has: a=http://a:1,b=http://b:1"),
             "{words}"
         );
-        let words = told("a=http://a:1,b=http://a:1", "a", &["http://a:1"]);
+        let words = refusal("a=http://a:1,b=http://a:1", "a", &["http://a:1"]);
         assert!(words.contains("http://a:1 belongs to both a and b"), "{words}");
-        let words = told("a=http://a:1", "a", &["http://a:2"]);
+        let words = refusal("a=http://a:1", "a", &["http://a:2"]);
         assert!(words.contains("has a=http://a:1 but missing from"), "{words}");
     }
 

@@ -1,14 +1,19 @@
-//! A member's data, and how it starts: in a new cluster, in one that it joins, or again. In
-//! `data-dir/member` are etcd's `wal/` (unless `--wal-dir` names another place) and `snap/` (the
-//! store, and raft snapshots being received). An engine other than `bolt` adds the file `format`.
+//! A member's data, and how the member starts: in a new cluster, in a cluster that it joins, or
+//! again with its data.
+//!
+//! The directory `data-dir/member` contains etcd's `wal/`, unless `--wal-dir` names another place,
+//! and `snap/` with the store and with raft snapshots that are being received. An engine other than
+//! `bolt` adds the file `format`.
 //!
 //! * If the log exists, the member continues with its data on disk, and ignores
 //!   `--initial-cluster`.
 //! * The members of a new cluster derive the same ids from the same flags, and write the same first
-//!   entries. Other flags give another cluster, whose calls are refused.
-//! * A member that joins a cluster asks the others for the list of members, and finds its id there
-//!   by its addresses.
-//! * A member without a log first asks the others whether it may start: see `first_start.rs`.
+//!   entries. Other flags result in another cluster, and calls between the two clusters are
+//!   rejected.
+//! * A member that joins a cluster gets the list of members from the others, and finds its id in
+//!   this list by its addresses.
+//! * A member without a log first asks the others whether it may start, unless it is the only
+//!   member of a new cluster: see `first_start.rs`.
 
 mod error;
 mod first_start;
@@ -28,15 +33,14 @@ use clearlane_engine::{EngineKind, Options};
 use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::TransportParts;
-use clearlane_rpc::serve::SLOW_APPLY_THRESHOLD;
-use clearlane_server::membership;
-use clearlane_server::raft_snapshot::open_store_dir;
-use clearlane_server::replica::{
-    ApplyTimer, ReplicaConfig, StorageConfig, bootstrap_admitted, force_new_cluster,
+use clearlane_replica::{
+    ApplyTimer, ReplicaConfig, StorageConfig, bootstrap_admitted, force_new_cluster, membership,
 };
+use clearlane_rpc::serve::SLOW_APPLY_THRESHOLD;
+use clearlane_server::snapshot::open_store_dir;
 use clearlane_server::threads::{NoNetwork, ServerThreads};
 use clearlane_wal as wal;
-use clearlane_wal::files::OsFileSystem;
+use clearlane_wal::files::{FileSystem, OsFileSystem, UnsyncedFileSystem};
 
 pub use self::error::{Error, Result};
 pub use self::first_start::Identity;
@@ -46,31 +50,32 @@ pub use self::initial::{InitialCluster, InitialClusterState};
 pub struct MemberConfig {
     pub name: String,
     pub data_dir: PathBuf,
-    /// `None`: in the data directory.
+    /// The directory of the log. If `None`, it is in the data directory.
     pub wal_dir: Option<PathBuf>,
     pub peer_urls: Vec<String>,
-    /// Of a new cluster, or of the one that is joined.
+    /// The first members of a new cluster, or the members of the cluster that this one joins.
     pub initial_cluster: InitialCluster,
-    /// Tells clusters apart that began with the same addresses.
+    /// A token that distinguishes clusters that started with the same addresses.
     pub cluster_token: String,
     pub initial_cluster_state: InitialClusterState,
-    /// Removes all other members, without asking them.
+    /// If true, all other members are removed from the cluster at startup, without a vote.
     pub force_new_cluster: bool,
     pub era: Era,
     pub backend: clearlane_backend::Config,
     pub engine_kind: EngineKind,
     pub engine: Options,
     pub wal: wal::Options,
-    /// What depends on the time of the start, on heartbeats and on the cluster is set by `open`.
+    /// The settings of the replica. `open` sets the values that depend on the start time, on
+    /// heartbeats and on the cluster.
     pub replica: ReplicaConfig,
-    /// Must be the same at all members.
+    /// Maximum number of learners. It must be the same on all members.
     pub learners_max: usize,
     pub heartbeat: Duration,
     pub election_timeout: Duration,
     pub dialer: Dialer,
 }
 
-/// A member that runs, and what its network needs: see [`peer::Peers::start`].
+/// A running member, and the parts that its network needs: see [`peer::Peers::start`].
 #[derive(Debug)]
 pub struct OpenedMember {
     pub threads: Arc<ServerThreads>,
@@ -78,7 +83,7 @@ pub struct OpenedMember {
 }
 
 impl MemberConfig {
-    /// A cluster of one, with etcd's defaults.
+    /// Returns the configuration of a cluster with one member, with etcd's defaults.
     pub fn new(name: &str, data_dir: &Path, peer_url: &str, era: Era) -> MemberConfig {
         let peer_urls = vec![peer_url.to_owned()];
         let apply_timer = Some(ApplyTimer { limit: SLOW_APPLY_THRESHOLD, now_ns });
@@ -104,12 +109,13 @@ impl MemberConfig {
         }
     }
 
-    /// If so, the first members are read from it.
+    /// Returns true if there is a log. Then the member continues with its data, and the flags do
+    /// not determine the cluster's members.
     pub fn has_data(&self) -> Result<bool> {
-        Ok(wal::exists(&OsFileSystem, &self.wal_dir()).map_err(clearlane_server::Error::from)?)
+        Ok(wal::exists(&OsFileSystem, &self.wal_dir()).map_err(clearlane_replica::Error::from)?)
     }
 
-    /// Whether this program can go on with what is there. Creates and changes nothing.
+    /// Checks that this program can use the existing store. Creates and changes nothing.
     pub fn check_store(&self) -> Result<()> {
         let file = store_version::file_in(&self.member_dir());
         match self.engine_kind {
@@ -119,14 +125,15 @@ impl MemberConfig {
         }
     }
 
-    /// Opens the member's data. In a new cluster a member without data starts without asking the
-    /// others: see [`open_as`](MemberConfig::open_as).
+    /// Opens or creates the member's data, and starts its threads. A first member of a new cluster
+    /// starts without queries to the other members. For these queries, use
+    /// [`ask_for_identity`](MemberConfig::ask_for_identity) and [`open_as`](MemberConfig::open_as).
     pub fn open(&self) -> Result<OpenedMember> {
         self.open_as(self.identity()?)
     }
 
-    /// Opens the member's data, or creates them with an identity from
-    /// [`ask_for_identity`](MemberConfig::ask_for_identity).
+    /// Opens the member's data, or creates it with `identity`, and starts the member's threads. The
+    /// identity is the result of [`ask_for_identity`](MemberConfig::ask_for_identity).
     pub fn open_as(&self, identity: Option<Identity>) -> Result<OpenedMember> {
         let (network, transport) = peer::new_transport().map_err(Error::Network)?;
         let joins_as_learner = identity.as_ref().and_then(|identity| identity.joins_as_learner);
@@ -136,13 +143,13 @@ impl MemberConfig {
         Ok(OpenedMember { threads, transport })
     }
 
-    /// Without a network: for the only member of a cluster.
+    /// Opens the member's data without a network. The member must be the only one of its cluster.
     pub fn open_alone(&self) -> Result<ServerThreads> {
         let storage = self.prepare(self.identity()?)?;
         Ok(ServerThreads::start(storage, self.replica_config()?, Box::new(NoNetwork))?)
     }
 
-    /// Makes the data of a new member, as [`open`](MemberConfig::open) would, and starts nothing.
+    /// Creates the data of a new member, as [`open`](MemberConfig::open) would, and starts nothing.
     pub fn create(&self) -> Result<()> {
         self.prepare(self.identity()?).map(drop)
     }
@@ -155,7 +162,7 @@ impl MemberConfig {
             warn_if_not_private(dir).map_err(error::at(dir))?;
         }
         let member_dir = self.member_dir();
-        create_dir_synced(&member_dir).map_err(error::at(&member_dir))?;
+        self.create_member_dir(&member_dir).map_err(error::at(&member_dir))?;
         if let Some(parent) = self.wal_dir().parent().filter(|dir| *dir != Path::new("")) {
             create_private_dir(parent).map_err(error::at(parent))?;
         }
@@ -170,24 +177,28 @@ impl MemberConfig {
         } else if self.force_new_cluster {
             let removed = force_new_cluster(&storage)?;
             let removed: Vec<String> = removed.iter().map(|id| format!("{id:x}")).collect();
-            tracing::warn!(?removed, "goes on alone, as a new cluster");
+            tracing::warn!(?removed, "continues alone, as a new cluster");
         }
         Ok(storage)
     }
 
     fn storage_config(&self) -> Result<StorageConfig> {
-        // Before the store is opened: its next commit is ours.
+        // This check must come before the store is opened: the next commit marks the store as
+        // written by Clearlane.
         let etcd_wrote_last = self.engine_kind == EngineKind::Bolt
             && store_version::is_of_etcd(&store_version::file_in(&self.member_dir()))?;
-        let files = Arc::new(OsFileSystem);
+        let files: Arc<dyn FileSystem> = match self.engine.syncs {
+            true => Arc::new(OsFileSystem),
+            false => Arc::new(UnsyncedFileSystem),
+        };
         let snap = self.member_dir().join("snap");
         let store_dir =
-            open_store_dir(Arc::clone(&files) as _, &snap, self.engine_kind, self.engine.clone());
+            open_store_dir(Arc::clone(&files), &snap, self.engine_kind, self.engine.clone());
         Ok(StorageConfig {
             files,
             wal_dir: self.wal_dir(),
             wal: wal::Options { etcd_wrote_last, ..self.wal },
-            store_dir: store_dir.map_err(clearlane_server::Error::from)?,
+            store_dir: store_dir.map_err(clearlane_replica::Error::from)?,
             era: self.era,
             backend: self.backend.clone(),
             learners_max: self.learners_max,
@@ -196,7 +207,8 @@ impl MemberConfig {
 
     fn replica_config(&self) -> Result<ReplicaConfig> {
         let ticks = self.election_timeout.as_millis() / self.heartbeat.as_millis().max(1);
-        // Raft asks for more than one heartbeat in a time-out; etcd for five.
+        // Raft needs an election timeout of more than one heartbeat. As in etcd, at least five are
+        // required.
         if ticks < 5 {
             let (heartbeat, election) = (self.heartbeat, self.election_timeout);
             return Err(Error::Timeouts { heartbeat, election });
@@ -212,34 +224,35 @@ impl MemberConfig {
         Ok(settings)
     }
 
+    fn create_member_dir(&self, dir: &Path) -> io::Result<()> {
+        create_private_dir(dir)?;
+        if self.engine.syncs { std::fs::File::open(dir)?.sync_all() } else { Ok(()) }
+    }
+
     fn member_dir(&self) -> PathBuf {
         self.data_dir.join("member")
     }
 
     fn wal_dir(&self) -> PathBuf {
         match &self.wal_dir {
-            // Without a slash at its end: a new log has another name first.
+            // Rebuilding the path removes a slash at its end. A new log is first created under this
+            // path with the suffix `.tmp`, and a slash would put that name inside the directory.
             Some(dir) => dir.components().collect(),
             None => self.member_dir().join("wal"),
         }
     }
 }
 
-/// The rights of directories with data, as in etcd.
+/// The mode of directories with data, as in etcd.
 const PRIVATE_DIR_MODE: u32 = 0o700;
 
-fn create_dir_synced(dir: &Path) -> io::Result<()> {
-    create_private_dir(dir)?;
-    std::fs::File::open(dir)?.sync_all()
-}
-
-/// With those above it, if they are not there.
+/// Creates a directory and its missing parents with mode `PRIVATE_DIR_MODE`.
 pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIR_MODE).create(dir)
 }
 
-/// As in etcd, a directory that is there keeps its rights, and is used: it may be a mount point, or
-/// have been opened to a program for backups.
+/// Warns if the mode of a directory is not 0700. As in etcd, an existing directory is used and
+/// keeps its mode: it may be a mount point, or open to a backup program on purpose.
 fn warn_if_not_private(dir: &Path) -> io::Result<()> {
     let mode = match std::fs::metadata(dir) {
         Ok(found) => found.permissions().mode() & 0o777,

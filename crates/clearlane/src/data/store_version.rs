@@ -1,9 +1,9 @@
-//! Whether this program can go on with a store of the engine `bolt`, which an etcd may have left.
+//! Checks whether this program can use a store of the engine `bolt`, which etcd may have written.
 //!
-//! It is looked at before anything is made or changed, and refused in the cases in which etcd 3.7
-//! refuses it:
+//! The check runs before anything is created or changed. A store is rejected in the same cases as
+//! in etcd 3.7:
 //!
-//! | bucket, key | refused if |
+//! | bucket, key | error if |
 //! |---|---|
 //! | `cluster`, `clusterVersion` | above 3.7; below 3.6: the log may have requests of the old API |
 //! | `meta`, `storageVersion` | above 3.7 |
@@ -16,21 +16,21 @@ use clearlane_engine::{Bucket, Error as EngineError, Read as _};
 
 use super::error::{Error, Result, at};
 
-/// Major and minor.
+/// A version: major and minor number.
 type Version = (u64, u64);
 pub(crate) type GetRecord<'g> = dyn Fn(Bucket, &[u8]) -> Result<Option<Vec<u8>>> + 'g;
 
 const OLDEST: Version = (3, 6);
 const NEWEST: Version = (3, 7);
 
-/// `file` may be missing: there is no store yet.
+/// Checks the store in `file`. A missing file is no error, because there may be no store yet.
 pub(crate) fn check(file: &Path, has_log: bool) -> Result<()> {
     let found = match std::fs::metadata(file) {
         Ok(found) => found,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(at(file)(error)),
     };
-    // etcd, killed when it had made the file, leaves it empty.
+    // etcd leaves the file empty if it is killed right after it has created the file.
     if found.is_file() && found.len() == 0 {
         return Ok(());
     }
@@ -47,8 +47,8 @@ pub(crate) fn check(file: &Path, has_log: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether etcd, or one of its tools, made the last commit of the store. `false` if there is no
-/// store.
+/// Returns whether etcd or one of its tools made the last commit of the store. Returns `false` if
+/// there is no store.
 pub(crate) fn is_of_etcd(file: &Path) -> Result<bool> {
     match std::fs::metadata(file) {
         Ok(found) if found.is_file() && found.len() > 0 => {
@@ -59,7 +59,8 @@ pub(crate) fn is_of_etcd(file: &Path) -> Result<bool> {
     }
 }
 
-/// Of a store, or of a snapshot at `path`, whose records are got by `get`.
+/// Checks the versions of a store or of a snapshot, whose records `get` reads. Errors contain
+/// `path`.
 pub(crate) fn check_versions(path: &Path, get: &GetRecord<'_>) -> Result<()> {
     let version = |bucket, key: &'static str| {
         let text = get(bucket, key.as_bytes())?;
@@ -98,7 +99,7 @@ fn engine_error(error: EngineError) -> Error {
     Error::Member(error.into())
 }
 
-/// The file of the store in a data directory.
+/// Returns the path of the store in a member's directory.
 pub(crate) fn file_in(member_dir: &Path) -> PathBuf {
     member_dir.join("snap/db")
 }

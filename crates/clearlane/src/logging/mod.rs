@@ -1,19 +1,22 @@
 //! The log: one line for each event, as JSON or as text.
 //!
-//! Tools for etcd's log look for four keys; all other fields follow them.
+//! Tools for etcd's log look for four keys. All other fields follow them:
 //!
 //! ```text
 //!   {"level":"info","ts":"2026-02-03T04:05:06.789012Z","caller":"src/run.rs:120",
 //!    "msg":"ready to serve client requests","address":"127.0.0.1:2379"}
 //! ```
 //!
-//! All code logs through `tracing`. The subscriber here has no spans and no filters by module, and
-//! writes a line whole or not at all. Of libraries only warnings and errors are written.
+//! All code logs through `tracing`. The subscriber in this module supports no spans and no filters
+//! by module. Lines of different threads never mix. Events of other libraries are logged only if
+//! they are warnings or errors.
+
+mod rotation;
 
 use std::fmt::{self, Write as _};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -23,6 +26,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::config::{LogConfig, LogFormat, LogOutput};
+use rotation::RotatedFile;
+pub use rotation::RotationConfig;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -51,20 +56,31 @@ impl LogSubscriber {
             "warn" => LevelFilter::WARN,
             _ => LevelFilter::ERROR,
         };
-        let outputs = config.outputs.iter().map(open_output).collect::<Result<_, _>>()?;
+        let open = |output| open_output(output, config.rotation);
+        let outputs = config.outputs.iter().map(open).collect::<Result<_, _>>()?;
         Ok(LogSubscriber { level, format: config.format, outputs: Mutex::new(outputs) })
     }
 }
 
-fn open_output(output: &LogOutput) -> Result<Box<dyn Write + Send>, Error> {
+fn open_output(
+    output: &LogOutput,
+    rotation: Option<RotationConfig>,
+) -> Result<Box<dyn Write + Send>, Error> {
     Ok(match output {
         LogOutput::Stderr => Box::new(io::stderr()),
         LogOutput::Stdout => Box::new(io::stdout()),
         LogOutput::File(path) => {
-            let opened = OpenOptions::new().create(true).append(true).open(path);
-            Box::new(opened.map_err(|source| Error::File { path: path.clone(), source })?)
+            let failed = |source| Error::File { path: path.clone(), source };
+            match rotation {
+                None => Box::new(append_to(path).map_err(failed)?),
+                Some(config) => Box::new(RotatedFile::open(path, config).map_err(failed)?),
+            }
         }
     })
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
 }
 
 impl Subscriber for LogSubscriber {
@@ -86,7 +102,7 @@ impl Subscriber for LogSubscriber {
             LogFormat::Console => console(metadata, words, now),
         };
         for output in self.outputs.lock().iter_mut() {
-            // An output that fails cannot be reported either.
+            // The result is ignored, because there is no other place to report a failed output.
             let _ = output.write_all(line.as_bytes()).and_then(|()| output.flush());
         }
     }
@@ -165,7 +181,7 @@ fn console(metadata: &Metadata<'_>, words: EventFields, now: String) -> String {
     if !words.fields.is_empty() {
         let _ = write!(line, "\t{}", Value::Object(words.fields));
     }
-    // One event is one line, whatever the message contains.
+    // One event is always one line, even if the message contains line breaks.
     line.replace('\n', "\\n") + "\n"
 }
 
@@ -178,7 +194,8 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-/// Without the directories in which this was built.
+/// Returns the file and line of an event, such as `src/run.rs:120`. The path keeps only the last
+/// directory.
 fn caller(metadata: &Metadata<'_>) -> String {
     let file = metadata.file().unwrap_or("unknown");
     let end = file.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at + 1);
@@ -201,8 +218,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let outputs = vec![LogOutput::File(path.clone())];
-        let log =
-            LogSubscriber::open(&LogConfig { level: level.to_owned(), format, outputs }).unwrap();
+        let config = LogConfig { level: level.to_owned(), format, outputs, rotation: None };
+        let log = LogSubscriber::open(&config).unwrap();
         tracing::subscriber::with_default(log, speak);
         std::fs::read_to_string(path).unwrap()
     }
@@ -226,7 +243,7 @@ mod tests {
         let line = lines[0].as_object().unwrap();
         assert_eq!(line["level"], "info");
         assert_eq!(line["msg"], "a\nb");
-        assert!(line["caller"].as_str().unwrap().starts_with("src/logging.rs:"), "{text}");
+        assert!(line["caller"].as_str().unwrap().starts_with("logging/mod.rs:"), "{text}");
         assert_eq!(
             (&line["address"], &line["count"], &line["took"]),
             (&"a\"b".into(), &7.into(), &"3ms".into())

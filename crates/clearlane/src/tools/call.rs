@@ -1,13 +1,13 @@
-//! How a tool calls a member: with the flags of etcdctl.
+//! How a tool calls a member. The flags are the same as etcdctl's:
 //!
 //! ```text
-//!   host:port                                  http, or https if a flag below is set
+//!   host:port                                  http, or https if a TLS flag below is set
 //!   https://host:port                          TLS, and the certificate is checked
-//!   unix://path, unixs://path                  a socket in the file system, without TLS or with it
-//!   --cacert ca.crt                            by this authority, not by those of the system
-//!   --cert me.crt --key me.key                 and the member sees the name
-//!   --insecure-skip-tls-verify                 any server is trusted
-//!   --user name:password                       with a token of this user
+//!   unix://path, unixs://path                  a socket in the file system, without or with TLS
+//!   --cacert ca.crt                            trust this authority, not the system's
+//!   --cert me.crt --key me.key                 the member sees the name in this certificate
+//!   --insecure-skip-tls-verify                 trust any server
+//!   --user name:password                       send a token of this user
 //! ```
 
 use clearlane_net::tls::protocol::ProtocolConfig;
@@ -34,9 +34,9 @@ pub(super) const FLAGS: &[Flag] = &[
     output::NO_FORMAT,
 ];
 
-const TLS_FLAGS: [&str; 4] = ["cacert", "cert", "key", "insecure-skip-tls-verify"];
+const TLS_FILE_FLAGS: [&str; 3] = ["cacert", "cert", "key"];
 
-/// A request in the name of `--user`, if there is one.
+/// Creates a request, with a token of `--user` if that flag is set.
 pub(super) async fn request<T>(
     flags: &FlagReader,
     channel: &Channel,
@@ -60,7 +60,8 @@ pub(super) async fn request<T>(
 }
 
 pub(super) async fn connect(flags: &FlagReader, endpoint: &str) -> Result<Channel, BoxError> {
-    let is_secure = TLS_FLAGS.iter().any(|flag| flags.is_set(flag));
+    let is_secure = TLS_FILE_FLAGS.iter().any(|flag| flags.is_set(flag))
+        || flags.switch("insecure-skip-tls-verify");
     let url = match endpoint.contains("://") {
         true => endpoint.to_owned(),
         false if is_secure => format!("https://{endpoint}"),

@@ -1,11 +1,12 @@
-//! `defrag`: the store of a member that does not run, rewritten without what was deleted.
+//! `defrag`: rewrites the store of a stopped member without deleted data.
 //!
-//! A member that runs does the same on request, and goes on serving.
+//! A running member does the same on request, and continues to serve clients. In an old era it
+//! holds locks while it does so, like etcd, and requests wait.
 
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_server::raft_snapshot::open_store_dir;
+use clearlane_server::snapshot::open_store_dir;
 use clearlane_wal::files::OsFileSystem;
 
 use super::lock_wait::{self, Access, wait_until_unlocked};
@@ -17,7 +18,7 @@ use crate::data::store_version;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["defrag"],
-    about: "Compact the store of a member that does not run",
+    about: "Defragment the store of a member that is not running",
     positional: &[],
     words: None,
     flags: &[
@@ -35,13 +36,15 @@ fn defrag(flags: &FlagReader) -> Result<String, BoxError> {
     let data_dir = flags.path("data-dir").ok_or("defrag takes --data-dir=DIR")?;
     let (member, kind) = (data_dir.join("member"), flags.text("engine").parse::<EngineKind>()?);
     let snap = member.join("snap");
-    let (file, former) = (store_version::file_in(&member), snap.join("current"));
-    if !file.exists() && !former.exists() {
+    // Engine `bolt` has one file. Other engines have a file that names the current store.
+    let (file, mark) = (store_version::file_in(&member), snap.join("current"));
+    if !file.exists() && !mark.exists() {
         return Err(format!("{} has no store", data_dir.display()).into());
     }
     wait_until_unlocked(flags, &file, Access::Write)?;
     if kind == EngineKind::Bolt {
-        // What a later version has in it may be lost. The log is not looked at.
+        // The check fails for a later version, whose data could be lost. The argument `true`
+        // disables the check for a missing log.
         store_version::check(&file, true)?;
     }
     let store_dir = open_store_dir(Arc::new(OsFileSystem), &snap, kind, Options::default())?;

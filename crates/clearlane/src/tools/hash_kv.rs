@@ -1,12 +1,12 @@
-//! `hashkv`: the hash of a store's keys up to a revision, as `etcdutl hashkv` prints it, and as a
-//! member that has the same keys answers to HashKV.
+//! `hashkv`: prints the hash of a store's keys up to a revision, in the format of `etcdutl hashkv`.
+//! A member with the same keys returns the same hash for the RPC HashKV.
 //!
-//! The file is only read, where etcdutl opens it to write.
+//! The file is only read, while etcdutl opens it for writing.
 
 use std::path::Path;
 
 use clearlane_mvcc::{Error, HashKv, UnopenedStore};
-use clearlane_server::snapshot_file;
+use clearlane_server::snapshot::snapshot_file;
 
 use super::lock_wait::{self, Access, wait_until_unlocked};
 use super::status::in_file;
@@ -21,7 +21,7 @@ pub(super) const TOOL: Tool = Tool {
     positional: &[flag("FILE", Text, "").help("Saved snapshot, or a store's file.")],
     words: None,
     flags: &[
-        flag("rev", Number, "0").help("Last revision that counts (0: the newest)."),
+        flag("rev", Number, "0").help("Last revision to include (0: the newest)."),
         output::FORMAT,
         lock_wait::TIMEOUT,
     ],
@@ -41,11 +41,6 @@ fn hash_kv(flags: &FlagReader) -> Result<String, BoxError> {
 }
 
 fn hash_of_file(path: &Path, revision: i64) -> Result<HashKv, BoxError> {
-    let mut file = snapshot_file::open(path)?;
-    if !snapshot_file::is_bolt(&mut file)? {
-        return Err("it is no store of engine bolt, and no snapshot of etcd's format".into());
-    }
-    drop(file);
     let file = snapshot_file::open_bolt(path)?;
     let store = UnopenedStore::read(&file)?;
     store.hash(revision).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! `--timeout`: waiting until another program has closed a store's file.
+//! `--timeout`: waits until another program has closed a store's file.
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::config::table::{Flag, flag};
 use crate::config::value::{self, ValueKind};
 
 pub(super) const TIMEOUT: Flag = flag("timeout", ValueKind::Duration, "0s").help(
-    "Time to wait until another program has closed the file (0: it is refused at once; in \
-     etcdutl: no end).",
+    "Time to wait until another program has closed the file (0: fail at once; in etcdutl: wait \
+     without limit).",
 );
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -23,8 +23,8 @@ pub(super) enum Access {
     Write,
 }
 
-/// The lock is not kept: a file that is locked when it is opened is refused then, and so is one
-/// that cannot be read.
+/// Waits until the file is not locked, or until the time limit. The lock is not kept. The caller's
+/// later attempt to open the file reports a file that is still locked, locked again, or unreadable.
 pub(super) fn wait_until_unlocked(
     flags: &FlagReader,
     file: &Path,
@@ -42,7 +42,7 @@ pub(super) fn wait_until_unlocked(
 }
 
 fn is_locked(path: &Path, access: Access) -> bool {
-    // Opening a named pipe would wait.
+    // Opening a named pipe would block.
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! `completions` and `man`: the command line, as shells and `man` read it.
+//! `completions` and `man`: the command line in the formats of shells and of `man`.
 
 use clap::ValueEnum as _;
 use clap_complete::Shell;
@@ -36,7 +36,7 @@ fn completions(flags: &FlagReader) -> Result<String, BoxError> {
     Ok(String::from_utf8(script)?)
 }
 
-/// One page: each tool has a section of it.
+/// Prints one manual page, with a section for each tool.
 fn man(_: &FlagReader) -> Result<String, BoxError> {
     let mut command = command();
     command.build();

@@ -1,8 +1,8 @@
-//! `migrate`: the storage version of a member that does not run, as `etcdutl migrate` sets it.
+//! `migrate`: sets the storage version of a stopped member, like `etcdutl migrate`.
 //!
-//! The versions differ in the record `storageVersion` of bucket `meta` alone: 3.5 has none. To go
-//! back to a version, the log behind its last snapshot must have no entry that this version cannot
-//! read. The cluster version is not changed.
+//! The versions differ only in the record `storageVersion` of bucket `meta`, which 3.5 does not
+//! have. A downgrade fails if the log has an entry after its last snapshot that the older version
+//! cannot read. The cluster version is not changed.
 
 use std::fmt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use clearlane_engine::bolt_file::BoltFile;
 use clearlane_engine::{Bucket, Engine, EngineKind, Options, Read};
 use clearlane_proto::nested::decode_raft_request;
-use clearlane_server::raft_snapshot::{current_bolt_file, open_store_dir};
+use clearlane_server::snapshot::open_store_dir;
 use clearlane_wal as wal;
 use clearlane_wal::EntryKind;
 use clearlane_wal::files::OsFileSystem;
@@ -27,7 +27,7 @@ const VERSIONS: &[&str] = &["3.5", "3.6", "3.7"];
 
 pub(super) const TOOL: Tool = Tool {
     name: &["migrate"],
-    about: "Set the storage version of a member that does not run",
+    about: "Set the storage version of a member that is not running",
     positional: &[],
     words: None,
     flags: &[
@@ -35,7 +35,7 @@ pub(super) const TOOL: Tool = Tool {
         flag("target-version", OneOf(VERSIONS), "").help("Storage version to set."),
         flag("force", Switch, "false").help(
             "Set it also if the log has entries that the version cannot read, or the storage \
-             version is an unknown one.",
+             version is unknown.",
         ),
         output::NO_FORMAT,
         lock_wait::TIMEOUT,
@@ -66,15 +66,15 @@ fn migrate(flags: &FlagReader) -> Result<String, BoxError> {
         target => format!("{target}.0").parse()?,
     };
     let (wal, snap) = (data_dir.join("member/wal"), data_dir.join("member/snap"));
-    if !snap.join("db").exists() && !snap.join("current").exists() {
-        return Err(format!("{} has no store", data_dir.display()).into());
+    let file = snap.join("db");
+    if !file.exists() {
+        return Err(format!("{} has no store of engine bolt", data_dir.display()).into());
     }
-    let file = current_bolt_file(&OsFileSystem, &snap)?;
     wait_until_unlocked(flags, &file, Access::Write)?;
     let current = detect(&BoltFile::open(&file)?, &file)?;
-    let told = |what: &str| format!("{}: storage version {what}\n", data_dir.display());
+    let message = |what: &str| format!("{}: storage version {what}\n", data_dir.display());
     if current == target {
-        return Ok(told(&format!("{target} already")));
+        return Ok(message(&format!("{target} already")));
     }
     let needed = needed_by_log(&wal)?;
     if let Err(why) = check(current, target, needed)
@@ -86,13 +86,16 @@ fn migrate(flags: &FlagReader) -> Result<String, BoxError> {
         open_store_dir(Arc::new(OsFileSystem), &snap, EngineKind::Bolt, Options::default())?;
     let engine = store_dir.open()?;
     if detect(&*engine.snapshot()?, &file)? != current {
-        return Err(format!("{}: another program has changed it meanwhile", file.display()).into());
+        return Err(
+            format!("{}: another program has changed it in the meantime", file.display()).into()
+        );
     }
     set(&*engine, target)?;
-    Ok(told(&format!("{current}, now {target}")))
+    Ok(message(&format!("{current}, now {target}")))
 }
 
-/// The version before 3.6 did not write it down; from 3.5 on there is a term.
+/// Returns the storage version of a store. etcd 3.5 writes no version, but it writes a term. So a
+/// store with only a term has version 3.5. Fails if the store has neither.
 fn detect<R: Read + ?Sized>(store: &R, path: &Path) -> Result<Version, BoxError> {
     let path = path.display();
     if let Some(text) = store.get(Bucket::Meta, STORAGE_VERSION)? {
@@ -108,7 +111,7 @@ fn detect<R: Read + ?Sized>(store: &R, path: &Path) -> Result<Version, BoxError>
     Ok(V3_5)
 }
 
-/// The lowest version that can read the entries behind the last snapshot, if that is above 3.5.
+/// Returns the lowest version that can read the entries after the last snapshot. `None` means 3.5.
 fn needed_by_log(dir: &Path) -> Result<Option<Version>, BoxError> {
     let last = wal::valid_snapshots(&OsFileSystem, dir)?.pop().unwrap_or_default();
     let mut needed = None;
@@ -118,7 +121,8 @@ fn needed_by_log(dir: &Path) -> Result<Option<Version>, BoxError> {
         }
         let at = |why: String| format!("{}: entry {}: {why}", dir.display(), entry.index);
         let request = decode_raft_request(entry.data.clone()).map_err(|why| at(why.to_string()))?;
-        // The one request that 3.5 does not know: a test of etcd's. It names a version itself.
+        // Version 3.5 knows all requests except `downgrade_version_test`, which only etcd's tests
+        // use. That request names the version that it needs.
         if let Some(test) = request.downgrade_version_test {
             let named: Version = test.ver.parse().map_err(&at)?;
             needed = needed.max(Some(named.max(V3_6)));
@@ -129,11 +133,11 @@ fn needed_by_log(dir: &Path) -> Result<Option<Version>, BoxError> {
 
 fn check(current: Version, target: Version, needed: Option<Version>) -> Result<(), String> {
     if !(V3_5..V3_7.next_minor()).contains(&current) {
-        return Err(format!("the storage version is {current}, and known are 3.5 to 3.7"));
+        return Err(format!("the storage version is {current}, but only 3.5 to 3.7 are known"));
     }
     match needed.filter(|needed| target < current && target < *needed) {
         Some(needed) => {
-            Err(format!("the log has entries that need {needed}, and {target} cannot read them"))
+            Err(format!("the log has entries that need {needed}; {target} cannot read them"))
         }
         None => Ok(()),
     }
@@ -167,12 +171,12 @@ impl FromStr for Version {
         let parts: Vec<Option<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
         match parts[..] {
             [Some(major), Some(minor), Some(patch)] => Ok(Version { major, minor, patch }),
-            _ => Err(format!("{text:?}, which is no version such as 3.7.0")),
+            _ => Err(format!("{text:?}, which is not a version such as 3.7.0")),
         }
     }
 }
 
-/// A patch that is 0 is left out.
+/// Writes the version, without the patch number if it is 0.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Version { major, minor, patch } = self;

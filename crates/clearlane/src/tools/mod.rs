@@ -1,18 +1,19 @@
-//! The subcommands: what the program does apart from running a member.
+//! The subcommands of the program. Without a subcommand, the program runs a member.
 //!
 //! | command | what it does |
 //! |---|---|
-//! | [`snapshot save`](save) | asks a member for its store, as a file |
-//! | [`snapshot status`](status) | shows what is in such a file |
-//! | [`snapshot restore`](restore) | makes a new member's data of it |
-//! | [`defrag`] | rewrites the store of a member that does not run, without what was deleted |
+//! | [`snapshot save`](save) | downloads the store of a member into a file |
+//! | [`snapshot status`](status) | shows the contents of a saved file |
+//! | [`snapshot restore`](restore) | creates a new member's data from a saved file |
+//! | [`defrag`] | rewrites the store of a stopped member without deleted data |
 //! | [`hashkv`](hash_kv) | prints the hash of a store's keys |
-//! | [`migrate`] | sets the storage version of a member that does not run |
+//! | [`migrate`] | sets the storage version of a stopped member |
 //! | [`wal dump`](wal_dump) | prints a log |
-//! | [`bolt ...`](bolt) | looks into a file of the engine `bolt`, of bbolt or of etcd |
-//! | `version`, [`completions`, `man`](manual) | print the version; what shells and `man` read |
+//! | [`bolt ...`](bolt) | inspects a file of the engine `bolt`, of bbolt or of etcd |
+//! | `version`, [`completions`, `man`](manual) | print the version, completions, a manual page |
 //!
-//! `save` has the flags of etcdctl ([`call`]). Flags may follow words, as in etcd's tools.
+//! `save` has the flags of etcdctl ([`call`]). Flags may follow other arguments, as in etcd's
+//! tools.
 
 mod bolt;
 mod call;
@@ -39,24 +40,25 @@ use crate::config::table::Flag;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 struct Tool {
-    /// One word or two.
+    /// The name of the tool: one or two words.
     name: &'static [&'static str],
     about: &'static str,
     positional: &'static [Flag],
-    /// What may follow those, as often as one likes.
+    /// The description of the additional arguments after the positional ones (any number). `None`
+    /// if the tool takes no such arguments.
     words: Option<&'static Flag>,
     flags: &'static [Flag],
     action: Action,
 }
 
 enum Action {
-    /// Returns what is printed.
+    /// Returns the text to print.
     Text(fn(&FlagReader) -> Result<String, BoxError>),
-    /// Prints while it works: there may be more than memory has room for.
+    /// Prints while it works, because the output may not fit into memory.
     Print(fn(&FlagReader, &[String], &mut dyn Write) -> Result<(), BoxError>),
 }
 
-/// The first of two words.
+/// The first words of tool names that have two words, and their descriptions in the help.
 const GROUPS: [(&str, &str); 3] = [
     ("bolt", "Look into a file of the engine bolt, of bbolt or of etcd"),
     ("snapshot", "Save, inspect or restore a snapshot of the store"),
@@ -72,7 +74,7 @@ const VERSION: Tool = Tool {
     action: Action::Text(|_| Ok(version_text())),
 };
 
-const TOOLS: [&Tool; 16] = [
+const TOOLS: [&Tool; 13] = [
     &save::TOOL,
     &status::TOOL,
     &restore::TOOL,
@@ -81,17 +83,14 @@ const TOOLS: [&Tool; 16] = [
     &migrate::TOOL,
     &wal_dump::TOOL,
     &bolt::pages::TOOL,
-    &bolt::page::TOOL,
     &bolt::keys::TOOL,
     &bolt::check::TOOL,
-    &bolt::stats::TOOL,
-    &bolt::compact::TOOL,
     &VERSION,
     &manual::COMPLETIONS,
     &manual::MAN,
 ];
 
-/// A tool, and what the command line sets.
+/// A tool and its arguments from the command line.
 pub struct ToolCall {
     tool: &'static Tool,
     flags: FlagReader,
@@ -109,7 +108,7 @@ impl fmt::Debug for ToolCall {
     }
 }
 
-/// Of clap.
+/// Returns clap's commands for all tools.
 pub(crate) fn commands() -> impl Iterator<Item = Command> {
     let members = |group| TOOLS.into_iter().filter(move |tool| tool.group() == group);
     let groups = GROUPS.into_iter().map(move |(name, about)| {
@@ -119,7 +118,7 @@ pub(crate) fn commands() -> impl Iterator<Item = Command> {
     groups.chain(members(None).map(Tool::command))
 }
 
-/// `None` if the command line names no tool.
+/// Returns the tool that the command line names. `None` if it names none.
 pub(crate) fn named(mut matches: &ArgMatches) -> Option<ToolCall> {
     let mut name = Vec::new();
     while let Some((word, inner)) = matches.subcommand() {
@@ -136,7 +135,7 @@ pub(crate) fn version() -> ToolCall {
     VERSION.call(FlagValues::new(), Vec::new())
 }
 
-/// etcd's clients read its version from the first line.
+/// Returns the output of `version`. etcd's clients read the version of etcd from the first line.
 fn version_text() -> String {
     format!(
         "etcd Version: {}\nGit SHA: clearlane-{}\nGo Version: none, this is Rust\n\
@@ -174,7 +173,8 @@ impl Tool {
 }
 
 impl ToolCall {
-    /// Prints to `out`, also a part of it before an error.
+    /// Runs the tool and prints to `out`. The tool may have printed a part of its output before an
+    /// error.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), BoxError> {
         match self.tool.action {
             Action::Text(action) => Ok(out.write_all(action(&self.flags)?.as_bytes())?),

@@ -1,4 +1,4 @@
-//! The formats of the output, as in etcdutl.
+//! The output formats, as in etcdutl.
 
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::OneOf;
@@ -8,13 +8,14 @@ pub(super) const FORMAT: Flag =
         .short("w")
         .help("Format of the output.");
 
-/// Of a tool that prints one line. etcdutl has the flag at each of its commands.
+/// The flag for a tool that prints only one line. etcdutl has this flag for each of its commands,
+/// so such a tool accepts the flag and ignores it.
 pub(super) const NO_FORMAT: Flag =
     flag("write-out", OneOf(&["simple", "json", "table", "fields", "protobuf"]), "simple")
         .short("w")
         .ignored("Format of the output.", "one line is printed, whatever the format");
 
-/// A head and one row.
+/// Returns a table with a head and one row.
 pub(super) fn table<const N: usize>(heads: [&str; N], texts: &[String; N]) -> String {
     let widths: Vec<usize> =
         heads.iter().zip(texts).map(|(head, text)| head.len().max(text.len())).collect();

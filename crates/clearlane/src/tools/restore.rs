@@ -1,15 +1,16 @@
-//! `snapshot restore`: a new member's data, made from a saved store.
+//! `snapshot restore`: creates a new member's data from a saved store.
 //!
-//! The list of members and the position in the log are removed; keys, leases and users stay. The
-//! first entries of the new log name the members: run this for each of them, with the same file and
-//! the same `--initial-cluster`.
+//! The list of members and the position in the log are removed. Keys, leases and users stay. The
+//! first entries of the new log name the members. So the command must be run once for each member,
+//! with the same file and the same `--initial-cluster`.
 //!
-//! Clients may have seen revisions that the file does not have, and would see the same revision
-//! twice, with different contents. `--bump-revision` begins further on, and `--mark-compacted`
-//! compacts all before that, so that watchers are notified to begin anew.
+//! Clients may have seen revisions that are not in the file. They would later see the same
+//! revisions with different contents. `--bump-revision` makes the store start at a higher revision.
+//! `--mark-compacted` compacts everything before that revision, so that old watchers are cancelled
+//! and their clients start again.
 //!
-//! etcd's file is copied as it is, for an engine `bolt`, and then opened; for another engine its
-//! records are copied. So are those of a file in our former format.
+//! For engine `bolt`, etcd's file is copied unchanged and then opened. For another engine its
+//! records are copied.
 //!
 //! The store is filled in the directory `member.restoring` of the data directory, which is renamed
 //! to `member` when the store is complete. The log is written last.
@@ -22,8 +23,8 @@ use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options};
 use clearlane_mvcc::{REVISION_MAX, Revision};
-use clearlane_server::raft_snapshot::open_store_dir;
-use clearlane_server::snapshot_file;
+use clearlane_server::snapshot::open_store_dir;
+use clearlane_server::snapshot::snapshot_file;
 use clearlane_wal::files::OsFileSystem;
 
 use super::lock_wait::{self, Access, wait_until_unlocked};
@@ -50,18 +51,18 @@ pub(super) const TOOL: Tool = Tool {
         ),
         flag("initial-cluster-token", Text, "etcd-cluster")
             .help("Token from which the IDs of the cluster and its members are made."),
-        flag("initial-advertise-peer-urls", Text, "http://localhost:2380").help(
-            "Addresses of this member that other members are told to use, separated by commas.",
-        ),
+        flag("initial-advertise-peer-urls", Text, "http://localhost:2380")
+            .help("Addresses that this member advertises to other members, separated by commas."),
         flag("skip-hash-check", Switch, "false")
             .help("Do not verify the checksum, for a file that has none."),
         flag("bump-revision", Count, "0")
-            .help("Number of revisions that the current revision is increased by."),
-        flag("mark-compacted", Switch, "false")
-            .help("Mark all revisions before the bumped one as compacted; needs --bump-revision."),
+            .help("Number of revisions by which the current revision is increased."),
+        flag("mark-compacted", Switch, "false").help(
+            "Mark all revisions before the increased revision as compacted; needs --bump-revision.",
+        ),
         flag("initial-memory-map-size", Count, "0").ignored(
             "Bytes of the store's file that are mapped into memory.",
-            "pages are read, and not mapped",
+            "pages are read, not mapped",
         ),
         flag("engine", OneOf(&["bolt", "sled"]), "bolt").help("Storage engine of the store."),
         output::NO_FORMAT,
@@ -70,7 +71,7 @@ pub(super) const TOOL: Tool = Tool {
     action: Action::Text(restore),
 };
 
-/// The store is filled in this directory.
+/// The directory in the data directory where the store is filled.
 const MADE: &str = "member.restoring";
 
 /// Keys of `Bucket::Meta`: a scheduled compaction, and the position in the log.
@@ -83,9 +84,7 @@ fn restore(flags: &FlagReader) -> Result<String, BoxError> {
     let bump = bump.ok_or(format!("--bump-revision must be at most {REVISION_MAX}"))?;
     let marks = flags.switch("mark-compacted");
     if marks && bump == 0 {
-        return Err(
-            "--mark-compacted is for a revision that was bumped: give --bump-revision".into()
-        );
+        return Err("--mark-compacted needs --bump-revision".into());
     }
     let start = member_config(flags)?;
     let data_dir = &start.data_dir;
@@ -102,14 +101,15 @@ fn restore(flags: &FlagReader) -> Result<String, BoxError> {
         Ok(revision)
     });
     let revision = restored.inspect_err(|_| {
-        // This error is reported. The next attempt fails if something is left.
+        // An error of this removal is ignored, because the earlier error is reported. The next
+        // attempt fails if anything is left.
         dirs.iter().zip(earlier).for_each(|(dir, existed)| drop(remove_contents(dir, existed)));
     })?;
     Ok(format!("restored {} at revision {revision}\n", data_dir.display()))
 }
 
-/// Fails unless the directory is empty or does not exist. Removes the store of an attempt that was
-/// interrupted.
+/// Fails unless the directory is empty or does not exist. Removes the store of an interrupted
+/// attempt first.
 fn check_empty(dir: &Path) -> Result<(), BoxError> {
     let made = dir.join(MADE);
     if made.exists() {
@@ -125,7 +125,8 @@ fn check_empty(dir: &Path) -> Result<(), BoxError> {
     }
 }
 
-/// Removes the directory too, unless it existed before.
+/// Removes the contents of a directory. Also removes the directory itself, unless `existed` is
+/// true.
 fn remove_contents(dir: &Path, existed: bool) -> io::Result<()> {
     if !existed {
         return fs::remove_dir_all(dir);
@@ -140,7 +141,7 @@ fn remove_contents(dir: &Path, existed: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the store in the directory `made`, and returns its revision.
+/// Creates the store in the directory `made`, and returns its revision.
 fn fill(
     flags: &FlagReader,
     made: &Path,
@@ -149,13 +150,11 @@ fn fill(
 ) -> Result<i64, BoxError> {
     let (path, checks_sum) = (Path::new(flags.text("FILE")), !flags.switch("skip-hash-check"));
     wait_until_unlocked(flags, path, Access::Read)?;
-    let is_bolt = snapshot_file::open(path).and_then(|mut file| snapshot_file::is_bolt(&mut file));
-    let is_bolt = in_file(path, is_bolt.map_err(BoxError::from))?;
-    // What is not etcd's is refused before there is a directory.
-    let _locked = if is_bolt { Some(snapshot_file::open_bolt(path)?) } else { None };
+    // A file that is not in etcd's format causes an error before any directory is created.
+    let _locked = in_file(path, snapshot_file::open_bolt(path).map_err(BoxError::from))?;
     let snap = made.join("snap");
     in_file(&snap, create_private_dir(&snap).map_err(BoxError::from))?;
-    let copies = is_bolt && kind == EngineKind::Bolt;
+    let copies = kind == EngineKind::Bolt;
     if copies {
         let to = snap.join("db");
         in_file(path, snapshot_file::copy(path, &to, checks_sum).map_err(BoxError::from))?;
@@ -168,7 +167,7 @@ fn fill(
     }
     let snapshot = engine.snapshot()?;
     let get = |bucket, key: &[u8]| {
-        let found = snapshot.get(bucket, key).map_err(clearlane_server::Error::from)?;
+        let found = snapshot.get(bucket, key).map_err(clearlane_replica::Error::from)?;
         Ok(found.map(|value| value.to_vec()))
     };
     store_version::check_versions(path, &get)?;
@@ -177,7 +176,8 @@ fn fill(
     Ok(now)
 }
 
-/// The path is that of the copy.
+/// Removes the path from an error that reports damage. The removed path belongs to the copy, which
+/// the user does not know.
 fn without_path(error: clearlane_engine::Error) -> BoxError {
     match error {
         clearlane_engine::Error::Corrupt { detail, .. } => format!("damaged: {detail}").into(),
@@ -205,7 +205,8 @@ fn member_config(flags: &FlagReader) -> Result<MemberConfig, BoxError> {
     })
 }
 
-/// Returns the new revision.
+/// Removes the members and the position in the log, and raises the revision by `bump`. If `marks`
+/// is also true, schedules a compaction at the new revision. Returns the new revision.
 fn reset_cluster_and_revision(
     engine: &dyn Engine,
     bump: i64,
@@ -230,8 +231,9 @@ fn reset_cluster_and_revision(
         let bumped = now.checked_add(bump).filter(|bumped| *bumped <= REVISION_MAX);
         let too_far = || format!("--bump-revision leads from {now} to more than {REVISION_MAX}");
         now = bumped.ok_or_else(too_far)?;
-        // A store is at the revision of its last record. etcd's record, for the hash of a member
-        // that etcdutl has restored: a put of the key that no client can name.
+        // The revision of a store is the revision of its last record. So a put of the empty key is
+        // added, which no client can use. etcd adds the same record. So the hash equals the hash of
+        // a member that etcdutl has restored.
         txn.put(Bucket::Key, &Revision::new(now, 0).put_key(), b"")?;
         if marks {
             txn.put(Bucket::Meta, SCHEDULED, &Revision::new(now, 0).put_key())?;

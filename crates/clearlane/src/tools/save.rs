@@ -1,7 +1,7 @@
-//! `snapshot save`: a member's store as a file, whole or not at all.
+//! `snapshot save`: saves a member's store as a file, completely or not at all.
 //!
-//! The file gets its name only when everything has come, the sum matches, and the disk has it. What
-//! an interrupted attempt leaves is called `.part`.
+//! The file gets its name only after all data has arrived, the checksum matches, and the data is
+//! synced to disk. An interrupted attempt leaves a file with the suffix `.part`.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::config::value::ValueKind::Text;
 
 pub(super) const TOOL: Tool = Tool {
     name: &["snapshot", "save"],
-    about: "Save a snapshot of the store of a member that runs",
+    about: "Save a snapshot of the store of a running member",
     positional: &[
         flag("ENDPOINT", Text, "").help("Client address of the member: HOST:PORT or a URL."),
         flag("FILE", Text, "").help("File to write."),
@@ -28,9 +28,9 @@ pub(super) const TOOL: Tool = Tool {
     action: Action::Text(save),
 };
 
-/// SHA-256, behind the store.
+/// Number of bytes of the SHA-256 checksum, which follows the store.
 const CHECKSUM_BYTES: usize = 32;
-/// The length of a snapshot of etcd's without the sum is a multiple of this.
+/// The length of an etcd snapshot without its checksum is a multiple of this number of bytes.
 const SNAPSHOT_BLOCK_BYTES: u64 = 512;
 
 fn save(flags: &FlagReader) -> Result<String, BoxError> {
@@ -61,7 +61,7 @@ async fn fetch(flags: &FlagReader, endpoint: &str, part: &Path) -> Result<u64, B
     Ok(length)
 }
 
-/// Sums up all but the last bytes, which are the sum.
+/// Computes the checksum of all bytes except the last 32, which are the expected checksum.
 #[derive(Default)]
 struct ChecksumReader {
     sum: Sha256,
@@ -78,15 +78,15 @@ impl ChecksumReader {
         self.summed += ready as u64;
     }
 
-    /// The length of the file, if the sum matches.
+    /// Returns the length of the file. Fails if the checksum is missing or does not match.
     fn check(self) -> Result<u64, BoxError> {
         if self.tail.len() < CHECKSUM_BYTES || !self.summed.is_multiple_of(SNAPSHOT_BLOCK_BYTES) {
-            return Err("the snapshot ends without its sum; it was cut off".into());
+            return Err("the snapshot ends without its checksum; it was cut off".into());
         }
         if self.sum.finalize()[..] == self.tail[..] {
             Ok(self.summed + CHECKSUM_BYTES as u64)
         } else {
-            Err("the snapshot's sum does not match; it was damaged on its way".into())
+            Err("the checksum of the snapshot does not match; it was damaged in transit".into())
         }
     }
 }

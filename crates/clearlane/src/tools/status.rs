@@ -1,20 +1,15 @@
-//! `snapshot status`: what is in a file, as `etcdutl snapshot status` says it.
-//!
-//! A bolt file is read where it is. One of our former format is restored into a temporary
-//! directory first.
+//! `snapshot status`: shows the contents of a file, in the formats of `etcdutl snapshot status`.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_engine::bolt_file::BoltFile;
-use clearlane_engine::{Bucket, Engine, EngineKind, KeyRange, Options, Snapshot, open};
+use clearlane_engine::{Bucket, Snapshot};
 use clearlane_mvcc::{RecordKind, RevisionKey};
 use clearlane_proto::mvccpb::KeyValue;
-use clearlane_server::snapshot_file;
+use clearlane_server::snapshot::snapshot_file;
 use prost::Message as _;
 
 use super::lock_wait::{self, Access, wait_until_unlocked};
@@ -44,7 +39,7 @@ fn status(flags: &FlagReader) -> Result<String, BoxError> {
     })
 }
 
-/// An error names the file, once.
+/// Adds the path of the file to an error that does not start with it.
 pub(super) fn in_file<T>(path: &Path, outcome: Result<T, BoxError>) -> Result<T, BoxError> {
     outcome.map_err(|error| {
         let (path, text) = (path.display().to_string(), error.to_string());
@@ -52,7 +47,7 @@ pub(super) fn in_file<T>(path: &Path, outcome: Result<T, BoxError>) -> Result<T,
     })
 }
 
-/// The revision of the last record; 1 if there is none.
+/// Returns the revision of the last record, or 1 if there is none.
 pub(super) fn revision(snapshot: &dyn Snapshot) -> Result<i64, BoxError> {
     snapshot.last_key(Bucket::Key)?.map_or(Ok(1), |last| main_revision(&last))
 }
@@ -64,37 +59,32 @@ fn main_revision(key: &[u8]) -> Result<i64, BoxError> {
 
 #[derive(Debug, Default)]
 struct Status {
-    /// Of all buckets in the order of their names: the name, and each key and value.
+    /// The hash of all buckets in the order of their names. For each bucket, it covers the name and
+    /// each key and value.
     hash: u32,
     revision: i64,
-    /// Keys that were not deleted.
+    /// Number of keys that are not deleted.
     total_key: usize,
     total_size: u64,
-    /// Empty if the file does not say, as before etcd 3.6.
+    /// The storage version. Empty if the file has none, as before etcd 3.6.
     version: String,
-    /// While records are added.
+    /// The keys that are not deleted. Used only while records are added.
     keys: HashSet<Bytes>,
 }
 
 fn describe(path: &Path) -> Result<Status, BoxError> {
     let mut file = snapshot_file::open(path)?;
     let length = file.metadata()?.len();
-    if !snapshot_file::is_bolt(&mut file)? {
-        return describe_former(&mut file, length);
-    }
     snapshot_file::check(&mut file, snapshot_file::has_sum(length))?;
-    describe_bolt(&BoltFile::open(path)?)
-}
-
-fn describe_bolt(file: &BoltFile) -> Result<Status, BoxError> {
+    let file = BoltFile::open(path)?;
     let newest = file.newest()?.meta;
-    // One of the two meta pages is enough.
+    // One intact meta page is enough, so problems of the two meta pages are ignored.
     let survey = file.survey()?;
     let mut problems = survey.problems.iter().filter(|problem| problem.page.is_none_or(|p| p > 1));
     if let Some(first) = problems.next() {
         let more = match problems.count() {
             0 => String::new(),
-            more => format!(", and {more} more; `clearlane bolt check` tells all"),
+            more => format!(", and {more} more; `clearlane bolt check` shows all"),
         };
         return Err(format!("damaged: {first}{more}").into());
     }
@@ -114,30 +104,6 @@ fn describe_bolt(file: &BoltFile) -> Result<Status, BoxError> {
         outcome?;
     }
     Ok(status.ended(newest.high_water * file.page_size() as u64))
-}
-
-fn describe_former(file: &mut File, length: u64) -> Result<Status, BoxError> {
-    let dir = std::env::temp_dir().join(format!("clearlane-status-{}", std::process::id()));
-    let status = (|| {
-        let engine: Arc<dyn Engine> = open(EngineKind::Bolt, &dir, Options::default())?;
-        snapshot_file::former::restore(file, Arc::clone(&engine), true)?;
-        let snapshot = engine.snapshot()?;
-        let mut status = Status::default();
-        for bucket in Bucket::ALL {
-            let name = bucket.name().as_bytes();
-            status.hash = crc32c::crc32c_append(status.hash, name);
-            let mut outcome = Ok(());
-            snapshot.scan(bucket, KeyRange::ALL, &mut |key, value| {
-                outcome = status.add(name, key, value);
-                if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-            outcome?;
-        }
-        Ok(status.ended(length))
-    })();
-    // Whatever came of it, this is not needed any more.
-    let _ = std::fs::remove_dir_all(&dir);
-    status
 }
 
 impl Status {
@@ -193,7 +159,7 @@ impl Status {
     }
 }
 
-/// With units of 1,000, as etcdutl prints it.
+/// Returns a size with units of 1,000, as etcdutl prints it.
 fn size_text(bytes: u64) -> String {
     if bytes < 10 {
         return format!("{bytes} B");
@@ -209,7 +175,7 @@ fn size_text(bytes: u64) -> String {
     if rounded < 10.0 { format!("{rounded:.1} {unit}") } else { format!("{rounded:.0} {unit}") }
 }
 
-/// In bucket `meta`.
+/// The key of the storage version in bucket `meta`.
 const STORAGE_VERSION: &[u8] = b"storageVersion";
 
 #[cfg(test)]

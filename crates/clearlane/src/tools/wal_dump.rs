@@ -1,6 +1,7 @@
-//! `wal dump`: a log, readable, while its member runs or not.
+//! `wal dump`: prints a log in readable form. The member with this log may be running.
 //!
-//! Nothing is locked and nothing is changed. A torn end is left out, as a start would cut it off.
+//! Nothing is locked and nothing is changed. A torn end of the log is omitted, because the next
+//! start of the member would cut it off.
 
 use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
@@ -50,7 +51,7 @@ fn dump(flags: &FlagReader) -> Result<String, BoxError> {
     Ok(out)
 }
 
-/// `dir` is a data directory, or a log itself.
+/// Returns the directory of the log. `dir` is a data directory, or the directory of the log itself.
 fn log_of(dir: &Path) -> PathBuf {
     let inside = dir.join("member/wal");
     if inside.is_dir() { inside } else { dir.to_owned() }

@@ -1,4 +1,4 @@
-//! The Auth service.
+//! Rows of the matrix with requests to the Auth service.
 
 use clearlane_proto::authpb::Permission;
 use clearlane_proto::etcdserverpb::{
@@ -116,7 +116,9 @@ fn user_role_rows() -> Vec<Row> {
 fn role_rows() -> Vec<Row> {
     let roles = |reply: AuthRoleListResponse| reply.roles.len().to_string();
     let permissions = |reply: AuthRoleGetResponse| reply.perm.len().to_string();
-    // Users are called as their roles, but for `none` and `admin`.
+    // Requests the role of the user who sends the request. It has the same name as the user, except
+    // for two users: `admin` has the role root, and `none` has no role, so its request names a role
+    // that does not exist.
     let own = |user: &str| get_role(if user == "admin" { "root" } else { user });
     vec![
         Row::new("Auth/RoleList", "", AuthRoleListRequest {}).fact(roles),
@@ -161,7 +163,7 @@ fn permission_rows() -> Vec<Row> {
     ]
 }
 
-/// At the end: they may end all tokens.
+/// These rows are the last ones, because they may end all tokens.
 fn switch_rows() -> Vec<Row> {
     vec![
         Row::new("Auth/AuthEnable", "again", AuthEnableRequest {}),

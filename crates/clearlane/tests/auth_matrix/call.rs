@@ -1,4 +1,4 @@
-//! One call, and the first thing that comes of it: a reply, a message of a stream, or an error.
+//! One call and its first result: a reply, a message of a stream, or an error.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -15,7 +15,8 @@ use tonic::{Code, Request, Status};
 
 use crate::bytes_codec::BytesCodec;
 
-/// After this a call counts as one that waits. The slowest that answers takes a few milliseconds.
+/// A call without a result after this time is reported as [`Outcome::Waits`]. The slowest result
+/// takes a few milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const PACKAGES: [(&str, &str); 9] = [
@@ -30,7 +31,8 @@ const PACKAGES: [(&str, &str); 9] = [
     ("Health", "grpc.health.v1"),
 ];
 
-/// Methods with a stream of requests; each gets one. Of a stream of replies the first is taken.
+/// Methods with streams. The tests send one request on a stream of requests, and read only the
+/// first reply of a stream of replies.
 const STREAMS: [&str; 6] = [
     "KV/RangeStream",
     "Watch/Watch",
@@ -42,7 +44,7 @@ const STREAMS: [&str; 6] = [
 
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// `KV/Range`
+    /// Service and method, such as `KV/Range`.
     pub(crate) method: &'static str,
     pub(crate) request: Bytes,
 }
@@ -59,7 +61,8 @@ impl Call {
     }
 }
 
-/// Metadata of a call, in their order.
+/// The metadata entries of a call, in the order in which they are sent. A call without a token has
+/// none.
 #[derive(Clone, Debug)]
 pub(crate) struct Token(Vec<(&'static str, String)>);
 
@@ -93,7 +96,7 @@ pub(crate) enum Outcome {
         code: String,
         message: String,
     },
-    /// A stream that has ended without a message and without an error.
+    /// A stream that ended without a message and without an error.
     Ended,
     Waits,
 }
@@ -107,7 +110,7 @@ pub(crate) async fn call(channel: &Channel, asked: &Call, token: &Token) -> Outc
             let reply = client.unary(request, asked.path(), BytesCodec).await?;
             return Ok(Some(reply.into_inner()));
         }
-        // The client's side of a stream of requests stays open.
+        // If both sides are streams, the client keeps its side open after the request.
         let first = stream::iter([asked.request.clone()]);
         let request = match is_bidirectional(asked.method) {
             true => token.on(first.chain(stream::pending()).boxed()),

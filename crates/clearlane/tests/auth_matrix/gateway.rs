@@ -1,4 +1,4 @@
-//! Tokens in requests of JSON over HTTP.
+//! Tests how the JSON gateway reads the token of a request from its HTTP headers.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 use crate::matrix::WRONG_TOKEN;
 use crate::server::{PASSWORD, Program, Server};
 
-/// Headers, with the token of `exact` and one that was never given.
+/// Sets of HTTP headers. `<token>` stands for the token of the user `exact`, and `<wrong>` for a
+/// token that was never issued.
 const HEADERS: [&[&str]; 15] = [
     &[],
     &["Authorization: <token>"],
@@ -30,7 +31,8 @@ const HEADERS: [&[&str]; 15] = [
     &["Authorization: <token>", "Authorization: <wrong>"],
 ];
 
-/// Asked without a token, and with one. `<k/1>` is that key in base64.
+/// Paths and bodies of requests. Each request is sent once without a token and once with a token.
+/// `<k/1>` in a body stands for the key `k/1` in base64.
 const REQUESTS: [(&str, &str); 16] = [
     ("/v3/kv/range", r#"{"key": "<z>"}"#),
     ("/v3/kv/put", r#"{"key": "<k/1>", "value": "<1>"}"#),
@@ -50,7 +52,7 @@ const REQUESTS: [(&str, &str); 16] = [
     ("/v3/auth/user/get", r#"{"name": "exact"}"#),
 ];
 
-/// The text of the file: for each request a line, and its answer below it.
+/// Returns the text of `gateway-3.7.1.txt`: one line for each request, and its response below it.
 pub(crate) async fn gateway(program: &Program) -> String {
     let server = Server::start(program, &[]).await;
     let token = server.token_of("exact");
@@ -78,7 +80,7 @@ pub(crate) async fn gateway(program: &Program) -> String {
     text
 }
 
-/// What is in angle brackets as base64.
+/// Replaces each text in angle brackets by its base64 form, without the brackets.
 fn with_keys(body: &str) -> String {
     let mut parts = body.split(['<', '>']);
     let mut written = parts.next().unwrap_or_default().to_owned();
@@ -104,7 +106,8 @@ async fn post(address: &str, path: &str, body: &str, headers: &str) -> String {
         .collect();
     let len = match fields.get("content-length") {
         Some(len) => len.parse().unwrap(),
-        // The first message of a stream.
+        // A response without a content length has chunks. The first chunk is the first message of a
+        // stream.
         None => usize::from_str_radix(read_until(&mut stream, "\r\n").await.trim(), 16).unwrap(),
     };
     let mut body = vec![0; len];
@@ -123,7 +126,7 @@ async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     read
 }
 
-/// Without what is another in each run.
+/// Returns a body without the fields that differ in each run.
 fn shown(body: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(body) else { return body.to_owned() };
     remove_changing(&mut value);

@@ -1,12 +1,13 @@
-//! Which ranges a set of permissions covers: adjacent ones, overlapping ones, points, open ends,
-//! and requests of no key because their ends are equal.
+//! Which ranges a set of permissions covers: adjacent ranges, overlapping ranges, single keys,
+//! ranges without end, and requests that cover no key because their ends are equal.
 //!
-//! Not asked is for ranges that end before they begin. There it depends in etcd on the order in
-//! which permissions were granted, which is the shape of its tree.
+//! There are no requests for ranges that end before they start. Their result in etcd depends on the
+//! order of the grants, because this order determines the shape of etcd's tree of permissions.
 //!
-//! A file has a paragraph for each set: its permissions, split over two roles of one user, and
-//! below them the ranges that the user may read. `a..c` is a range, `a..` one without end, `a` a
-//! key; a zero byte is written as `0`.
+//! `intervals-3.7.1.txt` has a paragraph for each set of permissions. Its first line lists the
+//! permissions, which are split over two roles of one user. The line below lists the ranges that
+//! the user may read. `a..c` is a range, `a..` a range without end, and `a` a key. A zero byte is
+//! written as `0`.
 
 use clearlane_proto::authpb::Permission;
 use clearlane_proto::authpb::permission::Type;
@@ -17,7 +18,7 @@ use clearlane_proto::etcdserverpb::{
 use crate::call::{Call, Outcome, Token};
 use crate::server::{Program, Server};
 
-/// Both ends of permissions and of requests.
+/// The keys from which the ends of all permissions and requests are chosen.
 const KEYS: [&str; 7] = ["\0", "a", "a\0", "b", "c", "d", "e"];
 const NO_END: &str = "\0";
 
@@ -48,11 +49,12 @@ const RANDOM_SETS: u64 = 30;
 
 type Pairs = Vec<(String, String)>;
 
-/// As many as six permissions, in the order in which they are granted.
+/// Returns one to six permissions, in the order in which they are granted.
 fn random_set(seed: u64) -> Pairs {
     let mut state = seed;
     let mut next = move |below: usize| {
-        // Knuth's MMIX: the files must not change with a library.
+        // This is Knuth's generator MMIX. The generator of a library could return other numbers in
+        // a new version, and the recorded file would no longer match.
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) as usize % below
     };
@@ -86,7 +88,7 @@ fn shown(key: &str, end: &str) -> String {
     }
 }
 
-/// The text of the file.
+/// Returns the text of `intervals-3.7.1.txt`.
 pub(crate) async fn intervals(program: &Program) -> String {
     let server = Server::start(program, &[]).await;
     let mut text = String::new();

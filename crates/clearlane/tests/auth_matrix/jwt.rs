@@ -1,21 +1,21 @@
-//! JSON web tokens, made by hand: also such as no server signs.
+//! JSON web tokens, built by hand, including tokens that no server would create.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Block size of SHA-256.
+/// The block size of SHA-256.
 const BLOCK: usize = 64;
 
-/// Signed with HS256, whatever the header says.
+/// Returns a token with an HS256 signature, even if the header names another method.
 pub(crate) fn sign(key: &[u8], header: &Value, claims: &Value) -> String {
     let text = format!("{}.{}", part(header), part(claims));
     let signature = URL_SAFE_NO_PAD.encode(hmac(key, text.as_bytes()));
     format!("{text}.{signature}")
 }
 
-/// Without a signature.
+/// Returns a token with an empty signature.
 pub(crate) fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}.", part(header), part(claims))
 }
@@ -29,7 +29,7 @@ fn part(value: &Value) -> String {
     URL_SAFE_NO_PAD.encode(value.to_string())
 }
 
-/// The key is at most a block long.
+/// Computes HMAC-SHA-256. The key must not be longer than a block.
 fn hmac(key: &[u8], text: &[u8]) -> Vec<u8> {
     assert!(key.len() <= BLOCK);
     let padded =

@@ -1,4 +1,4 @@
-//! KV and Watch.
+//! Rows of the matrix with requests to the services KV and Watch.
 
 use clearlane_proto::etcdserverpb::compare::TargetUnion;
 use clearlane_proto::etcdserverpb::request_op::Request;
@@ -89,7 +89,8 @@ fn put_rows() -> Vec<Row> {
     ];
     let had = |reply: PutResponse| if reply.prev_kv.is_some() { "prev" } else { "" }.to_owned();
     let row = |(shape, request)| {
-        // Its lease is taken from the key again.
+        // Some of these puts attach a lease to the key. The put after each cell has no lease, so it
+        // detaches the lease again.
         Row::new("KV/Put", shape, request).fact(had).after("KV/Put", put("k/1"))
     };
     shapes.into_iter().map(row).collect()
@@ -203,7 +204,7 @@ fn compact_rows() -> Vec<Row> {
     vec![Row::new("KV/Compact", "future revision", future)]
 }
 
-/// What the first response of a watcher says.
+/// Describes the first response of a watcher.
 fn watcher(reply: WatchResponse) -> String {
     let id = if reply.watch_id == 0 { String::new() } else { format!(",id={}", reply.watch_id) };
     let created = if reply.created { "created" } else { "" };

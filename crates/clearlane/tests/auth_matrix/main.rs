@@ -1,12 +1,14 @@
-//! What every RPC answers to every kind of caller when authentication is enabled, against what etcd
-//! 3.7.1 answered.
+//! Compares every RPC, for every kind of caller, with etcd 3.7.1: both must return the same result
+//! when authentication is enabled.
 //!
-//! * `etcd-3.7.1.txt`: rows are RPCs in several shapes, columns are users (`server.rs`) and tokens.
-//! * `tokens-3.7.1.txt`: rows are ways to show a token, or tokens that are good no longer, and
-//!   columns a few RPCs; `jwt-3.7.1.txt` is the same for JWT.
-//! * `intervals-3.7.1.txt`: which ranges permissions cover; `gateway-3.7.1.txt`: tokens over HTTP.
+//! * `etcd-3.7.1.txt`: each row is an RPC with one shape of request, and each column is a user
+//!   (`server.rs`) or a token.
+//! * `tokens-3.7.1.txt`: each row is a way to send a token, or a token that is no longer valid, and
+//!   each column is one of a few RPCs. `jwt-3.7.1.txt` is the same for JWT.
+//! * `intervals-3.7.1.txt`: which ranges permissions cover. `gateway-3.7.1.txt`: tokens over HTTP.
 //!
-//! etcd's own program answered this; without `UPDATE_GOLDENFILES` it is compared with the files:
+//! etcd's own program produced these files. The following command writes them again. Without
+//! `UPDATE_GOLDENFILES`, the command compares etcd with the files:
 //!
 //! ```text
 //! CLEARLANE_ETCD=.../etcd UPDATE_GOLDENFILES=1 \
@@ -43,8 +45,10 @@ const HEAD: &str = "\
 
 ";
 
-/// A token of the future: ours waits until what is committed now is applied, and not until the call
-/// ends.
+/// The only intended difference. A simple token ends with the index of the log entry that issued
+/// it. This token names an index that the log has not reached. etcd waits for this index until the
+/// call times out. Clearlane waits only until it has applied the entries that are committed at that
+/// time, and then rejects the token.
 const INTENDED: [&str; 1] = [
     r#"index not reached as KV/Range: etcd "no answer", ours "Unauthenticated: etcdserver: invalid auth token""#,
 ];
@@ -58,7 +62,7 @@ fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/auth_matrix").join(file)
 }
 
-/// Whether the files are written and not compared.
+/// Returns whether this run writes the files instead of comparing them.
 fn is_update(program: &Program) -> bool {
     matches!(program, Program::Etcd(_)) && std::env::var_os("UPDATE_GOLDENFILES").is_some()
 }
@@ -90,7 +94,8 @@ fn check_jwt(program: &Program) {
     check("jwt-3.7.1.txt", program, &run(tokens::jwt(program)));
 }
 
-/// Files of paragraphs.
+/// Compares `got` with a file that consists of paragraphs, and fails with the paragraphs that
+/// differ. If this run updates the files, writes `got` to the file instead.
 fn check_text(file: &str, program: &Program, got: &str) {
     if is_update(program) {
         return std::fs::write(path(file), got).unwrap();
@@ -139,7 +144,7 @@ fn tokens_come_through_the_gateway_as_in_etcd() {
 }
 
 #[test]
-#[ignore = "needs etcd, which `.ci/etcd-dump-logs` builds"]
+#[ignore = "needs etcd, which `tests/compat/dump-logs/run` builds"]
 fn etcd_agrees_with_the_files() {
     let program = etcd();
     check_tokens(&program);

@@ -1,4 +1,4 @@
-//! The matrix: all rows, asked by all columns.
+//! The matrix: each row's request is sent by the caller of each column.
 
 use std::time::Duration;
 
@@ -8,16 +8,18 @@ use crate::server::{Program, Server};
 use crate::table::Table;
 use crate::{auth_rows, kv_rows, other_rows};
 
-/// The first ones show no token, one that was never given, and one that has expired.
+/// The columns. The first three send no token, a token that was never issued, and an expired token.
+/// Each of the others sends the token of the user with this name.
 const COLUMNS: [&str; 11] =
     ["-", "wrong", "expired", "none", "ro", "wo", "exact", "narrow", "all", "root", "admin"];
 
-/// In the form of a simple token.
+/// A token that has the form of a simple token, but was never issued.
 pub(crate) const WRONG_TOKEN: &str = "0123456789abcdef.1";
 
 pub(crate) async fn matrix(program: &Program) -> Table {
     let server = Server::start(program, &[]).await;
-    // Tokens expire at this one only.
+    // The tokens of this second server expire after one second. The tokens of `server` do not
+    // expire during the test.
     let expiring = Server::start(program, &["--auth-token-ttl=1"]).await;
     let expired = expiring.expired_token("exact", Duration::from_secs(1)).await;
     let mut table = Table::new(COLUMNS);

@@ -1,4 +1,5 @@
-//! Leases, cluster, maintenance, locks, elections, health.
+//! Rows of the matrix with requests to the services Lease, Cluster, Maintenance, Lock, Election and
+//! Health.
 
 use clearlane_proto::etcdserverpb::alarm_request::AlarmAction;
 use clearlane_proto::etcdserverpb::downgrade_request::DowngradeAction;
@@ -19,7 +20,7 @@ use crate::kv_rows::{delete, put};
 use crate::row::Row;
 use crate::server::{LEASE_EXACT, LEASE_FREE, LEASE_NARROW, LEASE_OUTSIDE, LEASE_SECONDS};
 
-/// What the leases of the rows hold, by what a row is called after.
+/// The leases in the rows: the text that names a lease in a row, and the ID of the lease.
 const LEASES: [(&str, i64); 5] = [
     ("lease without keys", LEASE_FREE),
     ("lease of k/1-lease", LEASE_NARROW),
@@ -40,7 +41,8 @@ fn grant(id: i64) -> LeaseGrantRequest {
     LeaseGrantRequest { id, ttl: LEASE_SECONDS }
 }
 
-/// As the server was set up.
+/// Adds calls to a row, which are made after each cell: they grant the lease `id` again, and put
+/// its key again if it has one. The lease 4711 does not exist, so its row gets no calls.
 fn restored(row: Row, id: i64) -> Row {
     let keys =
         [(LEASE_NARROW, "k/1-lease"), (LEASE_EXACT, "k/3-lease"), (LEASE_OUTSIDE, "z-lease")];
@@ -92,7 +94,7 @@ fn with_keys(shape: &str) -> &'static str {
     }
 }
 
-/// They look at the keys of all leases.
+/// These rows list leases, which requires permission for the keys of all leases.
 fn lease_lists() -> Vec<Row> {
     let revoke = |id| LeaseRevokeRequest { id };
     let list = |shape| Row::new("Lease/LeaseLeases", shape, LeaseLeasesRequest {});
@@ -201,7 +203,7 @@ fn election_rows() -> Vec<Row> {
         let campaign = CampaignRequest { name: name.into(), lease: LEASE_FREE, value: "v".into() };
         let row = Row::new("Election/Campaign", name, campaign);
         rows.push(row.after("KV/DeleteRange", delete(name, next)));
-        // None of these is the leader that the request names.
+        // The leader that these requests name does not exist.
         let proclaim = ProclaimRequest { leader: leader(name, key), value: "w".into() };
         rows.push(Row::new("Election/Proclaim", name, proclaim));
         rows.push(Row::new("Election/Resign", name, ResignRequest { leader: leader(name, key) }));

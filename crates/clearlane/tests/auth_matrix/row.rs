@@ -1,25 +1,26 @@
-//! A row of a table: what is asked, from which state, and what is seen of the reply.
+//! A row of a table: a request, the state before it, and the part of the reply that is shown.
 
 use bytes::Bytes;
 use prost::Message;
 
 use crate::call::Call;
 
-/// What is written behind `ok`; empty where that says all.
+/// A function that describes a successful reply. A cell shows `ok` and this text. The text may be
+/// empty.
 pub(crate) type Fact = Box<dyn Fn(&Bytes) -> String>;
 
 pub(crate) struct Row {
     pub(crate) method: &'static str,
-    /// What tells it from the other rows of this method.
+    /// Distinguishes the row from the other rows of this method.
     pub(crate) shape: &'static str,
-    /// For the user who asks.
+    /// Returns the request for the user who sends it.
     pub(crate) request: Box<dyn Fn(&str) -> Bytes>,
     pub(crate) fact: Fact,
-    /// By root, before each cell.
+    /// Calls that root makes before each cell.
     pub(crate) before: Vec<Call>,
-    /// By root, after each cell. It may find nothing to do, and fail.
+    /// Calls that root makes after each cell. They may fail if there is nothing to do.
     pub(crate) after: Vec<Call>,
-    /// A cell may have ended tokens.
+    /// If true, the call may end tokens, so all users log in again after each cell.
     pub(crate) is_end_of_tokens: bool,
 }
 
@@ -37,7 +38,8 @@ impl Row {
         }
     }
 
-    /// With a request that names the user who asks; without a token, it names root.
+    /// Creates a row whose request names the user who sends it. In the columns without a user, `-`
+    /// and `wrong`, the request names root.
     pub(crate) fn by_user<M: Message>(
         method: &'static str,
         shape: &'static str,

@@ -1,16 +1,17 @@
-//! A server as a process, ours or etcd's, with the users, roles, keys and leases of the tables.
+//! A server of Clearlane or etcd in a separate process, with the users, roles, keys and leases of
+//! the tables.
 //!
 //! ```text
 //!   user     role    permission
 //!   none     -
 //!   ro       ro      READ       k/ .. k0
 //!   wo       wo      WRITE      k/ .. k0
-//!   exact    exact   READWRITE  k/ .. k0      what most requests ask for
-//!   narrow   narrow  READWRITE  k/1 .. k/2    less than most requests ask for
-//!   all      all     READWRITE  \0 .. \0      all keys, but no administrator
+//!   exact    exact   READWRITE  k/ .. k0      equals the range of most requests
+//!   narrow   narrow  READWRITE  k/1 .. k/2    a part of the range of most requests
+//!   all      all     READWRITE  \0 .. \0      all keys, but not an administrator
 //!   root     root
-//!   admin    root    an administrator of another name
-//!   spare    spare   READ       s             looked at by others
+//!   admin    root    an administrator with another name
+//!   spare    spare   READ       s             the target of other users' requests
 //! ```
 
 use std::cell::RefCell;
@@ -34,18 +35,19 @@ use tonic::transport::{Channel, Endpoint};
 use crate::call::{Call, Outcome, Token, call};
 use crate::program_process::{RunningProgram, member};
 
-/// Of all users.
+/// The password of all users.
 pub(crate) const PASSWORD: &str = "pw";
 
-/// No key.
+/// A lease without keys.
 pub(crate) const LEASE_FREE: i64 = 100;
-/// `k/1-lease`, which `narrow` has, too.
+/// The lease of the key `k/1-lease`. The user `narrow` also has a permission for this key.
 pub(crate) const LEASE_NARROW: i64 = 101;
-/// `k/3-lease`.
+/// The lease of the key `k/3-lease`. The user `exact` has a permission for this key, and `narrow`
+/// has none.
 pub(crate) const LEASE_EXACT: i64 = 102;
-/// `z-lease`.
+/// The lease of the key `z-lease`, which is outside the range `k/ .. k0`.
 pub(crate) const LEASE_OUTSIDE: i64 = 103;
-/// No test waits until one expires.
+/// The TTL of the leases. It is so long that none expires during a test.
 pub(crate) const LEASE_SECONDS: i64 = 100_000;
 
 const PERMISSIONS: [(&str, Type, &str, &str); 6] = [
@@ -82,7 +84,7 @@ impl Program {
             Program::Clearlane => ours,
             Program::Etcd(program) => {
                 let mut etcd = Command::new(program);
-                // Its gateway calls the port that is in the flag.
+                // etcd's gateway calls the port in the flag, so the flag needs a real port.
                 let free = free_ports(1).unwrap()[0];
                 let urls = format!("--listen-client-urls=http://127.0.0.1:{free}");
                 etcd.args(ours.get_args()).arg(urls);
@@ -101,7 +103,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// With authentication enabled, and a token for each user.
+    /// Starts a server with authentication enabled, and a token for each user.
     pub(crate) async fn start(program: &Program, flags: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let flags = [&["--bcrypt-cost=4"], flags].concat();
@@ -151,7 +153,7 @@ impl Server {
         self.log_in_all().await;
     }
 
-    /// `role` may be empty.
+    /// Adds a user. `role` may be empty.
     pub(crate) async fn add_user(&self, name: &str, role: &str) {
         let (name, password) = (name.to_owned(), PASSWORD.to_owned());
         let user = AuthUserAddRequest { name: name.clone(), password, ..Default::default() };
@@ -186,7 +188,7 @@ impl Server {
         Ok(AuthenticateResponse::decode(reply).unwrap().token)
     }
 
-    /// The last one of that user.
+    /// Returns the last token of a user, or empty text if there is none.
     pub(crate) fn token_of(&self, user: &str) -> String {
         self.tokens.borrow().get(user).cloned().unwrap_or_default()
     }
@@ -195,7 +197,7 @@ impl Server {
         call(&self.channel, asked, token).await
     }
 
-    /// As root, whose token may have gone with what was done before.
+    /// Makes a call as root. Logs in again if an earlier step has ended root's token.
     pub(crate) async fn as_root(&self, asked: &Call) -> Outcome {
         for _ in 0..2 {
             let token = self.tokens.borrow().get("root").cloned();
@@ -214,12 +216,13 @@ impl Server {
         assert!(matches!(outcome, Outcome::Reply(_)), "{method}: {outcome:?}");
     }
 
-    /// Returns a token of `user` that has expired. A use of it in time would renew it.
+    /// Returns an expired token of `user`. If the token is still valid when it is used, this use
+    /// renews it, so the function starts again with a new token.
     pub(crate) async fn expired_token(&self, user: &str, time_to_live: Duration) -> String {
         let asked = Call::new("Auth/AuthStatus", AuthEnableRequest {});
         loop {
             let token = self.log_in(user).await;
-            // The server looks once a second which have expired.
+            // The server looks for expired tokens once a second.
             tokio::time::sleep(time_to_live + Duration::from_secs(1)).await;
             match self.call(&asked, &Token::of(&token)).await {
                 Outcome::Failure { code, .. } if code == "Unauthenticated" => return token,

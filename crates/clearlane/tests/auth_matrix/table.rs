@@ -1,12 +1,12 @@
-//! A table of outcomes as text: cells are short names, and a legend below says what they are.
+//! A table of outcomes as text. Cells are short names, and a legend below the table explains them.
 //!
-//! A cell is `ok`, with a fact about the reply behind a colon, or the name of an error. The common
-//! errors have names of their own, any other is `e1`, `e2` and so on.
+//! A cell is `ok`, optionally with a fact about the reply after a colon, or the name of an error.
+//! The common errors have their own names. Other errors are `e1`, `e2` and so on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Names of what comes often.
+/// The names of common errors.
 const NAMES: [(&str, &str); 9] = [
     ("empty", "InvalidArgument: etcdserver: user name is empty"),
     ("token", "Unauthenticated: etcdserver: invalid auth token"),
@@ -81,7 +81,8 @@ impl Table {
         table
     }
 
-    /// One line for each cell that differs from `wanted`, and for each row that only one has.
+    /// Returns one line for each cell that differs from `wanted`, and for each row that exists in
+    /// only one table.
     pub(crate) fn differences(&self, wanted: &Table) -> Vec<String> {
         let ours: BTreeMap<_, _> = self.rows.iter().map(|(row, cells)| (row, cells)).collect();
         let mut found = Vec::new();

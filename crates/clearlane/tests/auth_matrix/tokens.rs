@@ -1,4 +1,4 @@
-//! Ways to show a token, and tokens that are good no longer.
+//! Tables of the results for each way to send a token, and for tokens that are no longer valid.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,8 @@ use crate::row::Row;
 use crate::server::{LEASE_NARROW, PASSWORD, Program, Server};
 use crate::table::Table;
 
-/// With names without spaces: they are columns here.
+/// Returns the calls, one for each column of the table. The names of the columns must not contain
+/// spaces.
 fn probes() -> Vec<Row> {
     let create = WatchCreateRequest { key: "k/1".into(), ..Default::default() };
     let watch = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
@@ -69,7 +70,7 @@ impl Recorder {
         self.table.push(name, cells);
     }
 
-    /// A token of a new user with the role `exact`.
+    /// Returns a token of a new user with the role `exact`.
     async fn new_user(&self, name: &str) -> String {
         self.server.add_user(name, "exact").await;
         self.server.log_in(name).await
@@ -144,7 +145,9 @@ async fn malformed(recorder: &mut Recorder) {
     ] {
         recorder.row(name, Token::of(&shown)).await;
     }
-    // It is waited for until it is reached: once is enough.
+    // etcd waits until the log reaches the token's index, which does not happen here. So this call
+    // takes the whole time limit. To save time, only the first probe is called, and the other cells
+    // are `not-asked`.
     let range = &recorder.probes[0];
     let asked = Call { method: range.method, request: (range.request)("") };
     let future = Token::of(&format!("{random}.99999999"));
@@ -192,7 +195,8 @@ pub(crate) async fn jwt(program: &Program) -> Table {
     let flag = format!("--auth-token=jwt,priv-key={},sign-method=HS256,ttl=10m", key.display());
     let mut recorder = Recorder::start(program, &[&flag]).await;
     check_claims(&recorder.server.token_of("exact"));
-    // Each user has one as of the last change, and its revision is this.
+    // Users and roles have not changed since the tokens were issued, so each token contains the
+    // current auth revision.
     let revision = jwt::claims(&recorder.server.token_of("exact"))["revision"].as_i64().unwrap();
     signed_well(&mut recorder, revision).await;
     signed_badly(&mut recorder, revision).await;
@@ -205,10 +209,10 @@ fn now() -> i64 {
     since.as_secs().try_into().unwrap()
 }
 
-/// In how many seconds such a token ends that is still good.
+/// Number of seconds until the expiry of a token that is still valid.
 const LATER: i64 = 600;
 
-/// What a server writes into a token.
+/// Checks the claims that a server writes into a token.
 fn check_claims(token: &str) {
     let claims = jwt::claims(token);
     let names: Vec<&String> = claims.as_object().unwrap().keys().collect();

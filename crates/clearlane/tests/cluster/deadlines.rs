@@ -1,4 +1,4 @@
-//! Clients that send how long they wait, to a cluster that cannot answer.
+//! Tests of clients that send a deadline to a cluster that cannot respond.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const OK: &str = "0";
 const DEADLINE_EXCEEDED: &str = "4";
 
-/// Tonic's client gives up by itself; this one waits for what comes back.
+/// Makes a call and returns its status. Unlike tonic's client, this client waits for the server's
+/// response after the deadline.
 async fn call(client: &mut Client, path: &str, message: &impl Message) -> String {
     client.call(path, &[("grpc-timeout", "300m")], message).await.code
 }
@@ -21,21 +22,21 @@ async fn is_late(client: &mut Client, path: &str, message: &impl Message) {
     let begun = Instant::now();
     assert_eq!(call(client, path, message).await, DEADLINE_EXCEEDED, "{path}");
     let took = begun.elapsed();
-    // Well before the time-out of a request, which is seven seconds.
+    // This is well before the request timeout, which is seven seconds.
     assert!(PATIENCE <= took && took < 20 * PATIENCE, "{path}: {took:?}");
 }
 
 #[test]
 fn a_request_ends_with_its_clients_patience() {
-    let mut lab = TestCluster::started(&["a", "b", "c"]);
+    let mut cluster = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
-        let leader = lab.leader().await;
-        lab.put(&leader, "k", "v").await;
-        for name in lab.followers().await {
-            lab.kill(&name).await;
+        let leader = cluster.leader().await;
+        cluster.put(&leader, "k", "v").await;
+        for name in cluster.followers().await {
+            cluster.kill(&name).await;
         }
-        // It goes on for a while as if it led, and then knows no leader.
-        let mut client = Client::connect(lab.running[&leader].client).await;
+        // The last member still acts as the leader for a while, and then has no leader.
+        let mut client = Client::connect(cluster.running[&leader].client).await;
         let read = RangeRequest { key: "k".into(), ..RangeRequest::default() };
         for _ in 0..3 {
             is_late(&mut client, "/etcdserverpb.KV/Put", &put("k", "w")).await;
@@ -43,11 +44,10 @@ fn a_request_ends_with_its_clients_patience() {
         }
         let grant = LeaseGrantRequest { ttl: 60, id: 0 };
         is_late(&mut client, "/etcdserverpb.Lease/LeaseGrant", &grant).await;
-        // What needs no other member is answered.
+        // A read that needs no other member succeeds.
         let old = RangeRequest { serializable: true, ..read };
         let begun = Instant::now();
-        // Unless the machine has so much else to do that even this takes longer than its client
-        // waits.
+        // On a busy machine even this read may take longer than its deadline, so it is tried again.
         while call(&mut client, "/etcdserverpb.KV/Range", &old).await != OK {
             assert!(begun.elapsed() < 100 * PATIENCE, "never answered");
         }

@@ -1,4 +1,5 @@
-//! Transactions with ranges that are read behind them, at each member of a cluster.
+//! Tests of transactions whose ranges are read after the transaction was applied, through each
+//! member of a cluster.
 
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::response_op::Response;
@@ -7,10 +8,12 @@ use clearlane_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
 use crate::support::{op, put_all};
 use crate::test_cluster::{TestCluster, block_on, put};
 
-/// More than a transaction reads by itself.
+/// Number of keys. A transaction reads at most 128 records while it is applied, so the read pool
+/// reads these keys afterwards.
 const KEYS: usize = 300;
 
-/// A put, and a range of all keys by their values, the last first.
+/// Returns a transaction with a put, and with a range of all keys, sorted by value in descending
+/// order.
 fn put_and_range(value: &str) -> TxnRequest {
     let (key, range_end) = (vec![0].into(), vec![0].into());
     let (sort_target, sort_order) = (4, 2);
@@ -32,16 +35,16 @@ fn is_whole(response: TxnResponse, value: &str) {
 
 #[test]
 fn each_member_reads_for_its_own_clients() {
-    let lab = TestCluster::started(&["a", "b", "c"]);
+    let cluster = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
-        let leader = lab.leader().await;
-        lab.put(&leader, "k000", "v").await;
+        let leader = cluster.leader().await;
+        cluster.put(&leader, "k000", "v").await;
         let puts = (0..KEYS).map(|number| put(format!("k{number:03}"), "v"));
-        put_all(&mut lab.kv(&leader).await, puts).await;
+        put_all(&mut cluster.kv(&leader).await, puts).await;
         for round in 0..5 {
             let mut calls = Vec::new();
-            for name in lab.names() {
-                let (mut kv, value) = (lab.kv(&name).await, format!("w{round}{name}"));
+            for name in cluster.names() {
+                let (mut kv, value) = (cluster.kv(&name).await, format!("w{round}{name}"));
                 calls.push(tokio::spawn(async move {
                     let response = kv.txn(put_and_range(&value)).await.unwrap().into_inner();
                     is_whole(response, &value);
@@ -51,6 +54,6 @@ fn each_member_reads_for_its_own_clients() {
                 call.await.unwrap();
             }
         }
-        lab.agree().await;
+        cluster.agree().await;
     });
 }

@@ -1,4 +1,4 @@
-//! Several members that are connected by sockets, and their clients.
+//! Tests of several members that are connected by sockets, with their clients.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,13 +1,13 @@
-//! Metrics of the connections between members.
+//! Tests of the metrics of connections between members.
 
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_server::Server;
-use clearlane_server::apply::Limits;
 
 use crate::test_cluster::{TestCluster, block_on, eventually};
 
-fn page(lab: &TestCluster, name: &str) -> String {
-    let member = Server::new(&lab.running[name].node, Limits::default());
+fn page(cluster: &TestCluster, name: &str) -> String {
+    let member = Server::new(&cluster.running[name].node, Limits::default());
     RpcMetrics::default().render(&member)
 }
 
@@ -18,16 +18,16 @@ fn value(page: &str, sample: &str) -> f64 {
 
 #[test]
 fn traffic_between_members_is_counted_by_member() {
-    let lab = TestCluster::started(&["a", "b", "c"]);
+    let cluster = TestCluster::started(&["a", "b", "c"]);
     block_on(async {
-        let leader = lab.leader().await;
-        lab.put(&leader, "k", "v").await;
-        lab.agree().await;
-        let own = format!("{:x}", lab.id(&leader));
-        for follower in lab.followers().await {
-            let id = format!("{:x}", lab.id(&follower));
+        let leader = cluster.leader().await;
+        cluster.put(&leader, "k", "v").await;
+        cluster.agree().await;
+        let own = format!("{:x}", cluster.id(&leader));
+        for follower in cluster.followers().await {
+            let id = format!("{:x}", cluster.id(&follower));
             eventually("that all of it was counted", || {
-                let page = page(&lab, &leader);
+                let page = page(&cluster, &leader);
                 let active =
                     format!("etcd_network_active_peers{{Local=\"{own}\",Remote=\"{id}\"}}");
                 let counted = [
@@ -40,7 +40,7 @@ fn traffic_between_members_is_counted_by_member() {
             })
             .await;
         }
-        let page = page(&lab, &leader);
+        let page = page(&cluster, &leader);
         assert!(!page.contains(&format!("{{To=\"{own}\"}}")), "a member is no peer of its own");
     });
 }

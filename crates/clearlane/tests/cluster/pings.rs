@@ -1,4 +1,4 @@
-//! Clients that ping more often than they may.
+//! Tests of clients that send pings more often than allowed.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,16 @@ use tokio::net::TcpStream;
 
 use crate::test_cluster::{TestCluster, block_on};
 
-/// More than enough for an answer, and less than the pause that clients must keep.
+/// A time that is longer than any response takes, and shorter than the pause that clients must keep
+/// between pings.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_client_that_pings_too_often_is_disconnected_with_the_reason() {
-    let lab = TestCluster::started(&["a"]);
+    let cluster = TestCluster::started(&["a"]);
     block_on(async {
-        lab.leader().await;
-        let connection = TcpStream::connect(lab.running["a"].client).await.unwrap();
+        cluster.leader().await;
+        let connection = TcpStream::connect(cluster.running["a"].client).await.unwrap();
         let handshake = h2::client::handshake(connection).await.unwrap();
         let (_requests, mut connection): (h2::client::SendRequest<Bytes>, _) = handshake;
         let mut pings = connection.ping_pong().unwrap();
@@ -27,13 +28,13 @@ fn a_client_that_pings_too_often_is_disconnected_with_the_reason() {
             answered += 1;
         }
         assert!(begun.elapsed() < A_WHILE);
-        // The first is never too early, and two strikes are forgiven.
+        // The first ping is never too early, and the next two are tolerated.
         assert_eq!(answered, 3);
         let error = ended.await.unwrap().unwrap_err();
         assert!(error.is_go_away() && error.is_remote(), "{error:?}");
         assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM));
         assert!(format!("{error:?}").contains("too_many_pings"), "{error:?}");
-        // The others go on.
-        lab.put("a", "k", "v").await;
+        // Other clients are not affected.
+        cluster.put("a", "k", "v").await;
     });
 }

@@ -1,7 +1,7 @@
-//! Members in one process, each with its threads, its directory and its ports.
+//! A cluster whose members run in one process. Each has its own threads, directory and ports.
 //!
-//! A member is called as a client calls it. What a client cannot see, such as which leader a member
-//! knows, is read from its threads.
+//! The tests call a member as a client does. State that clients cannot see, such as the leader that
+//! a member knows, is read from its threads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -18,9 +18,9 @@ use clearlane_peer::{Peers, PeersConfig};
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_replica::Error;
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::Error;
-use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use clearlane_wal as wal;
 use tempfile::TempDir;
@@ -29,11 +29,12 @@ use tonic::transport::{Channel, Endpoint};
 
 pub(crate) use crate::support::{block_on, put};
 
-/// Members tick faster than by default. They wait for each other as long as by default, or those of
-/// a machine that stands still for half a second would count as gone.
+/// The members tick faster than by default. Their election timeout is the default, because with a
+/// shorter one, members on a machine that is paused for half a second would be considered failed.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 pub(crate) const ELECTION: Duration = Duration::from_secs(1);
-/// Longer than anything that is waited for, but on a machine that does not run at all.
+/// Time limit of each wait in a test. A wait exceeds it only if the test hangs, or if the machine
+/// is paused for very long.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct RunningMember {
@@ -48,18 +49,18 @@ pub(crate) struct TestCluster {
     listeners: BTreeMap<String, TcpListener>,
     peers: BTreeMap<String, SocketAddr>,
     pub(crate) running: BTreeMap<String, RunningMember>,
-    /// Applied to the configuration of each member that starts.
+    /// A function that changes the configuration of each member at its start.
     pub(crate) tune: fn(&mut MemberConfig),
-    /// A member without an entry has none.
+    /// The TLS settings of each member. A member without an entry uses no TLS.
     pub(crate) tls: BTreeMap<String, TlsInfo>,
-    /// Shown to the members that are called, if it differs from `tls`.
+    /// The TLS settings of a member's calls to other members, if they differ from `tls`.
     pub(crate) client_tls: BTreeMap<String, TlsInfo>,
 }
 
 impl TestCluster {
-    /// Binds ports; no member runs.
+    /// Binds the ports of these members, and starts none of them.
     pub(crate) fn new(names: &[&str]) -> TestCluster {
-        let mut lab = TestCluster {
+        let mut cluster = TestCluster {
             dir: tempfile::tempdir().unwrap(),
             listeners: BTreeMap::new(),
             peers: BTreeMap::new(),
@@ -69,17 +70,17 @@ impl TestCluster {
             client_tls: BTreeMap::new(),
         };
         for name in names {
-            lab.bind(name);
+            cluster.bind(name);
         }
-        lab
+        cluster
     }
 
     pub(crate) fn started(names: &[&str]) -> TestCluster {
-        let mut lab = TestCluster::new(names);
+        let mut cluster = TestCluster::new(names);
         for name in names {
-            lab.start(name);
+            cluster.start(name);
         }
-        lab
+        cluster
     }
 
     pub(crate) fn bind(&mut self, name: &str) -> String {
@@ -98,7 +99,7 @@ impl TestCluster {
         self.dir.path().join(name)
     }
 
-    /// For a cluster of all that have ports.
+    /// Returns the configuration of a member, for a cluster of all members that have ports.
     pub(crate) fn member_config(&self, name: &str) -> MemberConfig {
         let cluster: Vec<String> =
             self.peers.keys().map(|name| format!("{name}={}", self.url(name))).collect();
@@ -117,7 +118,8 @@ impl TestCluster {
         self.run(start);
     }
 
-    /// The member must have been added.
+    /// Starts a member that joins the cluster. The member must have been added to the cluster
+    /// before.
     pub(crate) fn join(&mut self, name: &str) {
         let start = MemberConfig {
             initial_cluster_state: InitialClusterState::Existing,
@@ -132,7 +134,7 @@ impl TestCluster {
         let any = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&opened.threads, any, 1, Limits::default()).unwrap();
         let client = server.address();
-        // A port that was bound before is bound again.
+        // A member that is started again binds its port again.
         let listener = self.listeners.remove(&name);
         let listener = listener.unwrap_or_else(|| TcpListener::bind(self.peers[&name]).unwrap());
         let settings = PeersConfig {
@@ -162,14 +164,14 @@ impl TestCluster {
         })
     }
 
-    /// No other member is notified.
+    /// Stops a member without notifying the others.
     pub(crate) async fn kill(&mut self, name: &str) {
         let mut running = self.running.remove(name).unwrap();
         running.node.stop();
         let server = running.server.take().unwrap();
         let stopping = std::thread::spawn(move || server.stop());
         eventually("that its threads end", || stopping.is_finished().then_some(())).await;
-        // Its directory is free once no process has it open any more.
+        // The directory is free only once the member's threads have closed it.
         let node = Arc::downgrade(&running.node);
         drop(running);
         eventually("that it is gone", || (node.strong_count() == 0).then_some(())).await;
@@ -187,7 +189,8 @@ impl TestCluster {
         self.running.keys().cloned().collect()
     }
 
-    /// Waits until all of these know the same leader, one of them.
+    /// Waits until all of these members agree that one of them is the leader. Returns the name of
+    /// the leader.
     pub(crate) async fn leader_of(&self, names: &[String]) -> String {
         let agreed = || {
             let leader = self.node(&names[0]).status().leader();
@@ -230,11 +233,11 @@ impl TestCluster {
         KvClient::new(self.channel(name).await)
     }
 
-    pub(crate) async fn cluster(&self, name: &str) -> ClusterClient<Channel> {
+    pub(crate) async fn cluster_client(&self, name: &str) -> ClusterClient<Channel> {
         ClusterClient::new(self.channel(name).await)
     }
 
-    /// Retries: a proposal may be lost while leaders change.
+    /// Puts a key. Tries again after an error, because a proposal may be lost while leaders change.
     pub(crate) async fn put(&self, name: &str, key: &str, value: &str) {
         let mut kv = self.kv(name).await;
         eventually_async("a write", async || {
@@ -250,7 +253,8 @@ impl TestCluster {
         Ok(found.kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
     }
 
-    /// Asks again and again: raft gives a transfer up after an election time-out.
+    /// Transfers the leadership from one member to another. Requests the transfer repeatedly,
+    /// because raft abandons a transfer after an election timeout.
     pub(crate) async fn hand_over(&self, from: &str, to: u64) {
         eventually("the new leader", || {
             self.node(from).transfer_leader(to);
@@ -259,7 +263,7 @@ impl TestCluster {
         .await;
     }
 
-    /// Waits until all have applied the same and have the same hash.
+    /// Waits until all members have applied the same entries and have the same hash.
     pub(crate) async fn agree(&self) {
         let same = || {
             let mut applied = self.running.values().map(|running| running.node.status().applied());
@@ -283,7 +287,8 @@ fn hash(node: &ServerThreads) -> (u32, i64) {
     }
 }
 
-/// Polls until there is an answer.
+/// Calls `ask` until it returns a value. Fails after [`TIMEOUT`]; the error then contains `what`,
+/// the description of the expected event.
 pub(crate) async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     eventually_async(what, async || ask()).await
 }

@@ -1,9 +1,9 @@
-//! A member gets a raft snapshot while it compacts its store: the process goes on, and its data are
-//! the others'.
+//! Tests of a member that receives a raft snapshot while it compacts its store. The member's
+//! process must not end, and its data must then equal the data of the other members.
 //!
-//! By default a round is short. `CLEARLANE_ROUNDS` sets how many, and then each has 300,000 keys
-//! and, while the follower is away, 25,000 entries, which is beyond what the log keeps with default
-//! flags.
+//! There is one short round by default. `CLEARLANE_ROUNDS` sets the number of rounds; then each
+//! round has up to 300,000 keys, and writes 25,000 entries while the follower is stopped. With
+//! default flags the log keeps fewer entries than this, so the follower needs a raft snapshot.
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
@@ -21,7 +21,7 @@ use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, shor
 use crate::support::{op, put};
 use crate::three::agree;
 
-/// Requests that are under way at a time.
+/// Number of concurrent requests.
 const WRITERS: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -32,8 +32,8 @@ struct Load {
 }
 
 impl Load {
-    /// The log keeps 5,000 entries behind a snapshot record: a follower that lacks more gets a raft
-    /// snapshot.
+    /// Returns a load after which a stopped follower needs a raft snapshot. The log keeps 5,000
+    /// entries before a snapshot record, and the follower lacks more entries than that.
     fn new(snapshot_count: u64) -> Load {
         match env_number("CLEARLANE_ROUNDS") {
             Some(rounds) => Load { rounds, keys: 300_000, entries: 25_000 },
@@ -50,7 +50,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Retries: the leader may change meanwhile.
+    /// Puts the keys `puts` in one transaction. Tries again after an error, because the leader may
+    /// change.
     async fn txn(&mut self, puts: std::ops::Range<usize>, value: &str) {
         let put = |key: usize| op(Request::RequestPut(put(format!("k{key:07}"), value)));
         let request = TxnRequest { success: puts.map(put).collect(), ..TxnRequest::default() };
@@ -61,7 +62,7 @@ impl Writer {
         }
     }
 
-    /// Puts all keys, in entries with this number of puts.
+    /// Puts all keys, with `puts` keys in each entry.
     async fn fill(&self, keys: usize, puts: usize, value: &str) {
         let mut writers = JoinSet::new();
         for writer in 0..WRITERS {
@@ -75,7 +76,7 @@ impl Writer {
         writers.join_all().await;
     }
 
-    /// Compacts at the newest revision; returns at once.
+    /// Compacts at the newest revision. Does not wait for the end of the compaction.
     async fn compact(&mut self, members: &mut [Program], leader: usize) {
         let revision = members[leader].ready().await.header.unwrap().revision;
         let compaction = CompactionRequest { revision, physical: false };
@@ -110,7 +111,7 @@ async fn a_follower_is_stopped(snapshot_count: u64) {
         agree(&mut members).await;
     }
     let copies: usize =
-        members.iter().map(|member| member.log().matches("received a copy").count()).sum();
+        members.iter().map(|member| member.log().matches("received a raft snapshot").count()).sum();
     println!("--snapshot-count={snapshot_count}: {} rounds, {copies} raft snapshots", load.rounds);
     assert!(copies > 0, "no follower got a raft snapshot: {}", members[0].log());
 }
@@ -129,7 +130,8 @@ async fn at(member: &Program) -> ClusterClient<Channel> {
     ClusterClient::new(Endpoint::from_shared(member.url()).unwrap().connect().await.unwrap())
 }
 
-/// Waits until the others count as connected.
+/// Removes a member. Tries again while the leader rejects the removal, which it does until it
+/// considers the other members connected.
 async fn remove(cluster: &mut ClusterClient<Channel>, member: &Program) {
     let id = id_of(cluster, &member.peer_url()).await;
     let begin = Instant::now();
@@ -178,8 +180,8 @@ async fn a_member_is_replaced_while_all_are_compacting() {
     }
 }
 
-/// A member that joins has nothing of what the others have before it is sent to it. It serves no
-/// client until then.
+/// A member that joins has no data until the others send their data. Until then it must not serve
+/// clients.
 #[tokio::test]
 async fn a_member_that_joins_serves_no_client_before_it_has_what_the_others_have() {
     let dir = tempfile::tempdir().unwrap();

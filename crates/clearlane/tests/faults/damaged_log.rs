@@ -1,7 +1,8 @@
-//! A member is killed, its log is damaged, and it is started again: it refuses, or has everything.
+//! A member is killed, its log is damaged, and the member is started again: it either fails, or has
+//! all data.
 //!
-//! The same with 2,000 damages, in logs of several segments and after power cuts, is in
-//! `crates/server/tests/core/damaged_log.rs`.
+//! `crates/replica/tests/suite/halves/damaged_log.rs` tests 2,000 more cases of damage, in logs
+//! with several segments and after power failures.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,7 +17,7 @@ use crate::{SeededRng, env_number};
 const PUTS: u64 = 300;
 const SEGMENT: &str = "0000000000000000-0000000000000000.wal";
 
-/// Returns whether it serves. If it does not, it has ended with an error.
+/// Waits until the member serves clients or has ended. Returns true if it serves clients.
 async fn serves(member: &mut Program) -> bool {
     let begin = Instant::now();
     while member.is_running() {
@@ -32,7 +33,8 @@ async fn serves(member: &mut Program) -> bool {
     false
 }
 
-/// The end of the last byte that is not zero, up to a multiple of 512.
+/// Returns the length without the zeros at the end, rounded up to a multiple of 512, but at most
+/// the length of `bytes`.
 fn written(bytes: &[u8]) -> u64 {
     let sectors = bytes.chunks(512);
     let last = sectors.rev().position(|sector| *sector != [0; 512][..sector.len()]);
@@ -63,7 +65,7 @@ fn damage(rng: &mut SeededRng, segment: &Path) -> String {
     }
 }
 
-/// Copies files as sparse ones: most of a segment is zeros.
+/// Copies a directory. The copies are sparse files, because most of a segment is zeros.
 fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -102,7 +104,7 @@ async fn a_damaged_log_is_refused_or_nothing_is_lost() {
     for round in 0..=rounds {
         fs::remove_dir_all(&data).unwrap();
         copy_dir(&whole, &data);
-        // The first start is without damage.
+        // In the first round the log is not damaged.
         let words = if round == 0 { "nothing".to_owned() } else { damage(&mut rng, &segment) };
         member.start();
         if !serves(&mut member).await {

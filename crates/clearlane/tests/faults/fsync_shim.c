@@ -1,8 +1,8 @@
-/* Preloaded into a member: holds up its syncs of files below a directory.
+/* A library that is preloaded into a member, and that delays its syncs of files in a directory.
  *
- * STALL_DIR      the directory, as the kernel names it
- * STALL_CONTROL  a file: while it exists and is empty, no sync returns; if it has a number,
- *                each sync takes this number of milliseconds longer
+ * STALL_DIR      the directory, with the path that the kernel shows
+ * STALL_CONTROL  a control file: while it exists and is empty, no sync returns; if it contains a
+ *                number, each sync takes this number of milliseconds longer
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Returns -1 if there is no file, and otherwise its number. */
+/* Returns the number in the control file, 0 if it is empty, or -1 if it does not exist. */
 static long control(void) {
     char text[32] = {0};
     const char *path = getenv("STALL_CONTROL");

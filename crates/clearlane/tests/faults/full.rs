@@ -1,8 +1,8 @@
-//! A disk that gets full: writes are refused, reads go on, and when there is free space again all
-//! goes on.
+//! Tests of a disk that becomes full. Writes are rejected and reads continue. Once there is free
+//! space again, writes also continue.
 //!
-//! The disk is one in memory, which takes the right to mount one; without it the test prints that
-//! it has checked nothing.
+//! The disk is a file system in memory, which requires the right to mount it. If the process does
+//! not have that right, the tests pass, and print that they have checked nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -21,10 +21,10 @@ use tonic::{Code, Status};
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 use crate::support::{self, http_get};
 
-/// Number of puts that follow on each other before the test waits until they are committed. With
-/// more a fast machine, or a thread that stands still, could lead to a disk that has no free space
-/// for the next commit before a thread looks at it, or to a member that sees afterwards that there
-/// was free space for more.
+/// Number of puts between two waits for a commit. If there were more puts, the result could depend
+/// on timing. On a fast machine, the disk may have too little space for the next commit before a
+/// thread checks the space. If a thread is paused, the member may later find that there was space
+/// for more puts.
 const BATCH: usize = 50;
 
 struct SmallDisk(PathBuf);
@@ -48,16 +48,17 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a member that was killed may not have let go of everything yet.
+        // The unmount is lazy, because a killed member may not have closed everything yet.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
-/// A member that runs on a disk of its own, but for its log output; none if this user may not
-/// mount one.
+/// Starts a member whose data is on a separate disk. Its log output is elsewhere. Returns `None` if
+/// this user may not mount a disk.
 async fn member_on(dir: &Path, megabytes: u64) -> Option<(SmallDisk, Program)> {
     let Some(disk) = SmallDisk::mount(dir, megabytes) else {
-        // Past the harness, which shows what a test prints only if it fails.
+        // Writes directly to standard error, because the harness shows captured output only if the
+        // test fails.
         let words = b"SKIPPED: this process may not mount a disk in memory; nothing was checked\n";
         std::io::stderr().write_all(words).unwrap();
         return None;
@@ -83,7 +84,7 @@ async fn count(
     Ok(client.range(range).await?.into_inner())
 }
 
-/// Returns what was acknowledged, and how the last one was refused.
+/// Puts keys until a put fails. Returns the number of the failed put, and its error.
 async fn put_all(client: &mut KvClient<Channel>, from: usize) -> (usize, Status) {
     for number in from.. {
         if let Err(status) = client.put(put(number)).await {
@@ -93,7 +94,7 @@ async fn put_all(client: &mut KvClient<Channel>, from: usize) -> (usize, Status)
     unreachable!("the disk has an end")
 }
 
-/// At most [`BATCH`] puts are not committed.
+/// Same as [`put_all`], but never more than [`BATCH`] puts are uncommitted.
 async fn put_in_batches(member: &Program, client: &mut KvClient<Channel>) -> (usize, Status) {
     for number in 0.. {
         if let Err(status) = client.put(put(number)).await {
@@ -112,7 +113,7 @@ async fn has_alarm(member: &Program) -> bool {
     !client.alarm(AlarmRequest::default()).await.unwrap().into_inner().alarms.is_empty()
 }
 
-/// By the member's metrics.
+/// Returns the number of commits, from the member's metrics.
 fn commits(member: &Program) -> u64 {
     let page = http_get(("127.0.0.1", member.client), "/metrics");
     let name = "\netcd_disk_backend_commit_duration_seconds_count ";
@@ -120,7 +121,7 @@ fn commits(member: &Program) -> u64 {
     rest.lines().next().unwrap().parse().unwrap()
 }
 
-/// Waits until the alarm is raised, or not.
+/// Waits until the alarm is raised, or, if `raised` is false, until it is no longer raised.
 async fn alarm_is(member: &Program, raised: bool) {
     let begin = Instant::now();
     while has_alarm(member).await != raised {
@@ -130,9 +131,9 @@ async fn alarm_is(member: &Program, raised: bool) {
     }
 }
 
-/// Waits until all is committed, and no commit is under way.
+/// Waits until everything is committed and no commit is in progress.
 async fn settle(member: &Program, client: &mut KvClient<Channel>) {
-    // The first may have begun before.
+    // The first of the two commits may have started before this call.
     for _ in 0..2 {
         let before = commits(member);
         let begin = Instant::now();
@@ -156,7 +157,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     alarm_is(&member, true).await;
     println!("{written} puts of 60 kB on 150 MB, then: {}", refusal.message());
 
-    // Another process takes all that is left, but not in the middle of a commit.
+    // Another process takes all free space, but not during a commit.
     settle(&member, &mut client).await;
     let ballast = disk.0.join("ballast");
     let _ = fs::write(&ballast, vec![1; 150 << 20]);
@@ -164,7 +165,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
         assert_eq!(count(&mut client, serializable).await.unwrap().count, written as i64);
     }
     assert_eq!(client.put(put(written)).await.unwrap_err().code(), Code::ResourceExhausted);
-    // The log has kept space for what frees space.
+    // Requests that free space are still accepted, because space is reserved for them in the log.
     for number in 0..written / 2 {
         let gone = DeleteRangeRequest { key: put(number).key, ..Default::default() };
         let deleted = client.delete_range(gone).await;
@@ -173,7 +174,8 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     }
     assert!(member.is_running());
 
-    // There is free space again: the operator has to do nothing.
+    // Frees space on the disk. The member must then disarm the alarm and accept writes without a
+    // request of the operator.
     fs::remove_file(ballast).unwrap();
     disk.resize(300);
     alarm_is(&member, false).await;
@@ -185,8 +187,8 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     assert_eq!(count(&mut client, false).await.unwrap().count, (written - written / 2 + 1) as i64);
 }
 
-/// The last bytes go while clients write. Whether it can go on or not: what it has acknowledged is
-/// there.
+/// The last free bytes are taken while clients write. The member may fail or continue, but it must
+/// have all acknowledged writes.
 #[tokio::test]
 async fn a_disk_that_is_full_at_once_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();

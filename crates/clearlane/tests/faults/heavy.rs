@@ -1,10 +1,11 @@
-//! A request that takes long to apply costs no member its leadership: the term stays, no request
-//! fails because the leader has changed, and raft ticks in time; the same in each old era while
-//! expensive reads hold its locks.
+//! Tests that a request that takes long to apply costs no member its leadership: the term does not
+//! change, no request fails because of a change of the leader, and raft ticks on time. The same
+//! must hold in each old era while expensive reads hold its locks.
 //!
-//! `CLEARLANE_KEYS=500000` makes it as heavy as it should be. `CLEARLANE_TICK_MAX_MS=20` fails it
-//! if a tick of raft is later by more than that than a thread of the test which does nothing but
-//! sleep and wake: a machine that lends its cores to others holds up both.
+//! `CLEARLANE_KEYS=500000` makes the test as heavy as intended. `CLEARLANE_TICK_MAX_MS=20` also
+//! limits how late the ticks of raft may be. The test compares them with a thread that only sleeps
+//! and wakes, because a virtual machine that is paused delays both. It fails if the latest tick is
+//! more than 20 ms later than the latest wake-up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +26,9 @@ use crate::sleeper::Sleeper;
 use crate::support::{http_get, op, put, put_all};
 use crate::three::agree;
 
-/// At a time.
+/// Number of concurrent writers.
 const WRITERS: usize = 16;
-/// Longer than any of these requests takes.
+/// Time limit of a request. None of the requests in this file takes so long.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const TIMED_OUT: &str = "etcdserver: request timed out";
 
@@ -68,8 +69,8 @@ fn ten_ranges() -> TxnRequest {
     TxnRequest { success: [own].into_iter().chain(ranges).collect(), ..TxnRequest::default() }
 }
 
-/// Of values, each over a span of its own, and of a nested transaction: the apply loop walks over
-/// all records for each of them.
+/// Ten compares of values, each over a different range and in a nested transaction. The apply loop
+/// must visit all records for each of them.
 fn ten_compares() -> TxnRequest {
     let compare = |number| Compare {
         result: CompareResult::NotEqual.into(),
@@ -85,8 +86,8 @@ fn ten_compares() -> TxnRequest {
     TxnRequest { success, ..TxnRequest::default() }
 }
 
-/// Small puts and fresh reads at a member, one after the other, until told to stop. Returns what
-/// was refused, and the longest time that one took.
+/// Makes small puts and linearizable reads on a member, one after the other, until `stop` is set.
+/// Returns the errors, and the longest time of a put together with its read.
 async fn light(
     mut kv: KvClient<Channel>,
     name: usize,
@@ -105,15 +106,15 @@ async fn light(
     (refused, longest)
 }
 
-/// Without labels.
+/// Returns the value of a metric without labels.
 fn metric(member: &Program, name: &str) -> f64 {
     let page = http_get(("127.0.0.1", member.client), "/metrics");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
 }
 
-/// Prints by how much ticks were late, and fails if that is more than the sleeper was and what is
-/// asked for.
+/// Prints how late the ticks were. Fails if `CLEARLANE_TICK_MAX_MS` is set, and a tick was later
+/// than the sleeper by more than this number of milliseconds.
 fn check_tick_lateness(what: &str, members: &[Program], sleeper: &Sleeper) {
     let late = |member| 1000.0 * metric(member, "clearlane_raft_tick_lateness_max_seconds");
     let late: Vec<f64> = members.iter().map(late).collect();
@@ -135,8 +136,8 @@ async fn terms(members: &mut [Program]) -> Vec<u64> {
     terms
 }
 
-/// As in etcd a client may be told that a request has timed out while it is still being applied; it
-/// is applied all the same.
+/// Waits until the apply loop has applied a request that has timed out. As in etcd, the client gets
+/// the time-out although the request is still being applied.
 async fn wait_until_applied(kv: &mut KvClient<Channel>, status: &Status, what: &str) {
     assert_eq!(status.message(), TIMED_OUT, "{what}");
     while kv.put(put("behind", "v")).await.is_err() {}
@@ -147,7 +148,7 @@ async fn a_request_that_takes_long_to_apply_costs_no_leadership() {
     let dir = tempfile::tempdir().unwrap();
     let mut members = members(dir.path(), 3);
     for member in &mut members {
-        // Sorted ranges over all keys are long answers.
+        // Allows up to 1,000 operations in a transaction. The default is 128.
         member.flags = vec!["--max-txn-ops=1000".to_owned()];
         member.start();
     }
@@ -203,7 +204,7 @@ async fn hold_locks(member: &Program) {
     let begin = Instant::now();
     let mut puts = 0;
     while begin.elapsed() < Duration::from_secs(3) {
-        // Behind the readers it may take longer than a client is told to wait.
+        // The readers may delay a put for longer than the request timeout.
         match writer.put(put("own", "v")).await {
             Ok(_) => puts += 1,
             Err(status) => assert_eq!(status.message(), TIMED_OUT),

@@ -1,7 +1,8 @@
-//! Hostile and broken clients: whatever they do, other clients are served as before, and the memory
-//! stays within bounds.
+//! Tests of hostile and broken clients. Other clients must be served as before, and memory use must
+//! stay within limits.
 //!
-//! For 10,000 idle connections: `CLEARLANE_IDLE=10000`, where so many files may be open.
+//! `CLEARLANE_IDLE=10000` tests 10,000 idle connections. The machine must allow that number of open
+//! files.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -20,12 +21,13 @@ use crate::frames::{PREFACE, frame, headers_of_put};
 use crate::program::{Program, TIMEOUT, kv_with_timeout, members, short_pause};
 use crate::{SeededRng, env_number, support};
 
-/// In memory.
+/// Maximum growth of the member's memory in bytes.
 const BYTES_MAX: u64 = 128 << 20;
-/// Of connections on which nothing was sent, or that have begun a request.
+/// Maximum memory in bytes for each connection. `SILENT_BYTES_MAX` applies if the client has sent
+/// nothing, and `SPOKEN_BYTES_MAX` if it has sent only the preface of HTTP/2.
 const SILENT_BYTES_MAX: u64 = 8 << 10;
 const SPOKEN_BYTES_MAX: u64 = 48 << 10;
-/// How long another client may wait while they are there, on a machine that has much else to do.
+/// Maximum time that another client may wait during the attack. It allows for a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(15);
 
 async fn started() -> (TempDir, Program) {
@@ -51,7 +53,8 @@ fn asked(member: &Program, path: &str, body: &str) -> TcpStream {
     connection
 }
 
-/// Another client writes and reads as if no other client were there.
+/// Checks that another client can write and read as usual. `before` is an earlier memory use of the
+/// member. If it is set, also checks that the memory has grown by less than [`BYTES_MAX`].
 async fn others_are_served(member: &mut Program, before: Option<u64>) {
     let mut client = kv_with_timeout(member.client).await;
     let mut longest = Duration::ZERO;
@@ -71,7 +74,7 @@ async fn others_are_served(member: &mut Program, before: Option<u64>) {
 async fn takes_at_most(member: &Program, before: Option<u64>, bytes: u64) {
     let Some(before) = before else { return };
     let begin = Instant::now();
-    // What a write has left behind goes when the next commit is through, which other work delays.
+    // A write keeps memory until the next commit ends, and other work may delay that commit.
     loop {
         let Some(now) = member.resident() else { return };
         let grown = now.saturating_sub(before);
@@ -95,13 +98,13 @@ async fn bytes_without_meaning_end_their_own_connection() {
         let mut connection = raw(&member);
         let length = chance.below(5000) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| chance.below(256) as u8).collect();
-        // Some begin as HTTP/2 does, some as HTTP/1.
+        // Some of the byte strings start like HTTP/2, some like HTTP/1.
         match number % 3 {
             0 => {}
             1 => drop(bytes.splice(0..0, PREFACE.iter().copied())),
             _ => drop(bytes.splice(0..0, *b"POST /v3/kv/put HTTP/1.1\r\n")),
         }
-        // The server may close it before all is sent.
+        // The server may close the connection before all bytes are sent.
         let _ = connection.write_all(&bytes);
     }
     others_are_served(&mut member, before).await;
@@ -112,13 +115,14 @@ async fn connections_that_say_nothing_cost_little() {
     let (_dir, mut member) = started().await;
     let before = member.resident();
     let wanted = env_number("CLEARLANE_IDLE").unwrap_or(500);
-    // What serving one client needs, however many there are.
+    // The member may need this number of bytes to serve one client, in addition to the memory for
+    // the idle connections.
     let mut allowed = 16 << 20;
     let idle: Vec<_> = (0..wanted).map(|_| raw(&member)).collect();
     others_are_served(&mut member, None).await;
     allowed += wanted * SILENT_BYTES_MAX;
     takes_at_most(&member, before, allowed).await;
-    // Those that have begun a request, too.
+    // Connections that have sent the preface of HTTP/2 may take more memory.
     let spoken: Vec<_> = (0..wanted.min(2000))
         .map(|_| {
             let mut connection = raw(&member);
@@ -131,7 +135,8 @@ async fn connections_that_say_nothing_cost_little() {
     println!("beside {} idle connections", idle.len() + spoken.len());
 }
 
-/// Streams that begin and never go on: the head of a call, and nothing behind it.
+/// Streams that start and never continue: each has the head of a call, and nothing after it. They
+/// must not delay other clients.
 #[tokio::test]
 async fn calls_that_are_never_finished_hold_up_no_other() {
     let (_dir, mut member) = started().await;
@@ -158,7 +163,7 @@ async fn a_request_that_is_too_large_is_refused_by_name() {
     assert_eq!((refusal.code(), refusal.message()), {
         (Code::InvalidArgument, "etcdserver: request is too large")
     });
-    // One beyond what is even looked at.
+    // The server rejects this request by its length, and does not read it.
     let refusal = client.put(put("larger", 64 << 20)).await.unwrap_err();
     assert_ne!(refusal.code(), Code::Ok, "{refusal}");
     others_are_served(&mut member, None).await;
@@ -175,7 +180,7 @@ async fn a_watcher_that_never_reads_is_not_waited_for() {
     let stream = WatchClient::new(endpoint).watch(ReceiverStream::new(asked)).await.unwrap();
     let before = member.resident();
     let mut client = kv_with_timeout(member.client).await;
-    // Four times what a watcher may have waiting, and more.
+    // This is more than four times the amount of data that may wait for a watcher.
     for _ in 0..300 {
         client.put(put("w", 1 << 20)).await.unwrap();
     }
@@ -184,7 +189,8 @@ async fn a_watcher_that_never_reads_is_not_waited_for() {
     drop(stream);
 }
 
-/// A reader that asks for much and takes nothing of it.
+/// Clients request a lot of data and read none of it. The server must not keep the complete
+/// responses in memory.
 #[tokio::test]
 async fn an_answer_that_is_not_taken_is_not_kept_whole() {
     let (_dir, mut member) = started().await;
@@ -195,10 +201,10 @@ async fn an_answer_that_is_not_taken_is_not_kept_whole() {
     let before = member.resident();
     let range = r#"{"key":"cg==","range_end":"cw=="}"#;
     let lazy: Vec<_> = (0..20).map(|_| asked(&member, "/v3/kv/range", range)).collect();
-    // There is memory for what is kept of answers, for the engine's cache, 64 MiB each, and for a
-    // record on its way to each of them; their answers have 2.8 GB.
+    // The member needs memory for the waiting parts of responses and for the engine's cache, 64 MiB
+    // each, and for one record in flight to each client. The complete responses would take 2.8 GB.
     others_are_served(&mut member, before.map(|before| before + BYTES_MAX)).await;
-    // In transactions, one of which writes, too.
+    // Read the same records in transactions, with and without a write.
     let ops = format!(r#"{{"request_range":{range}}},{{"request_range":{range}}}"#);
     let put = r#"{"request_put":{"key":"b3RoZXI="}}"#;
     let [reads, writes] = [ops.clone(), format!("{put},{ops}")];
@@ -210,7 +216,7 @@ async fn an_answer_that_is_not_taken_is_not_kept_whole() {
         .collect();
     others_are_served(&mut member, before.map(|before| before + BYTES_MAX)).await;
     drop(txns);
-    // The memory of a closed one is freed.
+    // The memory of closed connections is freed.
     drop(lazy);
     let mut one = raw(&member);
     one.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -1,9 +1,8 @@
-//! Each of three members in turn is stopped, killed, and cut off, under load with compactions and
-//! leases: no process ends by itself, only a fault of the leader changes the leader, and all hold
-//! the same.
+//! Stops, kills and cuts off each of three members in turn, under load with compactions and leases.
+//! No process may end by itself, and all members must have the same data.
 //!
-//! By default each fault comes once. `CLEARLANE_ROUNDS` sets how many come, and then leaders are
-//! checked, too, which a machine with other work does not allow.
+//! Each fault occurs once by default. `CLEARLANE_ROUNDS` sets the number of faults. If it is set,
+//! the leader may also change only if it has a fault, which is not reliable on a busy machine.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -27,9 +26,9 @@ use crate::three::agree;
 use crate::writers::{Writers, check_keys_present};
 
 const LEASES: i64 = 8;
-/// In seconds: longer than a fault and what is elected after it.
+/// The TTL of the leases in seconds. It is longer than a fault and the election after it.
 const TTL: i64 = 10;
-/// Between two times that a lease is kept alive, or the store compacted.
+/// The interval between two keep-alives of a lease, or two compactions.
 const CLIENT_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +44,7 @@ struct BackgroundClients {
     compactions: AtomicU64,
 }
 
-/// The leader that all members know, once it is the same.
+/// Waits until all members agree on the leader. Returns the leader and its term.
 async fn wait_for_agreed_leader(members: &mut [Program]) -> (u64, u64) {
     let begin = Instant::now();
     loop {
@@ -71,7 +70,7 @@ fn logs(members: &[Program]) -> String {
     members.iter().map(last).collect()
 }
 
-/// Grants a lease, or fails as a request does.
+/// Grants a lease and puts its key. Succeeds also if the lease already exists.
 async fn grant(port: u16, id: i64) -> Result<(), Status> {
     let channel = connect(port).await.map_err(|error| Status::unavailable(error.to_string()))?;
     let granted = LeaseClient::new(channel).lease_grant(LeaseGrantRequest { ttl: TTL, id }).await;
@@ -84,7 +83,7 @@ async fn grant(port: u16, id: i64) -> Result<(), Status> {
     kv.put(put).await.map(drop)
 }
 
-/// Keeps a lease alive once: the TTL that is left, 0 if there is no such lease.
+/// Keeps a lease alive once. Returns the remaining TTL, or 0 if there is no such lease.
 async fn keep_alive(port: u16, id: i64) -> Result<i64, Status> {
     let channel = connect(port).await.map_err(|error| Status::unavailable(error.to_string()))?;
     let once = tokio_stream::once(LeaseKeepAliveRequest { id });
@@ -93,8 +92,9 @@ async fn keep_alive(port: u16, id: i64) -> Result<i64, Status> {
     reply.map(|reply| reply.ttl).ok_or_else(|| Status::unavailable("no reply"))
 }
 
-/// Grants a lease and keeps it alive at one member after the other, until stopped. It must live,
-/// unless no member has answered for as long as its TTL; returns the longest such time.
+/// Grants a lease and keeps it alive, on one member after the other, until the end of the test. The
+/// lease must not expire, unless no member has responded for the length of its TTL. Returns the
+/// longest time without a response.
 async fn hold_lease(others: Arc<BackgroundClients>, id: i64) -> Duration {
     let port = |turn: usize| others.ports[turn % others.ports.len()];
     let mut turn = id as usize;
@@ -127,7 +127,7 @@ async fn hold_lease(others: Arc<BackgroundClients>, id: i64) -> Duration {
     longest
 }
 
-/// Compacts again and again, wherever a member answers.
+/// Compacts repeatedly, on any member that responds.
 async fn compact(others: Arc<BackgroundClients>) {
     for turn in 0.. {
         if others.is_stopping.load(SeqCst) {

@@ -1,5 +1,5 @@
-//! A member that was away for long gets a copy of the store, while clients write: how long do puts
-//! take?
+//! Measures how long puts take while a member that was stopped for a long time gets a raft
+//! snapshot.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,13 @@ use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, shor
 use crate::support;
 use crate::writers::value_of;
 
-/// Between two puts that are timed.
+/// The interval between two timed puts.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 async fn put(client: &mut KvClient<Channel>, key: String) -> Duration {
     let begin = Instant::now();
     let put = support::put(&key, value_of(&key));
-    // Another member may lead meanwhile, or none for a while, on a machine that has much else to
-    // do.
+    // On a busy machine there may be another leader, or no leader for a while.
     while let Err(status) = client.put(put.clone()).await {
         let is_late = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
         assert!(is_late && begin.elapsed() < TIMEOUT, "{status}");
@@ -41,7 +40,8 @@ async fn fill(client: &KvClient<Channel>, count: u64) {
     fillers.join_all().await;
 }
 
-/// Puts at fixed times until `ends`; returns how long each took, sorted.
+/// Starts a put every [`INTERVAL`] until `ends` returns true. Returns how long each put took, in
+/// ascending order.
 async fn timed(client: &KvClient<Channel>, mut ends: impl FnMut(usize) -> bool) -> Vec<Duration> {
     let mut puts = JoinSet::new();
     let mut clock = tokio::time::interval(INTERVAL);
@@ -79,21 +79,21 @@ async fn a_member_far_behind_gets_a_copy_beside_the_writes() {
     let target = members[leader].ready().await.raft_applied_index;
     members[away].start();
     let begin = Instant::now();
-    let (told, mut caught_up) = tokio::sync::watch::channel(None);
+    let (caught_up_sender, mut caught_up) = tokio::sync::watch::channel(None);
     let waits = async {
         while members[away].ready().await.raft_applied_index < target {
             assert!(begin.elapsed() < TIMEOUT, "it is behind: {}", members[away].log());
-            // To ask without a pause is a load of its own, which would slow the puts.
+            // Polling without a pause would be an additional load that slows the puts.
             short_pause().await;
         }
-        told.send_replace(Some(begin.elapsed()));
+        caught_up_sender.send_replace(Some(begin.elapsed()));
     };
-    // As many as before at least, for a p99 that means something.
+    // At least 1,000 puts are needed for a meaningful p99.
     let ends = |number: usize| number >= 1000 && caught_up.borrow_and_update().is_some();
     let (beside, ()) = tokio::join!(timed(&client, ends), waits);
-    let took = told.borrow().unwrap();
+    let took = caught_up_sender.borrow().unwrap();
     assert!(
-        members[away].log().contains("received a copy"),
+        members[away].log().contains("received a raft snapshot"),
         "it was to get a copy: {}",
         members[away].log()
     );

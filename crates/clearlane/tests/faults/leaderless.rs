@@ -1,5 +1,6 @@
-//! A leader is killed while clients write through another member: what the leader has taken along
-//! times out with etcd's words, nothing else is lost, and the next leader takes what comes then.
+//! A leader is killed while clients write through another member. A request that the killed leader
+//! has received, but not answered, fails with etcd's time-out error. No other request is lost, and
+//! the next leader accepts all later requests.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,8 @@ use tonic::{Code, Status};
 use crate::program::{Program, TIMEOUT, kv_with_timeout, leader_of, members, short_pause};
 use crate::support;
 
-/// A request that is lost waits for seven seconds; on a machine that has much else to do, some
-/// more.
+/// The longest wait of a lost request: its time-out of seven seconds, and five seconds for a busy
+/// machine.
 const LONGEST: Duration = Duration::from_millis(12_000);
 const WRITERS: u32 = 32;
 
@@ -28,8 +29,8 @@ struct WriteOutcome {
     longest: Duration,
 }
 
-/// What is refused was lost with the leader: by the text for that, or, if the members needed long
-/// to elect another, by the text for a broken connection, or just for a time-out.
+/// Checks that a failed request was lost with the leader. Its error has the text for a lost leader,
+/// or, if the election took long, the text for a broken connection or for a time-out.
 fn is_lost(status: &Status) -> bool {
     let is_lost = status.code() == Code::Unavailable
         && status.message().starts_with("etcdserver: request timed out");
@@ -78,14 +79,14 @@ async fn a_write_through_a_follower_is_done_or_times_out() {
     }
     members[leader].kill();
     let begin = Instant::now();
-    // The message names the member that is lost.
+    // The log line names the killed member.
     let lost = format!(r#""name":"m{leader}""#);
     let is_lost_line = |line: &str| line.contains("no connection") && line.contains(&lost);
     while !members[follower].log().lines().any(is_lost_line) {
         assert!(begin.elapsed() < TIMEOUT, "{}", members[follower].log());
         short_pause().await;
     }
-    // What comes now is lost, or waits for the next leader.
+    // A request at this time is lost, or waits for the next leader.
     let next = put(&mut client.clone(), "next".to_owned()).await;
     let is_next_lost = next.is_err_and(|status| is_lost(&status));
     let after = begin.elapsed();
@@ -99,6 +100,7 @@ async fn a_write_through_a_follower_is_done_or_times_out() {
          {longest:?} was the longest"
     );
     assert!(after.max(longest) < LONGEST, "{after:?}, {longest:?}");
-    // One for each writer, what it had under way; and as many if leaders change once more.
+    // Each writer can lose the one request that it had in flight. The same is possible once more if
+    // the leader changes again.
     assert!(lost <= 2 * WRITERS, "{lost} were lost");
 }

@@ -1,8 +1,8 @@
-//! The links between members, through which all their messages go, and which can be cut.
+//! Proxies for all connections between members. They can cut a member off.
 //!
-//! Each member is found at a port of this process, which passes connections on. Of a connection
-//! that is cut nothing is lost and nothing arrives, as with a cable that is plugged in again before
-//! TCP gives up.
+//! Each member connects to the others through ports of this process, which forwards the
+//! connections. A cut connection loses no data and delivers none. This resembles a cable that is
+//! unplugged, and plugged in again before TCP gives up.
 
 use std::fs;
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,13 @@ use tokio::sync::watch;
 use crate::program::{Program, ports, short_pause};
 
 pub(crate) struct PeerProxies {
-    /// The member whose links are cut.
+    /// The member whose connections are cut, if any.
     cut: watch::Sender<Option<usize>>,
     pids: Arc<Mutex<Vec<Option<u32>>>>,
 }
 
 impl PeerProxies {
-    /// No member may run yet.
+    /// Starts the proxies. No member may be running yet.
     pub(crate) async fn new(members: &mut [Program]) -> PeerProxies {
         let (cut, cuts) = watch::channel(None);
         let pids = Arc::new(Mutex::new(vec![None; members.len()]));
@@ -45,13 +45,13 @@ impl PeerProxies {
         PeerProxies { cut, pids }
     }
 
-    /// Connections are recognised by their process.
+    /// Starts a member. The proxies recognize its connections by its process.
     pub(crate) fn start(&self, at: usize, member: &mut Program) {
         member.start();
         self.pids.lock().unwrap()[at] = member.pid();
     }
 
-    /// Cuts off this member only.
+    /// Cuts off this member and no other. If `member` is `None`, no member is cut off.
     pub(crate) fn cut(&self, member: Option<usize>) {
         self.cut.send_replace(member);
     }
@@ -64,7 +64,7 @@ async fn forward_connection(
     pids: Arc<Mutex<Vec<Option<u32>>>>,
     mut cuts: watch::Receiver<Option<usize>>,
 ) {
-    // A process that ends closes its end: then there is none to be found.
+    // If the process has ended, its socket is closed, and no owner is found.
     let Some(owner) = owner(from_port, &pids).await else { return };
     let ends = [owner, to];
     wait_until_not_cut(&mut cuts, ends).await;
@@ -92,12 +92,12 @@ async fn forward_bytes(
     }
 }
 
-/// Returns when neither of these members is cut off.
+/// Returns once neither of these members is cut off.
 async fn wait_until_not_cut(cuts: &mut watch::Receiver<Option<usize>>, ends: [usize; 2]) {
     let _ = cuts.wait_for(|cut| cut.is_none_or(|cut| !ends.contains(&cut))).await;
 }
 
-/// The member whose process has a socket at this local port.
+/// Returns the member whose process has a socket with this local port.
 async fn owner(port: u16, pids: &Mutex<Vec<Option<u32>>>) -> Option<usize> {
     for _ in 0..100 {
         let known = pids.lock().unwrap().clone();
@@ -110,7 +110,7 @@ async fn owner(port: u16, pids: &Mutex<Vec<Option<u32>>>) -> Option<usize> {
     None
 }
 
-/// Whether a process has a socket at this local port, as Linux says.
+/// Returns whether a process has a socket with this local port, according to Linux.
 fn has_socket(pid: u32, port: u16) -> std::io::Result<bool> {
     let local = format!("0100007F:{port:04X}");
     let table = fs::read_to_string("/proc/net/tcp")?;
@@ -128,5 +128,5 @@ fn has_socket(pid: u32, port: u16) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// How long a member is stopped or cut off: longer than an election takes.
+/// A member is stopped or cut off for this time, which is longer than an election.
 pub(crate) const FAULT_DURATION: Duration = Duration::from_secs(2);

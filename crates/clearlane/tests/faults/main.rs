@@ -1,6 +1,6 @@
-//! Members that are killed, disks that get full, hostile clients: what was acknowledged is there,
-//! and other clients are served. The members are processes: a kill ends one with all that it had in
-//! memory. For longer runs:
+//! Tests with killed members, full disks and hostile clients. Acknowledged writes must not be lost,
+//! and other clients must be served. Each member is a process, so a kill loses everything that the
+//! member had in memory. For longer runs:
 //!
 //! ```text
 //! CLEARLANE_KILLS=200 cargo test --release -p clearlane --test faults alone -- --nocapture
@@ -12,7 +12,8 @@
 //!     cargo test --release -p clearlane --test faults heavy -- --nocapture --test-threads 1
 //! ```
 //!
-//! `CLEARLANE_SEED` repeats what was drawn, and `CLEARLANE` names another program to run.
+//! `CLEARLANE_SEED` repeats the random choices of a run, and `CLEARLANE` names another program to
+//! run.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,6 +21,8 @@
     reason = "a test fails by panicking, and reports"
 )]
 
+#[path = "../tls/authority.rs"]
+mod authority;
 #[path = "../support/frames.rs"]
 mod frames;
 mod single_member;
@@ -44,12 +47,12 @@ mod writers;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// From the environment.
+/// Returns a number from an environment variable, or `None` if it is not set.
 fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a whole number"))
 }
 
-/// Prints its seed.
+/// A random number generator that prints its seed.
 struct SeededRng(StdRng);
 
 impl SeededRng {

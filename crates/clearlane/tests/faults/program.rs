@@ -1,4 +1,4 @@
-//! One member as a process of its own, with ports that stay the same over restarts.
+//! One member in a separate process. Its ports stay the same when it is restarted.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,27 +6,33 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use clearlane_net::free_ports;
+use clearlane_net::tls::CertificateFiles;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{HashKvRequest, StatusRequest, StatusResponse};
 use tonic::transport::{Channel, Endpoint};
 
-/// Longer than anything that is waited for, but on a machine that does not run at all.
+use crate::authority::Authority;
+
+/// Time limit of each wait in a test. A wait exceeds it only if the test hangs, or if the machine
+/// is paused for very long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(crate) struct Program {
     pub(crate) name: String,
     dir: PathBuf,
-    /// Beside the log, unless the test wants it elsewhere.
+    /// The directory of the data. It is next to the log output, unless a test sets another
+    /// directory.
     pub(crate) disk: PathBuf,
     pub(crate) client: u16,
-    /// The port at which other members find it.
+    /// The port that other members use to connect to this member.
     pub(crate) peer: u16,
-    /// The port at which it listens for them: the same, unless a proxy is in between.
+    /// This member listens for other members on this port. It equals `peer`, unless there is a
+    /// proxy.
     pub(crate) listen_peer: u16,
     cluster: String,
-    /// `http`, or `https` with certificates that each member makes.
+    /// `http`, or `https` with the certificates that `flags` choose.
     peer_scheme: &'static str,
     pub(crate) flags: Vec<String>,
     /// Environment variables of the process.
@@ -38,15 +44,37 @@ pub(crate) fn ports(count: usize) -> Vec<u16> {
     free_ports(count).unwrap()
 }
 
-/// Returns members that do not run yet.
+/// Returns members that are not started.
 pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
     members_with(dir, count, "http")
 }
 
-/// Returns members that do not run yet, and encrypt their messages to each other.
+/// Returns members that are not started, and that use TLS between each other.
 pub(crate) fn members_with_tls(dir: &Path, count: usize) -> Vec<Program> {
     let mut members = members_with(dir, count, "https");
     members.iter_mut().for_each(|member| member.flags.push("--peer-auto-tls".to_owned()));
+    members
+}
+
+/// Returns members that are not started. Each member except the last rejects calls from the last
+/// member, because the client certificate of the last member is for another address. The other
+/// members can call the last member.
+pub(crate) fn members_that_refuse_the_last(dir: &Path, count: usize) -> Vec<Program> {
+    let ca = Authority::new(dir, "ca");
+    let mut members = members_with(dir, count, "https");
+    let mut flags = |member: usize, pair: CertificateFiles, prefix: &str| {
+        for (flag, file) in [("cert-file", pair.certificate), ("key-file", pair.key)] {
+            members[member].flags.push(format!("--peer-{prefix}{flag}={}", file.path.display()));
+        }
+    };
+    for member in 0..count {
+        flags(member, ca.pair(&format!("m{member}"), &["127.0.0.1"]), "");
+    }
+    flags(count - 1, ca.pair("away", &["10.9.8.7"]), "client-");
+    let trusted = format!("--peer-trusted-ca-file={}", ca.certificate().display());
+    for member in &mut members {
+        member.flags.extend([trusted.clone(), "--peer-client-cert-auth".to_owned()]);
+    }
     members
 }
 
@@ -81,7 +109,8 @@ impl Program {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(program);
         command.env_clear().stdout(Stdio::null()).stderr(log);
-        // What is free goes back at once, not after some seconds: then what is resident is in use.
+        // This variable makes the allocator return free memory to the system almost at once,
+        // instead of keeping it for a while. So nearly all resident memory is in use.
         command.env("MIMALLOC_PURGE_DELAY", "10");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.args(["--name", &self.name, "--initial-cluster", &self.cluster]);
@@ -110,13 +139,13 @@ impl Program {
         self.disk.join(&self.name)
     }
 
-    /// Kills it and removes its data.
+    /// Kills the member and removes its data.
     pub(crate) fn wipe(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.data_dir()).unwrap();
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process ends by itself.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let begin = Instant::now();
         loop {
@@ -130,7 +159,7 @@ impl Program {
         }
     }
 
-    /// Waits for words in its log.
+    /// Waits until the log contains `words`.
     pub(crate) async fn logs(&self, words: &str) {
         let begin = Instant::now();
         while !self.log().contains(words) {
@@ -139,7 +168,8 @@ impl Program {
         }
     }
 
-    /// Without data, after it was added again.
+    /// Removes the member's data, and starts the member. The caller must have added the member to
+    /// the cluster again.
     pub(crate) fn rejoin(&mut self) {
         self.wipe();
         self.start_existing();
@@ -158,12 +188,12 @@ impl Program {
         }
     }
 
-    /// False if it has ended by itself.
+    /// Returns false if the process was killed or has ended by itself.
     pub(crate) fn is_running(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.try_wait().unwrap().is_none())
     }
 
-    /// In bytes, as Linux counts them.
+    /// Returns the resident memory in bytes. `None` if Linux does not report it.
     pub(crate) fn resident(&self) -> Option<u64> {
         let pid = self.process.as_ref()?.id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -179,7 +209,7 @@ impl Program {
         format!("http://127.0.0.1:{}", self.client)
     }
 
-    /// Waits until it serves; returns its state.
+    /// Waits until the member serves clients. Returns its status.
     pub(crate) async fn ready(&mut self) -> StatusResponse {
         let begin = Instant::now();
         loop {
@@ -195,9 +225,10 @@ impl Program {
         }
     }
 
-    /// Over all revisions up to this one that are not compacted.
+    /// Returns the hash of all revisions up to `revision` that are not compacted, and the compact
+    /// revision.
     pub(crate) async fn hash(&self, revision: i64) -> (u32, i64) {
-        // It reads all that there is.
+        // The hash reads the whole store, so it needs a long timeout.
         let endpoint = Endpoint::from_shared(self.url()).unwrap().timeout(TIMEOUT);
         let mut client = MaintenanceClient::new(endpoint.connect().await.unwrap());
         let hash = client.hash_kv(HashKvRequest { revision }).await.unwrap().into_inner();
@@ -211,7 +242,7 @@ impl Drop for Program {
     }
 }
 
-/// By its own status.
+/// Waits until a member is the leader according to its own status. Returns the member's index.
 pub(crate) async fn leader_of(members: &mut [Program]) -> usize {
     let begin = Instant::now();
     loop {
@@ -226,8 +257,8 @@ pub(crate) async fn leader_of(members: &mut [Program]) -> usize {
     }
 }
 
-/// A connection to a member, with a time-out for its requests: what a leader has taken along must
-/// not look as if no other were there for so long.
+/// Connects to a member, with a short timeout for requests. So if a request is lost because the
+/// leader was killed, its client does not wait for long.
 pub(crate) async fn connect(port: u16) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
     let timeout = Duration::from_millis(500);
@@ -238,13 +269,13 @@ pub(crate) async fn kv(port: u16) -> Result<KvClient<Channel>, tonic::transport:
     Ok(KvClient::new(connect(port).await?).max_decoding_message_size(usize::MAX))
 }
 
-/// With a long time-out.
+/// Connects with a long timeout.
 pub(crate) async fn patient_channel(port: u16) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
     endpoint.timeout(TIMEOUT).connect().await.unwrap()
 }
 
-/// With a long time-out.
+/// Connects a client for keys, with a long time-out and without a limit on the size of responses.
 pub(crate) async fn kv_with_timeout(port: u16) -> KvClient<Channel> {
     KvClient::new(patient_channel(port).await).max_decoding_message_size(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The only member of a cluster is killed again and again, while clients write.
+//! The only member of a cluster is killed repeatedly while clients write.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -18,7 +18,8 @@ async fn alone_it_forgets_nothing_that_was_acknowledged() {
     member.ready().await;
     let writers = Writers::start(&[member.client], WRITERS, 2);
     for kill in 0..kills {
-        // Anywhere between two commits of the store, and between two syncs of the log.
+        // The kill may occur at any point between two commits of the store and between two syncs of
+        // the log.
         let until = writers.progress.acknowledged.load(SeqCst) + 1 + chance.below(600);
         let begin = std::time::Instant::now();
         while writers.progress.acknowledged.load(SeqCst) < until {

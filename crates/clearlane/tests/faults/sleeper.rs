@@ -1,4 +1,4 @@
-//! A thread beside the members, which measures how late the machine lets threads be.
+//! A thread next to the members that measures how much the machine delays threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use clearlane_net::sched::SchedClass;
 
-/// A thread with the raft loop's scheduling that sleeps and wakes: how late the machine lets such a
-/// thread be.
+/// A thread that only sleeps and wakes, with the same scheduling class as the raft loop. It
+/// measures how much the machine delays such a thread.
 pub(crate) struct Sleeper {
     latest_us: Arc<AtomicU64>,
 }
 
 impl Sleeper {
-    /// Between two times that it wakes. Ten times as often as raft ticks, so that it meets what a
-    /// tick meets.
+    /// The time between two wake-ups. The thread wakes ten times as often as raft ticks, so every
+    /// delay that affects a tick also affects this thread.
     const PAUSE: Duration = Duration::from_millis(10);
 
-    /// Runs until it is dropped.
+    /// Starts the thread. It runs until the sleeper is dropped.
     pub(crate) fn start() -> Sleeper {
         let latest_us = Arc::new(AtomicU64::new(0));
         let weak = Arc::downgrade(&latest_us);

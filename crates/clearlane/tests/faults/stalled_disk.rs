@@ -1,8 +1,9 @@
-//! Disks that complete no sync for a while: another member leads, and nothing acknowledged is lost.
+//! Tests of disks that complete no sync for a while. Another member becomes the leader, and no
+//! acknowledged write is lost.
 //!
-//! The disks stall in two ways. A preloaded [library](fsync_shim.c) holds up the syncs of a member;
-//! it needs a C compiler. `fsfreeze` also holds up writes; it needs the right to mount a file
-//! system. If these are missing, the tests print that they have checked nothing.
+//! Disks stall in two ways. A preloaded [library](fsync_shim.c) blocks the syncs of a member, which
+//! requires a C compiler. `fsfreeze` also blocks writes, which requires the right to mount a file
+//! system. A test whose requirement is missing passes, and prints that it has checked nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -20,13 +21,14 @@ use crate::support::{get, http_get, put};
 use crate::three::agree;
 use crate::writers::{Writers, check_keys_present, value_of};
 
-/// The default.
+/// The default election timeout.
 const ELECTION: Duration = Duration::from_secs(1);
 
 enum Disk {
-    /// The control file of the library.
+    /// A disk whose syncs the preloaded library can block. The path names the library's control
+    /// file.
     Preloaded(PathBuf),
-    /// The mount point.
+    /// A disk that `fsfreeze` can block. The path names the disk's mount point.
     Frozen(PathBuf),
 }
 
@@ -36,12 +38,13 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 }
 
 fn skip(reason: &str) {
-    // Past the harness, which shows what a test prints only if it fails.
+    // Writes directly to standard error, because the harness shows captured output only if the test
+    // fails.
     let message = format!("SKIPPED: {reason}; nothing was checked\n");
     std::io::stderr().write_all(message.as_bytes()).unwrap();
 }
 
-/// Compiles the library; `None` without a C compiler.
+/// Compiles the library. Returns `None` if there is no C compiler.
 fn compile_library(dir: &Path) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/fsync_shim.c");
     let library = dir.join("fsync_shim.so");
@@ -91,7 +94,7 @@ impl Disk {
         }
     }
 
-    /// Does nothing if the disk works.
+    /// Ends the stall. Does nothing if the disk is not stalled.
     fn release(&self) {
         match self {
             Disk::Preloaded(control) => drop(fs::remove_file(control)),
@@ -109,8 +112,8 @@ impl Drop for Disk {
     }
 }
 
-/// Three members whose disks can stall. The disks are dropped first: a process that waits for its
-/// disk cannot be killed.
+/// Members whose disks can stall. The disks are dropped before the members, because a process that
+/// waits for its disk cannot be killed.
 struct Cluster {
     disks: Vec<Disk>,
     members: Vec<Program>,
@@ -135,12 +138,12 @@ impl Cluster {
         self.members.iter().map(|member| member.client).collect()
     }
 
-    /// The members other than this one.
+    /// Returns the indexes of all members except `at`.
     fn others(&self, at: usize) -> Vec<usize> {
         (0..self.members.len()).filter(|other| *other != at).collect()
     }
 
-    /// Waits until a member reports such a status.
+    /// Waits until `until` returns true for a member's status. Returns this status.
     async fn status(
         &mut self,
         at: usize,
@@ -183,8 +186,9 @@ async fn a_stalled_disk_frozen_costs_the_leader_its_leadership() {
     lead_elsewhere(frozen_disks, false).await;
 }
 
-/// If the voters lag, their disks stall with the leader's, for half an election time-out. Then they
-/// lack the leader's last entries.
+/// Stalls the leader's disk and waits for another leader. If `voters_lag` is true, the disks of the
+/// other voters also stall, for half an election timeout. These voters then lack the leader's last
+/// entries.
 async fn lead_elsewhere(
     make_disks: fn(&Path, &mut [Program]) -> Option<Vec<Disk>>,
     voters_lag: bool,
@@ -195,7 +199,7 @@ async fn lead_elsewhere(
     let (mut next_puts, mut times) = (Vec::new(), Vec::new());
     let mut keys = Vec::new();
     for round in 0..long_run.unwrap_or(2) {
-        // A member counts as one with a working disk after two election time-outs.
+        // A disk is considered to work only after two election timeouts without a stall.
         tokio::time::sleep(2 * ELECTION).await;
         let leader = leader_of(&mut cluster.members).await;
         let others = cluster.others(leader);
@@ -225,7 +229,7 @@ async fn lead_elsewhere(
         times.push(wrote);
         check_stalled_member(&cluster.members[leader]);
 
-        // The stall continues, and the new leader stays.
+        // The stall continues, and the new leader keeps its leadership.
         let until = Instant::now() + 2 * ELECTION;
         while Instant::now() < until {
             let status = cluster.members[others[1]].ready().await;
@@ -251,7 +255,7 @@ async fn lead_elsewhere(
         keys.len(),
         times.len()
     );
-    // A short run next to other tests measures little of time.
+    // Only a long run checks the times: a short run shares the machine with other tests.
     if long_run.is_some() {
         let bound = if voters_lag { ELECTION * 5 } else { ELECTION * 5 / 2 };
         assert!(*next_put <= bound, "{next_puts:?}");
@@ -259,7 +263,7 @@ async fn lead_elsewhere(
     }
 }
 
-/// While the disk of a former leader is stalled.
+/// Checks the pages and metrics of a former leader while its disk is stalled.
 fn check_stalled_member(member: &Program) {
     let ready = page(member, "/readyz?exclude=linearizable_read");
     let report = "[-]progress failed: the disk of the write-ahead log has made no progress for ";
@@ -290,7 +294,8 @@ async fn a_slow_disk_costs_no_leader_its_leadership() {
     let term = cluster.members[leader].ready().await.raft_term;
     for disk in &cluster.disks {
         let Disk::Preloaded(control) = disk else { unreachable!("of another kind") };
-        // With its bytes from the start: an empty file would hold up the syncs.
+        // The file is renamed into place with its content, because an empty file would block all
+        // syncs.
         let new = control.with_extension("new");
         fs::write(&new, "300").unwrap();
         fs::rename(new, control).unwrap();
@@ -298,7 +303,8 @@ async fn a_slow_disk_costs_no_leader_its_leadership() {
     let until = Instant::now() + Duration::from_secs(env_number("CLEARLANE_SECONDS").unwrap_or(8));
     let mut writers = tokio::task::JoinSet::new();
     for number in 0..8 {
-        // Two syncs in a row take longer than the time-out of `Writers`.
+        // Two syncs in a row take longer than the timeout of `Writers`, so these writers have a
+        // longer one.
         let client = kv_with_timeout(cluster.members[number % 3].client).await;
         writers.spawn(put_until(client, format!("w{number:02}"), until));
     }
@@ -314,7 +320,33 @@ async fn a_slow_disk_costs_no_leader_its_leadership() {
     check_keys_present(cluster.members[leader].client, &keys, false).await;
 }
 
-/// Returns the keys that were acknowledged.
+/// No sync of these disks ever completes. Members with `--unsafe-no-fsync` must not wait for a
+/// sync.
+#[tokio::test]
+async fn without_syncs_a_disk_that_completes_none_stalls_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = members(dir.path(), 3);
+    let Some(disks) = preloaded_disks(dir.path(), &mut members) else { return };
+    disks.iter().for_each(Disk::stall);
+    for member in &mut members {
+        member.flags.push("--unsafe-no-fsync".to_owned());
+        member.start();
+    }
+    let leader = leader_of(&mut members).await;
+    let until = Instant::now() + ELECTION;
+    let client = kv_with_timeout(members[leader].client).await;
+    let keys = put_until(client, "w".to_owned(), until).await;
+    assert!(!keys.is_empty());
+    // The processes are killed, but not the machine. So no data is lost: the operating system keeps
+    // everything that the processes have written.
+    members.iter_mut().for_each(Program::kill);
+    members.iter_mut().for_each(Program::start);
+    agree(&mut members).await;
+    check_keys_present(members[leader].client, &keys, true).await;
+    drop(disks);
+}
+
+/// Puts keys until a given time. Returns the acknowledged keys.
 async fn put_until(mut client: KvClient<Channel>, prefix: String, until: Instant) -> Vec<String> {
     let mut keys = Vec::new();
     while Instant::now() < until {
@@ -366,7 +398,7 @@ async fn a_sole_voter_serves_reads_while_its_disk_is_stalled() {
     let mut writer = kv(member.client).await.unwrap();
     let begin = Instant::now();
     while !member.log().contains("keeps leading") {
-        // It times out, and is not acknowledged.
+        // While the disk is stalled, the put times out and is not acknowledged.
         writer.put(put("during", "2")).await.unwrap_err();
         assert!(begin.elapsed() < TIMEOUT, "{}", member.log());
         let found = client.range(get("before")).await.unwrap().into_inner();

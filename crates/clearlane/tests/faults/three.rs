@@ -1,4 +1,4 @@
-//! Any of three members is killed again and again, often the leader, while clients write and read.
+//! Any of three members is killed repeatedly, often the leader, while clients write and read.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::program::{Program, TIMEOUT, leader_of, members, short_pause};
 use crate::writers::{Writers, check_keys_present};
 use crate::{SeededRng, env_number};
 
-/// The default.
+/// The default election timeout.
 const ELECTION: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -65,13 +65,14 @@ async fn three_members_lose_nothing_and_agree() {
         led.last()
     );
     if let Some(longest) = led.last() {
-        // A short run beside others measures little of time; a long one is a measurement.
+        // A long run is a measurement, so its limit is two election timeouts. In a short run, other
+        // tests run at the same time and slow the members, so the limit is only a safeguard.
         let bound = if env_number("CLEARLANE_SECONDS").is_some() { 2 } else { 30 };
         assert!(*longest <= bound * ELECTION, "{led:?}");
     }
 }
 
-/// Waits until all have applied the same, and compares their hashes.
+/// Waits until all members have the same revision and the same hash.
 pub(crate) async fn agree(members: &mut [Program]) {
     let begin = Instant::now();
     loop {
@@ -87,7 +88,8 @@ pub(crate) async fn agree(members: &mut [Program]) {
             if hashes.iter().all(|hash| *hash == hashes[0]) {
                 return;
             }
-            // One may have yet to apply a compaction, which makes no revision.
+            // The hashes differ while one member has not applied a compaction yet. A compaction
+            // does not change the revision.
             assert!(begin.elapsed() < TIMEOUT, "{hashes:?}");
         }
         assert!(begin.elapsed() < TIMEOUT, "they are at {revisions:?}");

@@ -1,5 +1,5 @@
-//! Clients that write new keys for ever, wherever a member answers, and remember what was
-//! acknowledged; and others that check that revisions do not go back.
+//! Clients that write new keys continuously, on any member that responds, and record the
+//! acknowledged keys. Other clients check that revisions never decrease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -19,9 +19,9 @@ pub(crate) struct WriterProgress {
     is_stopping: AtomicBool,
     pub(crate) acknowledged: AtomicU64,
     pub(crate) reads: AtomicU64,
-    /// That any client has received.
+    /// The highest revision that any client has received.
     revision: AtomicI64,
-    /// When the newest acknowledged put was begun, in microseconds.
+    /// The start of the newest acknowledged put, in microseconds since `started_at`.
     newest_put_started_us: AtomicU64,
 }
 
@@ -32,12 +32,13 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// This number of tasks of each kind.
+    /// Starts `writers` tasks that write, and `readers` tasks that read.
     pub(crate) fn start(ports: &[u16], writers: usize, readers: usize) -> Writers {
         Writers::start_at(ports, writers, readers, "")
     }
 
-    /// The writers' keys contain `round`, so two rounds have no key in common.
+    /// Same as [`start`](Writers::start). The writers' keys contain `round`, so that two rounds
+    /// have no keys in common.
     pub(crate) fn start_at(ports: &[u16], writers: usize, readers: usize, round: &str) -> Writers {
         let seen = Arc::new(WriterProgress {
             started_at: Instant::now(),
@@ -59,7 +60,7 @@ impl Writers {
         all
     }
 
-    /// Returns the keys that were acknowledged.
+    /// Stops all clients. Returns the acknowledged keys.
     pub(crate) async fn end(self) -> Vec<String> {
         self.progress.is_stopping.store(true, SeqCst);
         self.readers.join_all().await;
@@ -68,7 +69,7 @@ impl Writers {
 }
 
 impl WriterProgress {
-    /// Waits until a put is acknowledged that was begun after now; returns how long it took.
+    /// Waits until a put that started after this call is acknowledged. Returns the time until then.
     pub(crate) async fn wait_for_recovery(&self) -> std::time::Duration {
         let begin = self.started_at.elapsed();
         while u128::from(self.newest_put_started_us.load(SeqCst)) < begin.as_micros() {
@@ -128,19 +129,22 @@ async fn write(
                 seen.acknowledged.fetch_add(1, SeqCst);
                 acknowledged.push(key);
             }
-            // The client does not know what has become of it.
+            // The client does not know whether the put was applied, so it does not record the key
+            // as acknowledged.
             Err(_) => member.switch_member().await,
         }
     }
     acknowledged
 }
 
-/// It shows which writer put it.
+/// Returns the value for a key. The value contains the key, so a check detects a value that was put
+/// for another key.
 pub(crate) fn value_of(key: &str) -> String {
     format!("{key}={}", "v".repeat(100))
 }
 
-/// Once a client has received a revision, each read from then on returns that one or a later one.
+/// Reads until the clients are stopped, and checks each revision: once any client has received a
+/// revision, every later read must return this revision or a higher one.
 async fn read(mut member: FailoverClient, seen: Arc<WriterProgress>) {
     while !seen.is_stopping.load(SeqCst) {
         let Some(client) = member.client().await else { continue };
@@ -172,7 +176,8 @@ pub(crate) async fn check_keys_present(port: u16, keys: &[String], serializable:
         ..RangeRequest::default()
     };
     let begin = Instant::now();
-    // The members may be about to choose another leader, on a machine that has much else to do.
+    // On a busy machine the members may be about to elect another leader. A read that fails for
+    // this reason is tried again.
     let there = loop {
         match client.range(range.clone()).await {
             Ok(reply) => break reply.into_inner().kvs,

@@ -1,4 +1,5 @@
-//! How many connections, how long a handshake and a head may take, and how long a head may be.
+//! Tests of the limits on the number of connections, on the time for a handshake and a head, and on
+//! the size of a head.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -7,12 +8,14 @@ use crate::frames::{PREFACE, frame, headers_of_put};
 use crate::member::{HardenedMember, PAUSE, end, ended, trickle};
 use crate::program::TIMEOUT;
 
-/// A time that a test waits for, and one that it does not.
+/// A time limit for tests that wait until it has passed. No test waits for the limits in
+/// `LONG_LIMITS`.
 const SHORT: Duration = Duration::from_secs(5);
 const SHORT_LIMITS: [&str; 2] = ["--tls-handshake-timeout=5s", "--request-head-timeout=5s"];
 const LONG_LIMITS: [&str; 2] = ["--tls-handshake-timeout=1h", "--request-head-timeout=1h"];
 
-/// How a TLS client begins: a record of a handshake with a hello of 512 bytes.
+/// The first bytes of a TLS connection: the headers of a handshake record with a client hello of
+/// 512 bytes. The hello itself is missing.
 const HELLO: [u8; 9] = [0x16, 3, 1, 2, 4, 1, 0, 2, 0];
 
 #[test]
@@ -60,7 +63,8 @@ fn a_head_that_takes_too_long_ends() {
             std::thread::spawn(move || trickle(stream, bytes))
         })
         .collect();
-    // Behind TLS it is the same.
+    // The server also closes a connection that completes its TLS handshake and then sends an
+    // incomplete preface.
     let mut secure = member.handshake().unwrap();
     secure.write_all(&PREFACE[..7]).unwrap();
     member.others_are_served();
@@ -76,14 +80,14 @@ fn a_connection_between_two_requests_stays() {
     let member = HardenedMember::start(&SHORT_LIMITS);
     let mut idle = member.connect();
     idle.write_all(PREFACE).unwrap();
-    // A call whose message does not come, too: a client may stream.
+    // A call without its message also stays open, because a client may stream messages.
     let mut call = member.connect();
     call.write_all(&[PREFACE, &frame(1, 4, 1, &headers_of_put(&[]))].concat()).unwrap();
     let mut later = member.connect();
     end(&mut later);
     for stream in [&mut idle, &mut call] {
         assert!(ended(stream).is_none());
-        // A ping is answered.
+        // The connection still works: the server responds to a ping.
         stream.write_all(&frame(6, 0, 0, b"12345678")).unwrap();
         let (begin, mut came) = (Instant::now(), Vec::<u8>::new());
         while !came.windows(8).any(|bytes| bytes == b"12345678") {
@@ -99,15 +103,16 @@ fn a_connection_between_two_requests_stays() {
 fn one_connection_more_than_may_be_is_closed_at_once() {
     let mut member = HardenedMember::start(&["--max-connections=3", LONG_LIMITS[1]]);
     let open = [member.connect(), member.connect_secure(), member.connect()];
-    // They are accepted in their order, but on two ports.
+    // Connections are accepted in order on each port, but there are two ports. So a new connection
+    // may be accepted before the open ones, and the test tries again.
     let begin = Instant::now();
     while ended(&mut member.connect()).is_none() {
         assert!(begin.elapsed() < TIMEOUT);
     }
-    let line = member.program.json("as many as --max-connections allows");
+    let line = member.program.json("the limit of --max-connections is reached");
     assert_eq!((&line["level"], &line["max"]), (&"warn".into(), &3.into()));
     drop(open);
-    // A place is free when the server has seen the end.
+    // A closed connection counts towards the limit until the server notices that it was closed.
     let begin = Instant::now();
     loop {
         let mut stream = member.connect();
@@ -120,13 +125,15 @@ fn one_connection_more_than_may_be_is_closed_at_once() {
     }
 }
 
-/// Clients that say nothing for as long as they may, and more than there is memory for.
+/// 40 clients connect and send nothing, but only 8 connections may be in a handshake. The time
+/// limit of a handshake, one hour, does not pass during the test. The silent clients must not keep
+/// other clients out.
 #[test]
 fn silent_clients_do_not_keep_others_out() {
     let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
     let mut member = HardenedMember::start(&flags);
     let mut silent: Vec<_> = (0..40).map(|_| member.connect_secure()).collect();
-    // The oldest go first.
+    // The server closes the oldest connections first.
     let end_of_newest = silent.split_off(silent.len() - 8);
     silent.iter_mut().for_each(end);
     let line = member.program.json("closed the oldest connection without a handshake");
@@ -135,7 +142,8 @@ fn silent_clients_do_not_keep_others_out() {
     assert!(end_of_newest.into_iter().any(|mut stream| ended(&mut stream).is_none()));
 }
 
-/// Half of the places are for those that have said their hello.
+/// Half of the slots are reserved for clients that have sent their hello. So silent clients must
+/// not end the handshakes of these clients.
 #[test]
 fn silent_clients_do_not_end_a_handshake_that_has_begun() {
     let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
@@ -151,7 +159,8 @@ fn silent_clients_do_not_end_a_handshake_that_has_begun() {
     member.others_are_served();
 }
 
-/// The other half is not.
+/// Only half of the slots are reserved for clients that have sent their hello. Other clients still
+/// get the other half.
 #[test]
 fn handshakes_that_do_not_go_on_do_not_keep_others_out() {
     let flags = ["--max-pending-handshakes=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
@@ -168,13 +177,15 @@ fn handshakes_that_do_not_go_on_do_not_keep_others_out() {
     drop(silent);
 }
 
-/// All clients of a member that is gone come at once.
+/// All clients of a failed member connect at once, and most of them must wait. Each of them must be
+/// served after few attempts.
 #[test]
 fn more_clients_than_may_shake_hands_wait_for_each_other() {
     const CLIENTS: usize = 100;
     let member = HardenedMember::start(&["--max-pending-handshakes=8", "--net-threads=1"]);
     let dialer = member.dialer();
-    // One that gets no core for a second is closed, and tries again.
+    // The handshake of a client that gets no processor time for a second is closed, and the client
+    // tries again.
     let shake_hands = || {
         let (begin, mut tries) = (Instant::now(), 1_usize);
         while let Err(error) = dialer.handshake() {
@@ -188,11 +199,12 @@ fn more_clients_than_may_shake_hands_wait_for_each_other() {
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(shake_hands)).collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
-    // If those beyond the eight were closed, all would try six times on average.
+    // If all handshakes beyond eight were closed, clients would need six attempts on average.
     assert!(tries < 4 * CLIENTS, "{tries}");
 }
 
-/// With few connections allowed, there are never enough silent ones for the bound of handshakes.
+/// If few connections are allowed, silent clients would take all of them before the limit on
+/// handshakes is reached. So only half of the connections may be in a handshake.
 #[test]
 fn silent_clients_leave_half_of_the_connections_to_others() {
     let flags = ["--max-connections=8", "--net-threads=1", LONG_LIMITS[0], LONG_LIMITS[1]];
@@ -200,7 +212,7 @@ fn silent_clients_leave_half_of_the_connections_to_others() {
     let silent: Vec<_> = (0..40).map(|_| member.connect_secure()).collect();
     let line = member.program.json("closed the oldest connection without a handshake");
     assert_eq!((&line["level"], &line["max"]), (&"warn".into(), &4.into()));
-    // What has been closed counts until the server has seen it.
+    // A closed connection counts towards the limit until the server notices that it was closed.
     let begin = Instant::now();
     while member.handshake().is_err() {
         assert!(begin.elapsed() < TIMEOUT);
@@ -230,10 +242,12 @@ fn a_head_that_is_too_long_is_refused() {
         format!("GET /version HTTP/1.1\r\nhost: here\r\n{headers}\r\n")
     };
     assert_eq!(status(&get(1, &long)), "200");
-    // Over HTTP/1.1 8 KiB are the least.
+    // Over HTTP/1.1 the limit is at least 8 KiB, although the flag sets less. So the first of these
+    // requests has a header of 20,000 bytes. The second request has too many headers.
     assert_eq!(status(&get(1, &"x".repeat(20_000))), "431");
     assert_eq!(status(&get(150, "x")), "431");
-    // HTTP/2: the answer is a HEADERS frame, whose status is not in the table of HPACK.
+    // Over HTTP/2 the response is a HEADERS frame. The static table of HPACK does not contain the
+    // status 431, so the frame contains the status as plain text or in Huffman code.
     let many: Vec<(&str, &str)> = (0..30).map(|_| ("more", &long[..])).collect();
     let block = headers_of_put(&many);
     let mut stream = member.connect();
@@ -250,5 +264,5 @@ fn a_head_that_is_too_long_is_refused() {
     member.others_are_served();
 }
 
-/// "431" in HPACK's code: 011010 011001 00001, and ones to fill up.
+/// The text "431" in HPACK's Huffman code: 011010 011001 00001, padded with ones.
 const HUFFMAN_431: [u8; 3] = [0b0110_1001, 0b1001_0000, 0b1111_1111];

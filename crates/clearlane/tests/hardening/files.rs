@@ -1,4 +1,4 @@
-//! Rights of files and directories, and whether a crash leaves a core file.
+//! Tests of the modes of files and directories, and of whether a crash leaves a core file.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::program::{RunningProgram, member, program};
 
-/// All that is in a directory, and it.
+/// Returns a directory and everything in it.
 fn walk(dir: &Path) -> Vec<PathBuf> {
     let mut found = vec![dir.to_owned()];
     for entry in fs::read_dir(dir).unwrap() {
@@ -29,14 +29,14 @@ fn mode(path: &Path) -> u32 {
 fn check_private(dir: &Path) -> usize {
     let found = walk(dir);
     for path in &found {
-        // A pipe or a socket is as a file.
+        // Pipes and sockets have the same mode as files.
         let wanted = if path.is_dir() { 0o700 } else { 0o600 };
         assert_eq!(mode(path) & !wanted, 0, "{}: {:o}", path.display(), mode(path));
     }
     found.len()
 }
 
-/// Whatever the operator's umask gives away.
+/// Returns a shell command that runs `command` with the umask 0, which removes no permission.
 fn with_open_umask(command: &std::process::Command) -> std::process::Command {
     let mut shell = std::process::Command::new("sh");
     shell.env_clear().args(["-c", "umask 0; exec \"$0\" \"$@\""]).arg(command.get_program());

@@ -1,5 +1,5 @@
-//! Frames of HTTP/2 that cost the server more than the client. The connection ends, and others are
-//! served meanwhile.
+//! Tests of HTTP/2 frames that cost the server more than the client. The server limits this cost or
+//! ends the connection, and serves other clients.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,8 +13,8 @@ const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// Writes until the server closes the connection, and returns what it said, if the system has kept
-/// it.
+/// Writes until the server closes the connection. Returns the data that the server has sent, except
+/// data that the operating system has dropped because of the close.
 fn flood(mut stream: TcpStream, mut next: impl FnMut(u32) -> Vec<u8>) -> String {
     stream.write_all(PREFACE).unwrap();
     let (begin, mut said) = (Instant::now(), Vec::new());
@@ -33,7 +33,7 @@ fn flood(mut stream: TcpStream, mut next: impl FnMut(u32) -> Vec<u8>) -> String 
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// Whether it has ended.
+/// Reads available data. Returns true if the connection has ended.
 fn read_some(stream: &mut TcpStream, said: &mut Vec<u8>) -> bool {
     use std::io::{ErrorKind, Read};
     let mut buffer = [0; 4096];
@@ -68,8 +68,10 @@ fn empty_pieces_of_a_request_end_its_connection() {
     member.others_are_served();
 }
 
-/// Streams that are opened and reset at once, as in CVE-2023-44487: the connection may go on, but
-/// its streams are begun in turns. What is not looked at before it is reset is counted by h2.
+/// Streams that are opened and reset at once, as in CVE-2023-44487. The connection may stay open,
+/// but its streams take turns with the streams of other connections. So other clients must be
+/// served during the attack. The library h2 limits how many streams may be reset before they are
+/// processed, and closes the connection above this limit.
 #[test]
 fn streams_that_are_reset_at_once_hold_up_no_other() {
     let member = HardenedMember::start(&[]);
@@ -82,7 +84,7 @@ fn streams_that_are_reset_at_once_hold_up_no_other() {
         bytes.extend(frame(3, 0, 2 * number + 1, &[0, 0, 0, 8]));
     }
     let flood = std::thread::spawn(move || {
-        // The server may close it before all is sent.
+        // The server may close the connection before all bytes are sent.
         let _ = stream.write_all(&bytes);
     });
     member.others_are_served();
@@ -90,7 +92,7 @@ fn streams_that_are_reset_at_once_hold_up_no_other() {
     member.others_are_served();
 }
 
-/// A list of headers that does not end, as in CVE-2024-27316.
+/// A list of headers that never ends, as in CVE-2024-27316. The server must close the connection.
 #[test]
 fn headers_without_an_end_end_their_connection() {
     let member = HardenedMember::start(&[]);
@@ -102,18 +104,21 @@ fn headers_without_an_end_end_their_connection() {
         |number| if number == 0 { begin.clone() } else { continuation.clone() },
     );
     member.others_are_served();
-    // Even if they have nothing in them.
+    // The connection also ends if the frames are empty.
     let empty = frame(9, 0, 1, &[]);
     flood(member.connect(), |number| if number == 0 { begin.clone() } else { empty.clone() });
     member.others_are_served();
 }
 
-/// Unless a client of today's may: the count begins anew with each answer.
+/// Sends only empty settings frames, and checks the reason that the client receives when the
+/// connection is closed. Legitimate clients do not reach the limit, because each response resets
+/// the count of empty frames.
 #[test]
 fn what_is_said_about_it() {
     let member = HardenedMember::start(&[]);
     let settings = frame(4, 0, 0, &[]);
     let said = flood(member.connect(), |_| settings.clone());
-    // The system may drop what was sent when the rest of the flood meets a closed connection.
+    // If more of the flood arrives after the server has closed the connection, the operating system
+    // may drop the server's last data. So a short answer without the reason is accepted.
     assert!(said.contains("too_many_empty_frames") || said.len() < 100_000, "{said}");
 }

@@ -1,5 +1,5 @@
-//! What a client cannot do to a member, and what a member does not give away: limits of
-//! connections, rights of files, core files, and secrets.
+//! Tests of protection against clients: limits on connections, modes of files, core files, and
+//! secrets.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

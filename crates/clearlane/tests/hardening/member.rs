@@ -1,5 +1,5 @@
-//! A member as a process, with a port with TLS, one without, and one for members; and clients that
-//! write bytes.
+//! A member in a separate process. It has two ports for clients, one with TLS and one without, and
+//! a port for members. The clients write raw bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use tonic::transport::Endpoint;
 use crate::authority::Authority;
 use crate::program::{RunningProgram, TIMEOUT, member};
 
-/// Between two looks.
+/// The interval between two checks.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct HardenedMember {
@@ -63,7 +63,7 @@ impl HardenedMember {
         connect(&self.secure)
     }
 
-    /// A client that does all as it should.
+    /// Checks that well-behaved clients are served.
     pub(crate) fn others_are_served(&self) {
         let range = RangeRequest { key: "k".into(), ..RangeRequest::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -95,7 +95,7 @@ impl HardenedMember {
 
 pub(crate) type SecureStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// For the port with TLS.
+/// A client that connects to the port with TLS.
 pub(crate) struct SecureDialer {
     address: String,
     config: Arc<ClientConfig>,
@@ -111,7 +111,7 @@ impl SecureDialer {
         Ok(stream)
     }
 
-    /// Until the server has answered the hello.
+    /// Starts a handshake. Returns once the server has responded to the hello.
     pub(crate) fn begin(&self) -> SecureStream {
         let mut stream = self.connect();
         while stream.conn.wants_write() {
@@ -137,7 +137,7 @@ pub(crate) fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// What came before the end, or `None` while there is none.
+/// Returns the data up to the end of the connection, or `None` if it has not ended.
 pub(crate) fn ended(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut all = Vec::new();
     match stream.read_to_end(&mut all) {
@@ -150,7 +150,7 @@ pub(crate) fn ended(stream: &mut TcpStream) -> Option<Vec<u8>> {
     }
 }
 
-/// Waits until the server has closed it.
+/// Waits until the server has closed the connection.
 pub(crate) fn end(stream: &mut TcpStream) {
     let begin = Instant::now();
     while ended(stream).is_none() {
@@ -158,7 +158,7 @@ pub(crate) fn end(stream: &mut TcpStream) {
     }
 }
 
-/// Writes a byte from time to time, until the server has closed the connection.
+/// Writes one byte from time to time, until the server has closed the connection.
 pub(crate) fn trickle(mut stream: TcpStream, bytes: &[u8]) {
     let begin = Instant::now();
     for byte in bytes.iter().cycle() {

@@ -1,4 +1,5 @@
-//! The port for members: what does not speak like a member ends, and costs no leadership.
+//! Tests of the port for members. The server disconnects a client that does not behave like a
+//! member, and closes connections above its limit.
 
 use std::io::Write;
 
@@ -9,7 +10,7 @@ use crate::frames::{PREFACE, frame, headers_of_put};
 use crate::member::{connect, end, ended, trickle};
 use crate::program::{RunningProgram, member};
 
-/// How a TLS client begins.
+/// The first bytes of a TLS connection.
 const HELLO: [u8; 9] = [0x16, 3, 1, 2, 4, 1, 0, 2, 0];
 
 fn free_port() -> u16 {
@@ -31,9 +32,9 @@ fn without_tls() {
     let slow = std::thread::spawn(move || trickle(slow, PREFACE));
     open.iter_mut().for_each(end);
     slow.join().unwrap();
-    // One more than there may be.
+    // These are more connections than the port allows.
     let crowd: Vec<_> = (0..300).map(|_| connect(&peer)).collect();
-    running.line("closed a new connection: there are as many as the peer port allows");
+    running.line("closed a new connection: the limit of the peer port is reached");
     drop(crowd);
 }
 
@@ -63,9 +64,10 @@ fn with_tls() {
     end(&mut garbage);
     end(&mut silent);
     slow.join().unwrap();
-    // Beyond the bound the oldest is closed: sooner than by its time, or by it.
+    // None of these connections sends anything. If too many connections wait for a handshake, the
+    // server closes the oldest ones. It closes the others after the time limit of one second.
     let mut crowd: Vec<_> = (0..100).map(|_| connect(&peer)).collect();
-    running.line("connection without a handshake: there are too many");
+    running.line("connection without a handshake: too many are waiting");
     crowd.iter_mut().for_each(end);
     assert!(ended(&mut crowd[0]).is_some());
 }

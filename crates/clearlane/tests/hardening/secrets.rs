@@ -1,7 +1,7 @@
-//! A password and a token go through each RPC that takes one, with the log at its most verbose, and
-//! are found in no output of the program.
+//! Tests that no output of the program contains a password or a token. The test sends a password in
+//! each RPC that accepts one, and a token with some RPCs, while the log is most verbose.
 //!
-//! Whether authentication is on or not: whatever the answers are, they are not looked at.
+//! The test does not depend on authentication, because it ignores whether a request succeeds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,8 @@ const TOKEN: &str = "Tokentext-Jm5rT.1234567";
 const VALUE: &str = "Wertinhalt-Lb8sD";
 const URL_PASSWORD: &str = "Discovery-Ck2hF";
 
-/// With the token that nothing knows, or with one that the server gave.
+/// Adds a token to a message. The test uses an unknown token, and a token that the server has
+/// issued.
 fn with<T>(token: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("token", MetadataValue::try_from(token).unwrap());
@@ -37,7 +38,7 @@ fn with<T>(token: &str, message: T) -> Request<T> {
     request
 }
 
-/// Errors are an answer, too: what they say is looked for as well.
+/// The text of all errors. The test also searches this text for the secrets.
 #[derive(Default)]
 struct Answers(String);
 
@@ -117,7 +118,7 @@ async fn requests(channel: Channel, token: &str, answers: &mut Answers) {
     }
 }
 
-/// What comes back, head and body.
+/// Sends a request over HTTP. Returns the head and the body of the response.
 fn http(member: &HardenedMember, request: &str, headers: &str, body: &str) -> String {
     let mut stream = std::net::TcpStream::connect(&member.plain).unwrap();
     let length = body.len();
@@ -138,7 +139,7 @@ fn gateway(member: &HardenedMember) -> String {
     post("/v3/auth/user/add", &user);
     post("/v3/auth/user/changepw", &user);
     post("/v3/auth/authenticate", &user);
-    // What is malformed may be told of, but not whole.
+    // An error may mention a malformed request, but must not contain all of it.
     post("/v3/auth/authenticate", &format!(r#"{{"name":"gudrun","password":["{PASSWORD}"]}}"#));
     post("/v3/auth/authenticate", &format!(r#"{{"name":7,"password":"{PASSWORD}"#));
     let value = BASE64_STANDARD.encode(VALUE);
@@ -158,7 +159,7 @@ fn no_secret_is_in_an_output_of_the_program() {
         "--metrics=extensive",
         "--bcrypt-cost=4",
         "--max-request-bytes=4000",
-        // Every request is slow.
+        // With these flags every request is logged as slow.
         "--warning-apply-duration=1ns",
         "--warning-unary-request-duration=1ns",
         &format!("--discovery-user=ulrike:{URL_PASSWORD}"),
@@ -202,7 +203,8 @@ fn no_secret_is_in_an_output_of_the_program() {
             }
         }
     }
-    // A log has what was put; hashes of passwords it has, and does not show them.
+    // The dump of the log contains the values that were put. The log also has hashes of passwords,
+    // which the dump must not show.
     for secret in secrets {
         assert!(!dumped.contains(secret), "{dumped}");
     }

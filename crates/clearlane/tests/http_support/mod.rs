@@ -1,4 +1,4 @@
-//! A member behind a plain HTTP listener, and a client of a few lines.
+//! A member with a plain HTTP listener, and a small HTTP client.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file uses another part of it")]
@@ -13,10 +13,10 @@ use clearlane_backend::Era;
 use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
 use clearlane_proto::etcdserverpb::*;
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::http::{AccessControl, HttpService, HttpServiceConfig, serve};
 use clearlane_rpc::metrics::RpcMetrics;
 use clearlane_server::Server;
-use clearlane_server::apply::Limits;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -35,7 +35,7 @@ impl Running {
         Running::with(HttpServiceConfig::default(), true)
     }
 
-    /// As on a port for metrics.
+    /// Starts a listener without the gateway, like a port for metrics.
     pub(crate) fn without_gateway() -> Running {
         Running::with(HttpServiceConfig::default(), false)
     }
@@ -52,7 +52,7 @@ impl Running {
         let dir = tempfile::tempdir().unwrap();
         let node = Arc::new(member_config(dir.path(), Era::Clearlane).open_alone().unwrap());
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
@@ -60,7 +60,7 @@ impl Running {
                     tokio::task::yield_now().await;
                 }
                 let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-                tell.send(listener.local_addr().unwrap()).unwrap();
+                sender.send(listener.local_addr().unwrap()).unwrap();
                 let member = Server::new(&node, Limits::default());
                 let desk = tokio::spawn(member.requests().clone().run());
                 let metrics = Arc::new(RpcMetrics::new(true));
@@ -79,7 +79,7 @@ impl Running {
                 desk.abort();
             });
         });
-        let address = told.recv().unwrap();
+        let address = receiver.recv().unwrap();
         Running { address, stop: Some(stop), thread: Some(thread), _dir: dir }
     }
 
@@ -87,12 +87,12 @@ impl Running {
         connect(self.address)
     }
 
-    /// Reads until the server closes.
+    /// Sends bytes, and reads until the server closes the connection.
     pub(crate) fn raw(&self, bytes: &[u8]) -> Vec<u8> {
         raw(self.address, bytes)
     }
 
-    /// `request` is like `GET /health`.
+    /// Sends a request such as `GET /health`.
     pub(crate) fn ask(&self, request: &str, headers: &str, body: &str) -> Reply {
         ask(self.address, request, headers, body)
     }
@@ -104,13 +104,14 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     connection
 }
 
-/// The server may not read all of them.
+/// Sends bytes and returns the response. It is no error if the server does not read all of the
+/// bytes.
 fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut connection = connect(address);
     let mut writing = connection.try_clone().unwrap();
     let bytes = bytes.to_vec();
     let writer = thread::spawn(move || {
-        // A server that has refused does not read on.
+        // After a rejected request, the server stops reading.
         let _ = writing.write_all(&bytes);
     });
     let mut reply = Vec::new();
@@ -177,9 +178,9 @@ fn dechunked(mut body: &str) -> String {
     }
 }
 
-/// A service with streams that needs nothing: it answers 60 seconds for every lease but number 13.
-/// With metadata `never-ends` its stream goes on when the client has sent all, as that of watchers
-/// does.
+/// A stub of a service with streams. It returns a TTL of 60 seconds for every lease except number
+/// 13. With the metadata `never-ends`, its stream continues after the client has sent everything,
+/// like a watch stream.
 #[derive(Clone, Copy, Debug)]
 struct Echo;
 
@@ -236,7 +237,7 @@ impl Lease for Echo {
     }
 }
 
-/// With the port of the clients.
+/// A complete member with the port for clients.
 pub(crate) struct Whole {
     pub(crate) address: SocketAddr,
     server: Option<TestServer>,

@@ -1,4 +1,4 @@
-//! What clients have put into a cluster, and whether it is all there.
+//! The data that clients have put into a cluster, and a check that it is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ use tonic::transport::Channel;
 
 const KEYS: u32 = 150;
 const CHANGES_PER_ROUND: u32 = 250;
-/// Far longer than a test.
+/// The TTL of leases, which is much longer than a test.
 const TTL: i64 = 100_000;
 
-/// What every answer so far has said, or promised.
+/// The state of the cluster according to all responses so far.
 #[derive(Default)]
 pub(crate) struct Contents {
     records: BTreeMap<Vec<u8>, (Vec<u8>, i64)>,
@@ -33,11 +33,11 @@ pub(crate) struct Contents {
     compacted: i64,
     has_auth: bool,
     has_alarm: bool,
-    /// Hash and compact revision at `revision`.
+    /// Hash and compact revision of the store at the revision in `revision`.
     hash: (u32, i64),
 }
 
-/// The token is that of root, or empty.
+/// Adds the token of root to a message, if authentication is on.
 async fn with_token<T>(contents: &Contents, channel: &Channel, message: T) -> Request<T> {
     let mut request = Request::new(message);
     if contents.has_auth {
@@ -87,7 +87,7 @@ impl Contents {
         assert_eq!((hash.hash, hash.compact_revision), self.hash);
     }
 
-    /// What `etcdctl snapshot save` would write to a file.
+    /// Returns the bytes that `etcdctl snapshot save` would write to a file.
     pub(crate) async fn snapshot(&self, channel: &Channel) -> Vec<u8> {
         let request = with_token(self, channel, SnapshotRequest {}).await;
         let mut parts = MaintenanceClient::new(channel.clone()).snapshot(request).await.unwrap();
@@ -98,7 +98,8 @@ impl Contents {
         file
     }
 
-    /// Changes of all kinds; what is in `round` is done before the others.
+    /// Makes changes of all kinds. `round` decides whether authentication is enabled or disabled
+    /// first, whether a compaction follows, and whether an alarm is raised at the end.
     pub(crate) async fn change(&mut self, channel: &Channel, round: u32, rng: &mut StdRng) {
         if self.has_alarm {
             self.set_alarm(channel, AlarmAction::Deactivate).await;
@@ -191,7 +192,8 @@ impl Contents {
     }
 
     async fn set_alarm(&mut self, channel: &Channel, action: AlarmAction) {
-        // Of a member that is not there: an own alarm would end by itself.
+        // The alarm belongs to a member that does not exist, because a member's own alarm would end
+        // by itself.
         let alarm =
             AlarmRequest { action: action.into(), member_id: 7, alarm: AlarmType::Nospace.into() };
         let alarm = with_token(self, channel, alarm).await;

@@ -1,4 +1,4 @@
-//! Logs that were damaged after etcd, or Clearlane, has written the directory last.
+//! Tests of logs that are damaged after etcd or Clearlane has written to the directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,8 @@ fn last_segment(wal: &Path) -> PathBuf {
     names.filter(|path| path.extension().is_some_and(|end| end == "wal")).max().unwrap()
 }
 
-/// Fills sectors of the log with zeros: `length` bytes, from `before_end` before the end on.
+/// Fills `length` bytes of the last segment with zeros. They start with the sector that contains
+/// the byte `before_end` bytes before the end of the written data.
 fn zero(wal: &Path, before_end: usize, length: usize) {
     let segment = last_segment(wal);
     let mut bytes = fs::read(&segment).unwrap();
@@ -42,22 +43,24 @@ fn zero(wal: &Path, before_end: usize, length: usize) {
     fs::write(&segment, bytes).unwrap();
 }
 
-/// The last line that Clearlane says when it refuses to start.
+/// Returns the last line of Clearlane's output when it fails to start.
 fn refusal(members: &Members) -> String {
     let ended = members.command(Program::Clearlane, 0).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(ended.status.code(), Some(1));
     String::from_utf8(ended.stderr).unwrap().lines().last().unwrap().to_owned()
 }
 
-/// The newest meta page of the store shows which program committed last.
+/// A log may lack the last entries that the store has applied. Clearlane accepts such a log only if
+/// etcd made the last commit of the store. The newest meta page of the store shows which program
+/// made that commit.
 #[tokio::test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 async fn a_log_that_ends_before_the_store_is_accepted_after_etcd_only() {
     let dir = tempfile::tempdir().unwrap();
     let mut members = Members::new(dir.path(), 1);
     let wal = members.data_dir(0).join("member/wal");
     put_all(&members.start(Program::Etcd).await[0]).await;
-    // The store is committed at the end.
+    // SIGTERM stops etcd in an orderly way, so etcd first commits its store.
     members.stop(Signal::SIGTERM);
     zero(&wal, 4096, 8192);
     let channels = members.start(Program::Clearlane).await;
@@ -65,7 +68,8 @@ async fn a_log_that_ends_before_the_store_is_accepted_after_etcd_only() {
     assert!(members.said(0).contains("the log ends before the store"), "{}", members.said(0));
     put_all(&channels[0]).await;
     members.stop(Signal::SIGTERM);
-    // The same damage, and of the log's own files nothing that shows it.
+    // Makes the same damage again, and removes the file in which Clearlane records the durable end,
+    // so that this file cannot show the damage.
     fs::remove_file(wal.join("durable")).unwrap();
     zero(&wal, 4096, 8192);
     let said = refusal(&members);
@@ -74,7 +78,7 @@ async fn a_log_that_ends_before_the_store_is_accepted_after_etcd_only() {
 }
 
 #[tokio::test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 async fn a_hole_in_a_log_of_etcd_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut members = Members::new(dir.path(), 1);
@@ -82,12 +86,14 @@ async fn a_hole_in_a_log_of_etcd_is_refused() {
     members.stop(Signal::SIGKILL);
     zero(&members.data_dir(0).join("member/wal"), 20_000, 4096);
     let said = refusal(&members);
-    assert!(said.contains("has a record that was written later"), "{said}");
+    assert!(said.contains("has a later record"), "{said}");
 }
 
-/// etcd ignores the file with the durable end, and leaves it true.
+/// Clearlane records the durable end of the log in a file, and etcd does not use this file. The
+/// recorded end stays true while etcd appends to the log, so Clearlane still detects that a part
+/// before this end is missing.
 #[tokio::test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 async fn what_clearlane_had_synced_is_missed_after_etcd_too() {
     let dir = tempfile::tempdir().unwrap();
     let mut members = Members::new(dir.path(), 1);
@@ -98,7 +104,7 @@ async fn what_clearlane_had_synced_is_missed_after_etcd_too() {
     members.start(Program::Etcd).await;
     members.stop(Signal::SIGKILL);
     assert_eq!(fs::read(wal.join("durable")).unwrap(), before);
-    // The zeros start before etcd's first record and reach beyond the last one.
+    // The zeros start before etcd's first record and reach beyond its last one.
     zero(&wal, 20_000, 24_576);
     let said = refusal(&members);
     assert!(said.contains("the log has lost its end"), "{said}");

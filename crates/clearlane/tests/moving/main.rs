@@ -1,7 +1,7 @@
-//! etcd and Clearlane take turns on the same directories, and nothing that was acknowledged is
-//! lost.
+//! etcd and Clearlane take turns on the same directories, and no acknowledged write is lost.
 //!
-//! `.ci/etcd-dump-logs` builds etcd and runs this. Other changes: `CLEARLANE_SEED=7`.
+//! `tests/compat/dump-logs/run` builds etcd and runs these tests. `CLEARLANE_SEED=7` selects other
+//! changes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]
@@ -30,7 +30,8 @@ fn seeded() -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// Starts with `first`; each turn the other program takes the directories over.
+/// Runs the members with the program `first`. At each turn, the other program takes over their
+/// directories, and must serve all data of the earlier turns.
 async fn hand_over(members: usize, turns: u32, first: Program) {
     let mut rng = seeded();
     let dir = tempfile::tempdir().unwrap();
@@ -55,18 +56,18 @@ async fn hand_over(members: usize, turns: u32, first: Program) {
 }
 
 #[tokio::test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 async fn one_member_is_handed_over_and_back_ten_times() {
     hand_over(1, 20, Program::Etcd).await;
 }
 
 #[tokio::test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 async fn three_members_are_handed_over_five_times_in_both_directions() {
     hand_over(3, 10, Program::Clearlane).await;
 }
 
-/// etcd 3.6 for so many rounds of changes, then Clearlane, then etcd 3.7.
+/// Runs etcd 3.6 for `rounds` rounds of changes, then Clearlane, then etcd 3.7.
 async fn take_over_from_former(members: usize, rounds: u32, ends: Signal) {
     let mut rng = seeded();
     let dir = tempfile::tempdir().unwrap();
@@ -77,7 +78,7 @@ async fn take_over_from_former(members: usize, rounds: u32, ends: Signal) {
         let channel = &channels[rng.random_range(0..channels.len())];
         contents.change(channel, round, &mut rng).await;
     }
-    // Members of a new cluster agree on its version some seconds later.
+    // Members of a new cluster agree on its version only some seconds later.
     let begin = Instant::now();
     while !members.get(0, "/version").contains("\"etcdcluster\":\"3.6.0\"") {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", members.get(0, "/version"));
@@ -99,7 +100,7 @@ async fn take_over_from_former(members: usize, rounds: u32, ends: Signal) {
 }
 
 #[tokio::test]
-#[ignore = "needs etcd 3.6: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd 3.6: run tests/compat/dump-logs/run"]
 async fn one_member_of_etcd_3_6_is_taken_over() {
     for ends in [Signal::SIGTERM, Signal::SIGKILL] {
         take_over_from_former(1, 9, ends).await;
@@ -107,7 +108,7 @@ async fn one_member_of_etcd_3_6_is_taken_over() {
 }
 
 #[tokio::test]
-#[ignore = "needs etcd 3.6: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd 3.6: run tests/compat/dump-logs/run"]
 async fn three_members_of_etcd_3_6_are_taken_over() {
     for ends in [Signal::SIGTERM, Signal::SIGKILL] {
         take_over_from_former(3, 4, ends).await;
@@ -115,7 +116,7 @@ async fn three_members_of_etcd_3_6_are_taken_over() {
 }
 
 #[tokio::test]
-#[ignore = "needs etcd 3.6: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd 3.6: run tests/compat/dump-logs/run"]
 async fn a_snapshot_of_etcd_3_6_is_restored() {
     let mut rng = seeded();
     let dir = tempfile::tempdir().unwrap();
@@ -136,8 +137,8 @@ async fn a_snapshot_of_etcd_3_6_is_restored() {
     }
 }
 
-/// A member that has missed what its leader's log does not have any more gets a snapshot from it,
-/// and then the other program takes over.
+/// A member lacks entries that its leader's log no longer has, and gets a snapshot from the leader.
+/// Then the other program takes over.
 async fn hand_over_after_snapshot(first: Program) {
     let mut rng = seeded();
     let dir = tempfile::tempdir().unwrap();
@@ -154,13 +155,13 @@ async fn hand_over_after_snapshot(first: Program) {
         let absent = turn as usize % 3;
         members.kill(absent);
         let present = (absent + 1) % 3;
-        // It may have been the leader.
+        // The killed member may have been the leader, so the test first waits for a new leader.
         let channel = members.ready(present).await;
         contents.change(&channel, turn, &mut rng).await;
         channels[absent] = members.start_again(program, absent).await;
         contents.check(&channels[absent]).await;
         let received = match program {
-            Program::Clearlane => "received a copy",
+            Program::Clearlane => "received a raft snapshot",
             Program::Etcd | Program::FormerEtcd => "applied snapshot",
         };
         assert!(members.said(absent).contains(received), "{program:?} was sent no snapshot");
@@ -173,13 +174,13 @@ async fn hand_over_after_snapshot(first: Program) {
 }
 
 #[tokio::test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 async fn members_that_were_sent_a_snapshot_are_handed_over() {
     hand_over_after_snapshot(Program::Clearlane).await;
 }
 
 #[tokio::test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 async fn a_directory_that_etcd_has_open_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut members = Members::new(dir.path(), 1);
@@ -189,12 +190,14 @@ async fn a_directory_that_etcd_has_open_is_refused_at_once() {
     };
     let before = names(all_of(&members.data_dir(0)));
     let begin = Instant::now();
-    // At its own addresses: only the directory is in use.
+    // The second member has its own addresses, so its start can fail only because the directory is
+    // in use.
     let mut other = Members::new(dir.path(), 1).command(Program::Clearlane, 0);
     let refused = other.stderr(Stdio::piped()).output().unwrap();
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     assert_eq!(refused.status.code(), Some(1));
-    let told = String::from_utf8(refused.stderr).unwrap();
-    assert!(told.lines().last().unwrap().ends_with("db: already open elsewhere"), "{told}");
+    let output = String::from_utf8(refused.stderr).unwrap();
+    let words = "db: in use by another process or another part of this one";
+    assert!(output.lines().last().unwrap().ends_with(words), "{output}");
     assert_eq!(names(all_of(&members.data_dir(0))), before);
 }

@@ -1,4 +1,4 @@
-//! Members of etcd and of Clearlane that take turns on the same directories.
+//! Members whose directories etcd and Clearlane use in turn.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,13 +12,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tonic::transport::{Channel, Endpoint};
 
-/// An election takes a second or two, and a busy machine more.
+/// Time limit for a start. An election takes a second or two, and longer on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// 3.6.
+    /// etcd 3.6.
     FormerEtcd,
     Etcd,
     Clearlane,
@@ -37,7 +37,7 @@ fn etcd(variable: &str) -> Command {
     Command::new(std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} names etcd")))
 }
 
-/// Directories and addresses of a cluster's members, and the processes while there are some.
+/// The directories and addresses of a cluster's members, and their processes while they run.
 pub(crate) struct Members {
     dir: PathBuf,
     client_urls: Vec<String>,
@@ -74,14 +74,15 @@ impl Members {
             .args(["--listen-client-urls", client, "--advertise-client-urls", client])
             .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
             .args(["--initial-cluster", &self.initial_cluster()])
-            // So that snapshots come, and segments are released.
+            // The snapshot count is low, so that the members make snapshots and release segments of
+            // the log.
             .args(["--snapshot-count=60", "--bcrypt-cost=4"])
             .args(&self.more_flags)
             .stdin(Stdio::null());
         command
     }
 
-    /// Starts all of them, and returns when each follows a leader.
+    /// Starts all members. Returns once each of them has a leader.
     pub(crate) async fn start(&mut self, program: Program) -> Vec<Channel> {
         assert!(self.running.is_empty(), "they run already");
         self.starts += 1;
@@ -96,13 +97,13 @@ impl Members {
         channels
     }
 
-    /// Kills one, and returns when it has ended.
+    /// Kills a member. Returns once its process has ended.
     pub(crate) fn kill(&mut self, index: usize) {
         self.running[index].kill().unwrap();
         self.running[index].wait().unwrap();
     }
 
-    /// Starts one that was killed, and returns when it follows a leader.
+    /// Starts a killed member. Returns once it has a leader.
     pub(crate) async fn start_again(&mut self, program: Program, index: usize) -> Channel {
         self.starts += 1;
         self.running[index] = self.spawn(program, index);
@@ -114,7 +115,7 @@ impl Members {
         self.command(program, index).stderr(log).spawn().unwrap()
     }
 
-    /// Makes their directories of a saved snapshot.
+    /// Creates the data directory of each member from a saved snapshot.
     pub(crate) fn restore(&self, file: &Path) {
         for (index, peer) in self.peer_urls.iter().enumerate() {
             let made = Command::new(env!("CARGO_BIN_EXE_clearlane"))
@@ -135,7 +136,7 @@ impl Members {
         named.collect::<Vec<_>>().join(",")
     }
 
-    /// The body of an answer without authentication.
+    /// Sends a GET request without a token. Returns the response.
     pub(crate) fn get(&self, index: usize, path: &str) -> String {
         get(self.client_urls[index].trim_start_matches("http://"), path).unwrap()
     }
@@ -143,7 +144,7 @@ impl Members {
     pub(crate) async fn ready(&mut self, index: usize) -> Channel {
         let endpoint = Endpoint::from_shared(self.client_urls[index].clone()).unwrap();
         let begin = Instant::now();
-        // It needs no token, while authentication is on.
+        // This check needs no token, even if authentication is on.
         while !is_healthy(endpoint.uri().authority().unwrap().as_str()) {
             let ended = self.running[index].try_wait().unwrap();
             let in_time = ended.is_none() && begin.elapsed() < TIMEOUT;
@@ -153,7 +154,7 @@ impl Members {
         endpoint.connect_lazy()
     }
 
-    /// The log of its last start.
+    /// Returns the log output of the member's last start.
     pub(crate) fn said(&self, index: usize) -> String {
         std::fs::read_to_string(self.log(index)).unwrap()
     }
@@ -162,10 +163,10 @@ impl Members {
         self.dir.join(format!("m{index}-{}.log", self.starts))
     }
 
-    /// Returns when they have ended.
+    /// Stops all members. Returns once their processes have ended.
     pub(crate) fn stop(&mut self, signal: Signal) {
         for child in &mut self.running {
-            // The number of one that has ended may be that of another process by now.
+            // The process id of an ended member may already belong to another process.
             if child.try_wait().unwrap().is_none() {
                 kill(Pid::from_raw(child.id() as i32), signal).unwrap();
             }
@@ -183,7 +184,8 @@ impl Drop for Members {
     }
 }
 
-/// Whether it answers, and follows a leader; the test sets an alarm itself.
+/// Returns whether the member responds and has a leader. The alarm NOSPACE is excluded, because the
+/// test raises it.
 fn is_healthy(address: &str) -> bool {
     let answer = get(address, "/health?exclude=NOSPACE");
     answer.is_ok_and(|answer| answer.contains("\"health\":\"true\""))

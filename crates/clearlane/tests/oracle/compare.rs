@@ -1,23 +1,24 @@
-//! Compares our answers with etcd's. What may differ is levelled first, on both sides; the rest
-//! must be equal.
+//! Compares the responses of Clearlane and etcd. Parts that may differ are made equal first, on
+//! both sides. All other parts must be equal.
 
 use serde_json::Value;
 
-/// Number of records up to which etcd's sort leaves those that compare equal as they are.
+/// Up to this number of records, etcd's sort keeps the order of records that compare equal.
 const STABLE: usize = 12;
 
-/// By how many seconds the rest of a lease may differ between the two sides.
+/// Maximum difference between the remaining seconds of a lease on the two sides.
 const SECONDS_APART: i64 = 2;
 
-/// Longer values are cut in the text of a difference.
+/// Maximum length of a value in the description of a difference. Longer values are cut.
 const SHOWN_MAX: usize = 120;
 
-/// Takes away what depends on time, on the layout of files, or on the order of a Go map.
+/// Makes parts equal that depend on time, on the layout of files, or on the order of a Go map:
+/// removes them or sorts them on both sides.
 pub(crate) fn level(method: &str, etcds: &mut Value, ours: &mut Value) {
     match method {
         "/etcdserverpb.Maintenance/Status" => {
             for name in ["dbSize", "dbSizeInUse"] {
-                // A store that nothing is written to has none yet.
+                // The size fields are optional, because a store without writes has no size yet.
                 for status in [&mut *etcds, &mut *ours] {
                     status.as_object_mut().map(|fields| fields.remove(name));
                 }
@@ -40,7 +41,7 @@ pub(crate) fn level(method: &str, etcds: &mut Value, ours: &mut Value) {
     }
 }
 
-/// It must be there.
+/// Removes a field from both sides, but only if both have it.
 fn take_from_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     if let (Value::Object(etcds), Value::Object(ours)) = (etcds, ours)
         && etcds.contains_key(name)
@@ -51,7 +52,8 @@ fn take_from_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     }
 }
 
-/// Members are sorted by their ids, which are made of the time; the keys of a lease not at all.
+/// Sorts a list on both sides. Members are ordered by their ids, which depend on the time, and the
+/// keys of a lease have no order.
 fn sort_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     for value in [etcds, ours] {
         if let Some(Value::Array(values)) = value.get_mut(name) {
@@ -60,8 +62,8 @@ fn sort_both(name: &str, etcds: &mut Value, ours: &mut Value) {
     }
 }
 
-/// Go writes messages with one space between fields, or two, or one that does not break: no client
-/// shall rely on it.
+/// Makes spaces in text equal. Go randomly separates the fields of a message by one space, two
+/// spaces, or a no-break space, so that no client relies on it.
 pub(crate) fn one_space(value: &mut Value) {
     match value {
         Value::String(text) => *text = text.replace('\u{a0}', " ").replace("  ", " "),
@@ -71,17 +73,21 @@ pub(crate) fn one_space(value: &mut Value) {
     }
 }
 
-/// What is left of a lease of which the reply also says for how long it was granted.
+/// Returns the remaining seconds of a lease. Returns `None` if the reply has no granted TTL, or if
+/// no time remains.
 fn seconds_left(reply: &Value) -> Option<i64> {
     reply.get("grantedTTL")?;
     let left = reply.get("TTL")?.as_str()?.parse().ok()?;
     (left > 0).then_some(left)
 }
 
-/// Records that compare equal in a sort may come in any order, if there are many. That they are in
-/// the order of what is sorted by is told apart: `None` if not.
+/// Compares two replies of a range that is sorted by `target`. Returns `None` if they differ in the
+/// values by which the records are sorted.
 ///
-/// `value` knows the values of keys; a reply may have left them out.
+/// If there are more than [`STABLE`] records, records with equal sort values may be in any order.
+/// Both replies are then sorted by key.
+///
+/// `value` returns the value of a key, because a reply may omit the values.
 pub(crate) fn level_ties(
     target: &str,
     value: impl Fn(&Value) -> Value,
@@ -112,7 +118,7 @@ fn records(reply: &Value) -> &[Value] {
     reply.get("kvs").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Where two messages differ, one line for each place.
+/// Returns the differences between two messages, one line for each.
 pub(crate) fn differences(etcds: &Value, ours: &Value) -> Vec<String> {
     let mut found = Vec::new();
     find("", Some(etcds), Some(ours), &mut found);

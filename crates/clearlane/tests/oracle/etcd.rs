@@ -1,5 +1,5 @@
-//! etcd itself, as a process: the replay must find no difference there before it checks another
-//! server.
+//! etcd in a separate process. Replaying a recording against etcd must find no difference; this
+//! checks the replay.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(crate) struct Etcd {
     pub(crate) address: SocketAddr,
 }
 
-/// No process listens there now.
+/// Returns an address at which no process listens now.
 pub(crate) fn free_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_ports(1).unwrap()[0]))
 }
@@ -44,7 +44,7 @@ impl Etcd {
         Ok(Etcd { process, address })
     }
 
-    /// With SIGTERM.
+    /// Stops etcd with SIGTERM.
     pub(crate) fn stop(mut self) -> Result<(), String> {
         let asked = Command::new("kill").arg(self.process.id().to_string()).status();
         asked.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! As much of a HTTP/1.1 client as it takes to ask one thing.
+//! A minimal HTTP/1.1 client for single requests.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use crate::recording::HttpAnswer;
 use crate::wire::PATIENCE;
 
-/// On a connection of its own, which the server closes behind its answer.
+/// Sends a request on a new connection, which the server closes after its response.
 pub(crate) async fn ask(address: SocketAddr, line: &str, body: &str) -> Result<HttpAnswer, String> {
     let request = format!(
         "{line} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
@@ -45,7 +45,7 @@ fn parse(answer: &str) -> Option<HttpAnswer> {
     Some(HttpAnswer { status, content_type, body })
 }
 
-/// A body that comes in chunks, each behind its length in hex, the last one empty.
+/// Joins a chunked body. Each chunk follows its length in hex, and the last chunk is empty.
 fn joined(mut chunks: &str) -> Option<String> {
     let mut body = String::new();
     loop {

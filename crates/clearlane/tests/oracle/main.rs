@@ -1,16 +1,18 @@
-//! etcd's recorded answers, replayed against our server over real sockets.
+//! Replays etcd's recorded calls against Clearlane over real sockets, and compares the results.
 //!
-//! The recordings lie in `crates/proto/oracle`, with a page on their format. For each, a server
-//! starts on an empty directory and gets the recorded requests: calls, streams, plain HTTP,
-//! restarts. The client has no generated code: it finds methods by their path and makes messages by
-//! the `.proto` files. Whole replies are compared, with the ids of cluster and member, which are
-//! made of the same addresses; errors by code and text.
+//! The recordings are in `crates/proto/oracle`, with a page about their format. For each recording,
+//! a server starts with an empty directory and receives the recorded requests: calls, streams,
+//! plain HTTP, and restarts. The client uses no generated code. It finds methods by their path and
+//! builds messages with the `.proto` files. Replies are compared as a whole, including the ids of
+//! cluster and member, which are derived from the same addresses. Errors are compared by code and
+//! text.
 //!
-//! Not compared literally: what [`compare::level`] lists (sizes of files, remaining seconds, lists
-//! without an order); ids that a server chooses ([`names`]); how [`streams`] are cut, where that
-//! means nothing; and what differs on purpose, which is in [`accepted`], line by line.
+//! Some parts are not compared literally: the parts that [`compare::level`] lists (sizes of files,
+//! remaining seconds, lists without an order), ids that a server chooses ([`names`]), the division
+//! of [`streams`] into messages if it has no meaning, and intended differences, which [`accepted`]
+//! lists one by one.
 //!
-//! An ignored test replays the recordings against etcd's own program: a difference there is a fault
+//! An ignored test replays the recordings against etcd's own program. A difference there is a bug
 //! of this test.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -33,7 +35,7 @@ use clearlane_backend::Era;
 use replay::Difference;
 use served::ServerKind;
 
-/// Number of differences that are printed; the first ones explain the others.
+/// Maximum number of differences that are printed. The first ones explain the others.
 const PRINTED_DIFFERENCES_MAX: usize = 15;
 
 fn run(scenario: &str, kind: ServerKind) -> Vec<Difference> {
@@ -41,7 +43,7 @@ fn run(scenario: &str, kind: ServerKind) -> Vec<Difference> {
     runtime.block_on(replay::replay(scenario, kind))
 }
 
-fn told(differences: &[Difference]) -> String {
+fn listed(differences: &[Difference]) -> String {
     let line =
         |difference: &Difference| format!("\n  step {}: {}", difference.step, difference.what);
     let lines: String = differences.iter().take(PRINTED_DIFFERENCES_MAX).map(line).collect();
@@ -55,7 +57,7 @@ fn told(differences: &[Difference]) -> String {
 
 fn check(scenario: &str, era: Era) {
     let found = run(scenario, ServerKind::Clearlane(era));
-    assert!(found.is_empty(), "{scenario} ({era}) differs:{}", told(&found));
+    assert!(found.is_empty(), "{scenario} ({era}) differs:{}", listed(&found));
 }
 
 macro_rules! scenarios {
@@ -67,7 +69,7 @@ macro_rules! scenarios {
             }
         )*
 
-        /// All of them.
+        /// The names of all recordings.
         const SCENARIOS: &[&str] = &[$($scenario),*];
     };
 }
@@ -116,7 +118,8 @@ fn every_recording_is_in_the_table() {
     assert_eq!(files, SCENARIOS);
 }
 
-/// What is read and written in other ways in each era.
+/// Replays the recordings with requests that the eras process in different ways: sorted ranges,
+/// compactions, watchers and hashes. The results must equal etcd's in every era.
 #[test]
 fn every_era_answers_alike() {
     for era in Era::DISTINCT_STORES {
@@ -126,27 +129,27 @@ fn every_era_answers_alike() {
     }
 }
 
-/// The replay is right if it finds no difference at etcd itself. By hand:
+/// Checks the replay, which must find no difference for etcd itself. This test is run by hand:
 ///
 /// ```text
 /// CLEARLANE_ETCD=.../etcd cargo test -p clearlane --test oracle -- --ignored
 /// ```
 ///
-/// With `CLEARLANE_SCENARIO` only those with this in their names.
+/// `CLEARLANE_SCENARIO` restricts the test to recordings whose names contain its value.
 #[test]
-#[ignore = "needs etcd, which `.ci/etcd-dump-logs` builds"]
+#[ignore = "needs etcd, which `tests/compat/dump-logs/run` builds"]
 fn etcd_agrees_with_itself() {
     let program = std::env::var_os("CLEARLANE_ETCD").expect("it must name etcd's program");
     let only = std::env::var("CLEARLANE_SCENARIO").unwrap_or_default();
     let mut differences = String::new();
     for scenario in SCENARIOS {
-        // Its process ends there.
+        // This recording ends etcd's process, so it cannot be replayed against etcd.
         if *scenario == "30-alarm-crash" || !scenario.contains(&only) {
             continue;
         }
         let found = run(scenario, ServerKind::Etcd(program.clone().into()));
         if !found.is_empty() {
-            differences += &format!("\n{scenario}{}", told(&found));
+            differences += &format!("\n{scenario}{}", listed(&found));
         }
     }
     assert!(differences.is_empty(), "{differences}");

@@ -1,10 +1,11 @@
-//! What cannot be the same here as in the recording, and is called by another name.
+//! Names for values that cannot be the same here as in the recording.
 //!
-//! Ids that a server chooses were recorded as `<lease:1>`, `<member:2>`. Where one of them comes up
-//! for the first time in a reply, ours at the same place is learned; from then on it is expected
-//! wherever the recording has the name, and is sent where a request has it.
+//! Ids that a server chooses were recorded as `<lease:1>` or `<member:2>`. When such a name first
+//! occurs in a reply, the test learns the id at the same place in the reply of the tested server.
+//! After that, the test expects this id wherever the recording has the name, and replaces the name
+//! by the id in requests.
 //!
-//! A key may have such an id in its text, in hex: `{"text":"name/<hex of lease:1>"}`.
+//! A key may contain such an id in hex: `{"text":"name/<hex of lease:1>"}`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-/// From those in the recording to those here.
+/// Maps names in the recording to values of the tested server.
 #[derive(Debug, Default)]
 pub(crate) struct Names(BTreeMap<String, String>);
 
@@ -25,7 +26,7 @@ impl Names {
         &self.0[recorded]
     }
 
-    /// Looks for names that come up for the first time.
+    /// Learns the ids of the names that occur in `recorded` for the first time.
     pub(crate) fn learn(&mut self, recorded: &Value, ours: &Value) {
         match (recorded, ours) {
             (Value::String(name), Value::String(id)) if is_id(name) => {
@@ -55,7 +56,7 @@ impl Names {
         }
     }
 
-    /// Replaces names by what they are here.
+    /// Replaces names by the values of the tested server.
     pub(crate) fn put_into(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
@@ -72,7 +73,7 @@ impl Names {
         }
     }
 
-    /// The key of this text, with the id for the name.
+    /// Returns the key for a text, with the id in place of the name.
     fn key(&self, text: &Value) -> Option<Value> {
         let (prefix, name) = split(text.as_str()?)?;
         let id: i64 = self.0.get(&name)?.parse().ok()?;
@@ -84,13 +85,13 @@ fn is_id(text: &str) -> bool {
     text.starts_with("<lease:") || text.starts_with("<member:")
 }
 
-/// `a/<hex of lease:1>` is `a/` and `<lease:1>`.
+/// Splits `a/<hex of lease:1>` into `a/` and `<lease:1>`.
 fn split(text: &str) -> Option<(&str, String)> {
     let (prefix, name) = text.split_once("<hex of ")?;
     Some((prefix, format!("<{name}")))
 }
 
-/// The name in a recorded key, and the id in ours.
+/// Returns the name in a recorded key, and the id in the key of the tested server.
 fn in_key(text: Option<&Value>, ours: &str) -> Option<(String, String)> {
     let (prefix, name) = split(text?.as_str()?)?;
     let ours = String::from_utf8(STANDARD.decode(ours).ok()?).ok()?;

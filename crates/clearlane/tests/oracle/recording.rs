@@ -1,18 +1,21 @@
-//! A recording, read and laid out in the order in which things were done.
+//! Reads a recording and arranges it in the order of its steps.
 //!
-//! A line of a stream stands where the stream was opened, with all that went in and came out until
-//! its end. Here each thing that went in becomes a step of its own; what came out stays with the
-//! stream, under the step after which it came:
+//! The recording has one line for a stream, at the step that opened it, with all messages in both
+//! directions until its end. Here, each sent message becomes a separate step. Received messages
+//! stay with the stream, with the number of the step after which they arrived:
 //!
 //! ```text
-//!   line 4: Watch, in: [5: create, 7: cancel], out: [after 5: created, after 6: event]
-//!   line 6: Put                                                ┌ expected of the stream
-//!   ─────────────────────────────────────────────────────      │
-//!   4 Open(Watch) · 5 Send(to 4, create) · 6 Call(Put) · 7 Cancel(4)
+//!   recording:  line of step 4: Watch, in: [5: create, 7: cancel],
+//!                                      out: [after 5: created, after 6: event]
+//!               line of step 6: Put
+//!
+//!   actions:    4 OpenStream(Watch, out: [after 5: created, after 6: event])
+//!               5 Send(4, create)
+//!               6 Call(Put)
+//!               7 Cancel(4)
 //! ```
 //!
-//! A field that this does not know is an error: nothing that was recorded is passed over in
-//! silence.
+//! An unknown field is an error, so that no part of a recording is silently ignored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,15 +29,16 @@ pub(crate) type Outcome = Result<Value, Failure>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// As Go writes it: `InvalidArgument`.
+    /// The code in Go's spelling, such as `InvalidArgument`.
     pub(crate) code: String,
     pub(crate) message: String,
 }
 
 pub(crate) struct Recording {
-    /// Beside etcd's defaults.
+    /// The flags that differ from etcd's defaults.
     pub(crate) flags: Vec<String>,
-    /// In their order. What is done in one step has one number.
+    /// All actions, in their order. If a recorded step has several actions, they have the same
+    /// number.
     pub(crate) steps: Vec<Step>,
 }
 
@@ -46,11 +50,11 @@ pub(crate) struct Step {
 pub(crate) enum Action {
     Call(Call),
     OpenStream(Stream),
-    /// On the stream of that step.
+    /// Sends a message on a stream. The number is the step that opened the stream.
     Send(u64, Value),
-    /// The client's side of that stream.
+    /// Closes the client's side of a stream. The number is the step that opened the stream.
     HalfClose(u64),
-    /// That stream.
+    /// Cancels a stream. The number is the step that opened the stream.
     Cancel(u64),
     Http(Http),
     Restart,
@@ -59,34 +63,34 @@ pub(crate) enum Action {
     InspectServer,
 }
 
-/// Of a call or a stream.
+/// The head of a call or a stream.
 #[derive(Clone)]
 pub(crate) struct Head {
-    /// `/package.Service/Method`
+    /// The path, such as `/package.Service/Method`.
     pub(crate) path: String,
     pub(crate) metadata: BTreeMap<String, String>,
-    /// It carries the last token of that user.
+    /// The user whose last token is sent. `None` if no token is sent.
     pub(crate) user: Option<String>,
-    /// It goes to the second server.
+    /// If true, the request goes to the second server.
     pub(crate) to_learner: bool,
 }
 
-/// With one answer.
+/// A call with one response.
 pub(crate) struct Call {
     pub(crate) head: Head,
     pub(crate) request: Value,
     pub(crate) outcome: Outcome,
-    /// It was answered only when that step had been done.
+    /// If set, the response did not arrive at once, but after the step with this number.
     pub(crate) answered_after: Option<u64>,
-    /// The client gives up then.
+    /// The client gives up after this time. `None` if it waits for the response.
     pub(crate) deadline: Option<Duration>,
 }
 
 pub(crate) struct Stream {
     pub(crate) head: Head,
-    /// Each message with the step after which it came.
+    /// The received messages. Each arrived after the step with this number.
     pub(crate) out: Vec<(u64, Value)>,
-    /// After which step, and how.
+    /// The stream ended after the step with this number. The second part is its result.
     pub(crate) ended: (u64, Result<(), Failure>),
 }
 
@@ -126,7 +130,8 @@ pub(crate) fn folder() -> std::path::PathBuf {
 
 fn steps_of(line: Value) -> Vec<Step> {
     let mut line = Fields::of(line);
-    // Remarks.
+    // A note is a remark for readers. The notes of some calls also contain a time-out, which `call`
+    // reads.
     let note = line.text("note").unwrap_or_default();
     line.take("scenario");
     let number = line.number("step");
@@ -150,7 +155,7 @@ fn steps_of(line: Value) -> Vec<Step> {
 fn parse_action(action: &str, line: &mut Fields) -> Action {
     match action {
         "restart" => {
-            // A restart has the flags of the start, and the header has those.
+            // A restart has the same flags as the start, which are in the header.
             line.take("extra_flags");
             Action::Restart
         }
@@ -187,10 +192,11 @@ fn call(number: u64, path: String, note: &str, line: &mut Fields) -> Call {
             Ok(reply)
         }
     };
-    // How long it took is not compared.
+    // Durations are not compared.
     line.take("elapsed_s");
     let answered_after = line.take("returned_after_step").map(|step| step.as_u64().unwrap());
-    // Answered in its own step: it was the client that did not wait any longer, for so long:
+    // If the response belongs to the call's own step, the client gave up. The note then contains
+    // the time-out.
     let deadline = answered_after.filter(|step| *step == number).map(|_| {
         let (_, behind) = note.split_once('(').unwrap();
         let (millis, _) = behind.split_once(" ms)").unwrap();
@@ -207,7 +213,7 @@ fn stream(number: u64, path: String, line: &mut Fields) -> Vec<Step> {
         let mut sent = Fields::of(sent);
         let at = sent.number("step");
         sent.take("note");
-        // The stream had ended before.
+        // This field means that the stream had already ended.
         sent.take("send_failed");
         let is_true = |value: Option<Value>| value.is_some_and(|value| value == true);
         let taken = if is_true(sent.take("client_cancel")) {
@@ -257,7 +263,7 @@ fn failure(line: &mut Fields) -> Option<Failure> {
     Some(Failure { code: error.text("code").unwrap(), message: error.text("message").unwrap() })
 }
 
-/// Long values are recorded as their length and the byte that they consist of.
+/// Restores long values, which are recorded as their length and the byte that they consist of.
 fn write_out(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -274,7 +280,8 @@ fn write_out(value: &mut Value) {
     }
 }
 
-/// Each is taken once: what is left over is unknown.
+/// The fields of a line. The code takes each field that it knows. A field that is left is unknown,
+/// and an error.
 struct Fields(Map<String, Value>);
 
 impl Fields {

@@ -1,6 +1,5 @@
-//! The server that a scenario calls: ours, in this process, on a port that is free.
-//!
-//! Or etcd, if the replay itself is in question.
+//! The server that a scenario calls: Clearlane, in this process, on a free port. To check the
+//! replay itself, a test can use etcd instead.
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
@@ -14,8 +13,8 @@ use clearlane_backend::Era;
 use clearlane_net::tls::Dialer;
 use clearlane_peer as peer;
 use clearlane_peer::Peers;
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -36,15 +35,15 @@ pub(crate) struct MemberSpec {
     pub(crate) name: &'static str,
     pub(crate) peer_url: String,
     pub(crate) peer_listen: SocketAddr,
-    /// Its advertised client URL. No process listens there.
+    /// The advertised client URL. No process listens there.
     pub(crate) client_url: &'static str,
     pub(crate) initial_cluster: String,
     pub(crate) state: &'static str,
 }
 
 impl MemberSpec {
-    /// The member that etcd was recorded as. Ids are made of the name and the peer address, so ours
-    /// are etcd's. No process listens there.
+    /// Returns the member that was recorded. Ids are derived from the peer URL and the cluster's
+    /// token, so Clearlane has the same ids as etcd. No process listens at the recorded peer URL.
     pub(crate) fn recorded_member() -> MemberSpec {
         let mut place = MemberSpec::first(etcd::free_address());
         place.peer_url = "http://127.0.0.1:27001".to_owned();
@@ -52,7 +51,7 @@ impl MemberSpec {
         place
     }
 
-    /// Other members can reach it.
+    /// Returns the first member of a cluster. Other members can reach it at `peer`.
     pub(crate) fn first(peer: SocketAddr) -> MemberSpec {
         let peer_url = format!("http://{peer}");
         MemberSpec {
@@ -65,7 +64,7 @@ impl MemberSpec {
         }
     }
 
-    /// It joins the first.
+    /// Returns the second member, which joins the cluster of the first member.
     pub(crate) fn second(first: &MemberSpec, peer: SocketAddr) -> MemberSpec {
         let peer_url = format!("http://{peer}");
         MemberSpec {
@@ -79,9 +78,10 @@ impl MemberSpec {
     }
 }
 
-/// etcd's quota is of its file, in pages; ours of keys and values. This one says yes and no where
-/// etcd's 2 MiB did: there is capacity for the third put of 500 kB (1,500,593 B with what else is
-/// there), and when those are in, for none at all (the least takes 1,500,694).
+/// The quota of Clearlane in scenarios with a quota. etcd's quota counts pages of its file, and
+/// Clearlane's quota counts keys and values. With this value Clearlane accepts and rejects the same
+/// requests as etcd with 2 MiB. The third put of 500 kB is accepted: with all other data it makes
+/// 1,500,593 bytes. Every later put is rejected: the smallest would make 1,500,694 bytes.
 const OUR_QUOTA: i64 = 1_500_640;
 
 pub(crate) struct RunningServer {
@@ -125,7 +125,7 @@ impl ServerProcess {
         }
     }
 
-    /// An error of the server, if there was one.
+    /// Stops the server. Returns the error of the server, if there was one.
     fn stop(self) -> Result<(), String> {
         let (node, peers, server) = match self {
             ServerProcess::Clearlane { node, peers, server } => (node, peers, server),
@@ -168,7 +168,7 @@ fn start_clearlane(
     Ok(ServerProcess::Clearlane { node, peers, server })
 }
 
-/// Flags of the recordings.
+/// The settings that are made from the flags in a recording.
 struct RecordedFlags {
     progress_interval: Duration,
     quota_bytes: i64,
@@ -205,7 +205,7 @@ impl RecordedFlags {
 }
 
 impl RunningServer {
-    /// In a new data directory.
+    /// Starts a server with a new data directory.
     pub(crate) async fn start(
         kind: ServerKind,
         place: MemberSpec,
@@ -233,8 +233,8 @@ impl RunningServer {
         &self.kind
     }
 
-    /// Waits until what a compaction has to remove is gone. etcd does not tell when that is; it
-    /// needs less time than the recorder waits.
+    /// Waits until a compaction has removed its records. etcd does not report this. So for etcd the
+    /// function sleeps for 400 ms. The compactions in the recordings take less time.
     pub(crate) async fn wait_until_compacted(&self, revision: i64) {
         match &self.running {
             ServerProcess::Clearlane { node, .. } => {
@@ -247,7 +247,7 @@ impl RunningServer {
         }
     }
 
-    /// On the same data.
+    /// Restarts the server with the same data.
     pub(crate) async fn restart(mut self) -> Result<RunningServer, String> {
         drop(self.channel);
         stop(self.running).await?;
@@ -264,8 +264,8 @@ impl RunningServer {
     }
 }
 
-/// The first call of a recording came when the version of the cluster was known, and there was a
-/// leader.
+/// Waits until there is a leader and the version of the cluster is known. The first call of each
+/// recording was made in this state.
 async fn wait_until_ready(address: SocketAddr) {
     loop {
         if let Ok(answer) = http::ask(address, "GET /version", "").await
@@ -283,12 +283,13 @@ async fn has_leader(address: SocketAddr) -> bool {
     if wire::status(connect(address).await).await.get("leader").is_some() {
         return true;
     }
-    // With authentication enabled the status is for users, and this page is for all.
+    // If authentication is enabled, the status requires a user, and this page does not.
     let health = http::ask(address, "GET /health", "").await;
     health.is_ok_and(|health| health.status == 200)
 }
 
-/// Beside the client, whose connections end only while it runs.
+/// Stops a server on another thread, because the client's connections end only while the client
+/// runs.
 async fn stop(running: ServerProcess) -> Result<(), String> {
     tokio::task::spawn_blocking(|| running.stop()).await.unwrap()
 }

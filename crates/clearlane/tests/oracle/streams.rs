@@ -1,9 +1,8 @@
-//! Messages of a stream, as they are compared.
+//! The messages of a stream, in the form in which they are compared.
 //!
-//! How a server cuts its answers into messages is not compared where the protocol leaves that open:
-//! the chunks of a streamed range, the fragments of a long watch response. They are put together
-//! again before they are compared. Progress is reported from time to time; the same report twice
-//! counts as one.
+//! The protocol leaves open how a server divides a response into messages: the chunks of a streamed
+//! range, and the fragments of a long watch response. These are joined before they are compared.
+//! Progress is reported repeatedly, so equal reports count as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-/// Whether the stream is compared as a whole.
+/// Returns whether the stream is compared as a whole.
 pub(crate) fn is_one_answer(path: &str) -> bool {
     ["/etcdserverpb.KV/RangeStream", "/etcdserverpb.Maintenance/Snapshot"].contains(&path)
 }
@@ -24,7 +23,8 @@ pub(crate) fn whole(path: &str, parts: &[Value]) -> Value {
     }
 }
 
-/// The records of all parts, and the fields of the last one. Those of another are under `early`.
+/// Joins a streamed range: the records of all chunks and the fields of the last one. Fields of
+/// earlier chunks are under `early`.
 fn whole_range(parts: &[Value]) -> Value {
     let mut whole = Map::new();
     let mut records = Vec::new();
@@ -45,14 +45,14 @@ fn whole_range(parts: &[Value]) -> Value {
     Value::Object(whole)
 }
 
-/// A copy of the store is another one for each server. What can be said of any:
+/// Each server's snapshot of the store differs, so only these properties are compared:
 ///
-/// * each part says of which version it is,
-/// * each part says how much comes behind it, the hash at the end not counted,
-/// * the hash is that of all before it.
+/// * each part has the version of the store,
+/// * each part has the number of bytes after it, without the hash at the end,
+/// * the hash is the hash of all bytes before it.
 ///
-/// The recorded file itself was not kept; that it satisfies this was seen when etcd was asked
-/// again.
+/// The recorded snapshot itself was not kept. Another call to etcd confirmed that etcd has these
+/// properties.
 fn whole_snapshot(parts: &[Value]) -> Value {
     let versions: BTreeSet<String> =
         parts.iter().map(|part| part["version"].as_str().unwrap_or("none").to_owned()).collect();
@@ -65,22 +65,23 @@ fn whole_snapshot(parts: &[Value]) -> Value {
     let mut adds_up = left > 0;
     for (part, blob) in parts.iter().zip(&blobs) {
         left -= blob.len();
-        let told = part.get("remaining_bytes").map_or(Some("0"), Value::as_str);
-        adds_up &= told == Some(&left.to_string());
+        let reported = part.get("remaining_bytes").map_or(Some("0"), Value::as_str);
+        adds_up &= reported == Some(&left.to_string());
     }
     let hash_is_right = Sha256::digest(blobs.concat())[..] == hash[..];
     json!({"versions": versions, "adds_up": adds_up, "hash_is_right": hash_is_right})
 }
 
-/// `None` if only their length was recorded.
+/// Returns the bytes of a part. `None` if only their length was recorded.
 fn blob(part: &Value) -> Option<Vec<u8>> {
     STANDARD.decode(part["blob"].as_str()?).ok()
 }
 
-/// The messages of a watch stream, complete ones only, fragments joined, each progress once.
+/// Returns the complete messages of a watch stream: fragments are joined, and a progress report
+/// that equals the message before it is omitted.
 ///
-/// `before` is the last message before these. They are in the order in which they came for one
-/// watcher; watchers follow each other by their ids.
+/// `before` is the message that arrived before `messages`. The messages are ordered by watcher id,
+/// and for each watcher in the order of their arrival.
 pub(crate) fn watch_responses(messages: &[Value], before: Option<&Value>) -> Vec<Value> {
     let mut parts: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let mut complete: Vec<Value> = Vec::new();
@@ -96,8 +97,8 @@ pub(crate) fn watch_responses(messages: &[Value], before: Option<&Value>) -> Vec
             first.extend(events(fields));
             fields.insert("events".to_owned(), Value::Array(first));
         }
-        let told = complete.last().or(before);
-        if !(is_progress(&message) && told == Some(&message)) {
+        let reported = complete.last().or(before);
+        if !(is_progress(&message) && reported == Some(&message)) {
             complete.push(message);
         }
     }
@@ -120,7 +121,7 @@ fn id_of(message: &Value) -> i64 {
     message.get("watch_id").map_or(0, |id| id.as_str().unwrap().parse().unwrap())
 }
 
-/// The responses with events of a watcher that follow each other, as one.
+/// Joins consecutive responses that contain events of the same watcher and have the same header.
 pub(crate) fn joined(responses: Vec<Value>) -> Vec<Value> {
     let mut joined: Vec<Value> = Vec::new();
     for mut response in responses {

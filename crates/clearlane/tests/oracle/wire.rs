@@ -1,7 +1,7 @@
-//! A client that knows methods by their path and messages by their descriptors.
+//! A client that finds methods by their path and builds messages with their descriptors.
 //!
-//! Nothing of our generated code is between the recording and the socket: JSON becomes protobuf by
-//! what the `.proto` files say, bytes go out, bytes come back and become JSON the same way.
+//! No generated code of Clearlane is involved: JSON is converted to protobuf with the `.proto`
+//! files, sent as bytes, and received bytes are converted back to JSON in the same way.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -23,10 +23,10 @@ use tonic::{Code, Request, Status};
 use crate::bytes_codec::BytesCodec;
 use crate::recording::{Failure, Head, Outcome};
 
-/// Longer than any server lets a request wait.
+/// Time limit for a call. No server makes a request wait so long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Of all services.
+/// The methods of all services.
 pub(crate) struct Methods(DescriptorPool);
 
 impl Methods {
@@ -34,7 +34,7 @@ impl Methods {
         Methods(DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap())
     }
 
-    /// By `/package.Service/Method`.
+    /// Returns the method with a path such as `/package.Service/Method`.
     pub(crate) fn get(&self, path: &str) -> MethodDescriptor {
         let (service, method) = path.trim_start_matches('/').split_once('/').unwrap();
         let service = self.0.get_service_by_name(service).unwrap();
@@ -69,7 +69,7 @@ pub(crate) async fn call(
     match tokio::time::timeout(deadline.unwrap_or(PATIENCE), answered).await {
         Ok(Ok(reply)) => Ok(decode(&method, reply.get_ref())),
         Ok(Err(status)) => Err(failure(&status)),
-        // The words of Go's client.
+        // This is the message of Go's client.
         Err(_) if deadline.is_some() => Err(Failure {
             code: "DeadlineExceeded".to_owned(),
             message: "context deadline exceeded".to_owned(),
@@ -81,7 +81,7 @@ pub(crate) async fn call(
     }
 }
 
-/// Null where it is refused.
+/// Returns the status of a server, or null if the call fails.
 pub(crate) async fn status(channel: Channel) -> Value {
     let path = "/etcdserverpb.Maintenance/Status".to_owned();
     let method = Methods::new().get(&path);
@@ -89,7 +89,7 @@ pub(crate) async fn status(channel: Channel) -> Value {
     call(channel, head, method, Value::Object(Default::default()), None).await.unwrap_or_default()
 }
 
-/// A use of a token that changes nothing else.
+/// Makes a call with a token. The call extends the token's lifetime, and changes nothing else.
 pub(crate) async fn auth_status(channel: Channel, token: &str) {
     let path = "/etcdserverpb.Auth/AuthStatus".to_owned();
     let method = Methods::new().get(&path);
@@ -105,7 +105,7 @@ pub(crate) enum Event {
 }
 
 pub(crate) struct ClientStream {
-    /// `None` when the client has ended its side.
+    /// The sender of requests. `None` once the client has closed its side.
     sends: Option<mpsc::UnboundedSender<Bytes>>,
     events: mpsc::UnboundedReceiver<Event>,
     task: JoinHandle<()>,
@@ -128,7 +128,7 @@ impl ClientStream {
     }
 
     pub(crate) fn send(&mut self, request: &Value) {
-        // A stream that has ended takes no more; its end comes as an event.
+        // A closed stream accepts no message. Its end is reported as an event.
         let _ = self.sends.as_ref().unwrap().send(encode(&self.method, request));
         if !self.method.is_client_streaming() {
             self.half_close();
@@ -147,7 +147,7 @@ impl ClientStream {
         tokio::time::timeout(patience, self.events.recv()).await.ok().flatten()
     }
 
-    /// Does not wait.
+    /// Returns the next event, without waiting.
     pub(crate) fn try_next(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }

@@ -1,15 +1,4 @@
-//! The program itself, as a user starts it: it gets ready, serves, stops, is killed, and comes
-//! back.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
-
-#[path = "support/program.rs"]
-mod program;
-mod support;
+//! Tests of the program as a user runs it: it starts, serves, stops, is killed, and starts again.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -24,10 +13,12 @@ use clearlane_proto::etcdserverpb::auth_client::AuthClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{
     AuthEnableRequest, AuthRoleAddRequest, AuthUserAddRequest, AuthUserGrantRoleRequest,
-    AuthenticateRequest, RangeRequest,
+    AuthenticateRequest, CompactionRequest, DeleteRangeRequest, RangeRequest,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::error::TryRecvError;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
@@ -42,16 +33,16 @@ fn start(data_dir: &Path, more: &[&str]) -> RunningProgram {
     RunningProgram::start(&mut member(data_dir, more))
 }
 
-/// Ranges of all keys, and beside them puts and reads of one key, until the other side of `ends` is
-/// gone.
-async fn range_put_and_get(address: &str, mut ends: tokio::sync::oneshot::Receiver<()>) {
+/// Reads ranges of all keys, and at the same time puts and reads one key, until the sender of
+/// `ends` is dropped.
+async fn range_put_and_get(address: &str, mut ends: Receiver<()>) {
     let mut client = KvClient::new(connect(address).await);
     put_all(&mut client, (0..3000).map(|number| put(format!("k{number:04}"), "v"))).await;
     let all = RangeRequest { range_end: vec![0].into(), serializable: true, ..get("k") };
     let hot = RangeRequest { serializable: true, ..get("hot") };
     let mut others = [KvClient::new(connect(address).await), KvClient::new(connect(address).await)];
     let [putting, reading] = &mut others;
-    while matches!(ends.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Empty)) {
+    while matches!(ends.try_recv(), Err(TryRecvError::Empty)) {
         let (ranged, done, read) = tokio::join!(
             client.range(all.clone()),
             putting.put(put("hot", "v")),
@@ -61,7 +52,8 @@ async fn range_put_and_get(address: &str, mut ends: tokio::sync::oneshot::Receiv
     }
 }
 
-/// What a read of one key and a put have waited for is logged with the lock and its holder.
+/// The log must name the lock for which a read of one key and a put have waited, and the holder of
+/// this lock.
 #[test]
 fn a_slow_request_names_the_lock_and_its_holder_in_every_old_era() {
     for era in ["3.0", "3.1", "3.2"] {
@@ -91,7 +83,8 @@ fn a_slow_request_names_the_lock_and_its_holder_in_every_old_era() {
     }
 }
 
-/// Off and on while it runs, and written at the end.
+/// The recording of a timeline is switched off and on while the member runs. The last recording
+/// must be written when the member ends.
 #[test]
 fn it_records_a_timeline() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,7 +117,8 @@ fn it_records_a_timeline() {
     for class in ["put", "get", "applier", "log"] {
         assert!(classes.contains(class), "no {class} in {classes:?}");
     }
-    // Of what is not recorded nothing is written, and what was is replaced.
+    // Requests between two recordings are not written, and the file is replaced by the second
+    // recording.
     ask("b");
     running.signal(Signal::SIGUSR1);
     running.line("recording a timeline");
@@ -136,7 +130,7 @@ fn it_records_a_timeline() {
     assert!(classes.contains("get") && second.is_some() && first < second, "{first:?} {second:?}");
 }
 
-/// Switches authentication on. Each user may do everything.
+/// Adds the users, each with the role root and so with all permissions, and enables authentication.
 async fn enable_auth(address: &str, users: &[(&str, &str)]) {
     let mut client = AuthClient::new(connect(address).await);
     client.role_add(AuthRoleAddRequest { name: "root".to_owned() }).await.unwrap();
@@ -188,7 +182,7 @@ fn a_slow_authentication_is_logged_without_its_secrets() {
     }
 }
 
-/// Gets of a user with a token, beside users that authenticate.
+/// Makes gets with the token of root, while root authenticates again.
 async fn authenticate_and_get(address: &str) {
     enable_auth(address, &[("root", "root-word")]).await;
     let token = authenticate(address, "root", "root-word").await.unwrap();
@@ -207,7 +201,9 @@ async fn authenticate_and_get(address: &str) {
     }
 }
 
-/// Up to 3.4 with `batchTx` held, for which the user of a get waits, too.
+/// Up to era 3.4, a password is checked while `batchTx` is held. A get waits for `batchTx` as well,
+/// because the server looks up the user of its token. The timeline must show this wait in era 3.4,
+/// and not in later eras.
 #[test]
 fn a_timeline_shows_what_a_password_holds_up() {
     for (era, is_locked) in [("3.4", true), ("3.5", false), ("clearlane", false)] {
@@ -293,8 +289,8 @@ fn it_serves_stops_and_comes_back() {
     assert_eq!(running.end().0.signal(), Some(Signal::SIGINT as i32));
 }
 
-/// Killed at moments that the test does not choose, it has all that it acknowledged. The moments
-/// are those of a seed, as far as a machine lets one choose them.
+/// A member is killed several times and must have all acknowledged writes after each restart. The
+/// seed determines after how many writes the member is killed.
 #[test]
 fn what_was_acknowledged_survives_a_kill() {
     let seed = std::process::id();
@@ -314,7 +310,7 @@ fn what_was_acknowledged_survives_a_kill() {
                 assert_eq!(text(&found.key), format!("{number:08}"), "round {round}");
             }
             let mut number = acknowledged;
-            // The last ones are under way when the process is killed.
+            // The last requests are in flight when the process is killed.
             let mut under_way = tokio::task::JoinSet::new();
             while number < wanted {
                 client.put(put(format!("{number:08}"), "v")).await.unwrap();
@@ -385,8 +381,8 @@ fn counted(address: &str, puts: u32) -> i64 {
 #[test]
 fn a_log_that_has_lost_its_end_starts_with_a_flag_only() {
     const SEGMENT: u64 = 64_000_000;
-    let words = "last segment is shorter than it was made";
-    // The store commits nothing, so that it is not ahead of what is left of the log.
+    let words = "last segment is shorter than when it was created";
+    // The store makes no commit, so that it is not ahead of the damaged log.
     let flags = ["--backend-batch-interval=1h", "--backend-batch-limit=1000000"];
     for lost in [4096, 1 << 20, SEGMENT - 10_000] {
         let dir = tempfile::tempdir().unwrap();
@@ -432,30 +428,31 @@ fn a_log_that_has_lost_its_end_starts_with_a_flag_only() {
 
 #[test]
 fn a_wrong_command_line_is_told() {
-    let told = program(&["--bogus"]).output().unwrap();
-    assert_eq!(told.status.code(), Some(2));
+    let output = program(&["--bogus"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
     assert!(
-        text(&told.stderr).starts_with("clearlane: flag provided but not defined: -bogus\nUsage:")
+        text(&output.stderr)
+            .starts_with("clearlane: flag provided but not defined: -bogus\nUsage:")
     );
-    let told = program(&["surplus"]).output().unwrap();
-    assert_eq!(told.status.code(), Some(1));
+    let output = program(&["surplus"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
     let wanted = "clearlane: \"surplus\" is not a valid flag or command\nUsage:";
-    assert!(text(&told.stderr).starts_with(wanted));
-    let told = program(&["--election-timeout=1"]).output().unwrap();
-    assert_eq!(told.status.code(), Some(1));
-    assert_eq!(text(&told.stderr).lines().count(), 1);
+    assert!(text(&output.stderr).starts_with(wanted));
+    let output = program(&["--election-timeout=1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr).lines().count(), 1);
     for arguments in [["--version"], ["version"]] {
-        let told = program(&arguments).output().unwrap();
-        assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
-        assert!(text(&told.stdout).starts_with("etcd Version: 3.7.1\n"));
-        assert_eq!(text(&told.stdout).lines().count(), 4);
+        let output = program(&arguments).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+        assert!(text(&output.stdout).starts_with("etcd Version: 3.7.1\n"));
+        assert_eq!(text(&output.stdout).lines().count(), 4);
     }
-    let told = program(&["--help"]).output().unwrap();
-    assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""));
-    assert!(text(&told.stdout).contains("--initial-cluster-token <text>"));
+    let output = program(&["--help"]).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    assert!(text(&output.stdout).contains("--initial-cluster-token <text>"));
 }
 
-/// The last line of standard error.
+/// Returns the last line of standard error.
 fn last_line(said: &[String]) -> &str {
     said.last().unwrap()
 }
@@ -467,11 +464,14 @@ fn data_in_use_and_newer_data_are_refused() {
     first.ready();
     let (status, said) = start(dir.path(), &[]).end();
     assert_eq!(status.code(), Some(1));
-    assert!(last_line(&said).contains("already open elsewhere"), "{said:#?}");
+    let words = "in use by another process or another part of this one";
+    assert!(last_line(&said).contains(words), "{said:#?}");
     first.signal(Signal::SIGTERM);
     first.end();
-    std::fs::write(dir.path().join("member/format"), "7\n").unwrap();
-    let (status, said) = start(dir.path(), &[]).end();
+    let newer = dir.path().join("newer");
+    std::fs::create_dir_all(newer.join("member")).unwrap();
+    std::fs::write(newer.join("member/format"), "7\n").unwrap();
+    let (status, said) = start(&newer, &["--engine=sled"]).end();
     assert_eq!(status.code(), Some(1));
     assert!(last_line(&said).contains("the data is of format 7"), "{said:#?}");
 }
@@ -500,7 +500,8 @@ fn systemd_is_told() {
     assert_eq!(&words[..length], b"READY=1");
 }
 
-/// One second of history is kept.
+/// The flag `--auto-compaction-retention=1s` makes the member compact revisions that are older than
+/// a second. A read of an old revision must then fail.
 #[test]
 fn the_past_is_forgotten_by_the_clock() {
     let dir = tempfile::tempdir().unwrap();
@@ -511,7 +512,7 @@ fn the_past_is_forgotten_by_the_clock() {
         for number in 0..10 {
             client.put(put("a", number.to_string())).await.unwrap();
         }
-        // The first one may come before the puts are a second old.
+        // The first compaction may run before the puts are a second old.
         let refused = loop {
             running.line("completed auto compaction");
             let old = RangeRequest { revision: 2, ..get("a") };
@@ -546,7 +547,7 @@ fn what_takes_long_to_apply_or_to_read_is_told_as_etcd_does() {
     let dir = tempfile::tempdir().unwrap();
     let mut running = start(dir.path(), &["--warning-apply-duration=0s"]);
     let address = running.ready();
-    // The member writes some entries of its own meanwhile.
+    // The member itself also writes some entries during the test, so other lines are skipped.
     let next = |running: &mut RunningProgram, words: &str| -> Value {
         loop {
             let line = running.line("apply request took too long");
@@ -589,7 +590,8 @@ fn a_member_looks_at_the_others_before_it_serves() {
     running.ready();
 }
 
-/// Flips a bit in the first copy of the newest meta page of a bolt file.
+/// Each of the two meta pages of a bolt file contains two copies of its data. Flips a bit in the
+/// first copy on the newest meta page, so that a start must repair it from the second copy.
 fn damage_newest_meta(file: &Path) {
     let mut bytes = std::fs::read(file).unwrap();
     let txid = |page: usize| {
@@ -616,21 +618,25 @@ fn a_repair_of_a_bolt_file_is_logged() {
     assert!(!said.iter().any(|line| line.contains(words)), "{said:#?}");
     damage_newest_meta(&file);
     let said = stop(start(dir.path(), &[engine]));
-    let told = said.iter().find(|line| line.contains(words));
-    assert!(told.is_some_and(|line| line.contains("was damaged and is repaired")), "{said:#?}");
+    let repair_line = said.iter().find(|line| line.contains(words));
+    assert!(
+        repair_line.is_some_and(|line| line.contains("was damaged and is repaired")),
+        "{said:#?}"
+    );
 }
 
-/// A member whose standard error is a terminal.
+/// Starts a member whose standard error is a terminal.
 fn start_on_terminal(data_dir: &Path, more: &[&str]) -> RunningProgram {
     let member = member(data_dir, more);
     let words: Vec<String> = std::iter::once(member.get_program())
         .chain(member.get_args())
         .map(|word| format!("'{}'", word.to_str().unwrap()))
         .collect();
-    // `script` copies the terminal to its standard output. When it ends, the member gets SIGHUP.
+    // `script` copies the terminal to its standard output. When `script` ends, the member gets
+    // SIGHUP. `timeout` ends a member that ignores this signal, as all programs do under `nohup`.
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec script --quiet --flush --return --command \"$0\" /dev/null 1>&2"]);
-    RunningProgram::start(shell.arg(words.join(" ")))
+    RunningProgram::start(shell.arg(format!("timeout --foreground 120 {}", words.join(" "))))
 }
 
 #[test]
@@ -654,7 +660,7 @@ fn a_log_for_people_says_on_a_terminal_where_clients_are_served() {
 
 #[test]
 fn an_error_of_a_directory_has_its_path() {
-    // No one can create a directory there.
+    // No user can create a directory in `/proc`.
     let said = failure(&mut member(Path::new("/proc/clearlane"), &[]));
     assert!(said.starts_with("clearlane: /proc/clearlane/member: "), "{said}");
 }
@@ -665,9 +671,110 @@ fn too_few_open_files_are_refused() {
     let script = r#"ulimit -n 150; exec "$0" --data-dir="$1""#;
     let mut program = Command::new("sh");
     program.args(["-c", script, env!("CARGO_BIN_EXE_clearlane")]).arg(dir.path().join("new"));
-    let told = failure(&mut program);
+    let error = failure(&mut program);
     let words =
         "the limit of open files is 150, and must be more than 150: raise it with `ulimit -n`";
-    assert!(told.contains(words), "{told}");
+    assert!(error.contains(words), "{error}");
     assert!(!dir.path().join("new").exists());
+}
+
+#[test]
+fn the_gateway_can_be_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = start(dir.path(), &["--enable-grpc-gateway=false"]);
+    let address = running.ready();
+    for (path, status) in [("/v3/kv/range", "404"), ("/health", "200"), ("/version", "200")] {
+        let answer = http_get(&address, path);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+    }
+    block_on(async {
+        KvClient::new(connect(&address).await).put(put("a", "1")).await.unwrap();
+    });
+}
+
+#[test]
+fn a_store_with_much_free_space_is_defragmented_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = start(dir.path(), &[]);
+    let address = running.ready();
+    block_on(async {
+        let mut client = KvClient::new(connect(&address).await);
+        let value = "v".repeat(64 << 10);
+        for number in 0..64 {
+            client.put(put(format!("k{number:04}"), &value)).await.unwrap();
+        }
+        let all = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: false };
+        let deleted = client.delete_range(all).await.unwrap().into_inner();
+        let revision = deleted.header.unwrap().revision;
+        client.compact(CompactionRequest { revision, physical: true }).await.unwrap();
+    });
+    running.signal(Signal::SIGTERM);
+    running.end();
+    let file = dir.path().join("member/snap/db");
+    let before = file.metadata().unwrap().len();
+    let restart = |threshold: &str, words: &str| {
+        let mut running = start(dir.path(), &[threshold]);
+        let line = running.json(words);
+        running.ready();
+        running.signal(Signal::SIGTERM);
+        running.end();
+        line
+    };
+    restart("--bootstrap-defrag-threshold-megabytes=100", "Skipping defragmentation");
+    assert_eq!(file.metadata().unwrap().len(), before);
+    restart("--bootstrap-defrag-threshold-megabytes=2", "finished defragmenting the store");
+    let after = file.metadata().unwrap().len();
+    assert!(after < before / 4, "{before} bytes, and then {after}");
+}
+
+#[test]
+fn log_files_are_rotated() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = format!("--log-outputs=stderr,{}", dir.path().join("etcd.log").display());
+    let rotation = r#"--log-rotation-config-json={"maxsize": 1, "maxbackups": 2}"#;
+    let data = dir.path().join("data");
+    std::fs::write(dir.path().join("etcd.log"), "x".repeat(1 << 20)).unwrap();
+    let mut running = start(&data, &[&log, "--enable-log-rotation", rotation]);
+    running.ready();
+    let names = std::fs::read_dir(dir.path()).unwrap();
+    let names: Vec<String> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let rotated = names.iter().filter(|name| name.starts_with("etcd-20") && name.ends_with(".log"));
+    assert_eq!(rotated.count(), 1, "{names:?}");
+    let newest = std::fs::read_to_string(dir.path().join("etcd.log")).unwrap();
+    assert!(newest.contains("ready to serve client requests"), "{newest}");
+}
+
+#[test]
+fn memory_is_locked_or_the_start_is_refused() {
+    const IPC_LOCK: u64 = 1 << 14;
+    // The capability that a process needs to drop `IPC_LOCK`.
+    const SETPCAP: u64 = 1 << 8;
+    let dir = tempfile::tempdir().unwrap();
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = own.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let effective = u64::from_str_radix(effective.trim(), 16).unwrap();
+    let may_lock_all = effective & IPC_LOCK != 0;
+    if may_lock_all && effective & SETPCAP == 0 {
+        println!("SKIPPED: this process cannot start another without its right to lock memory");
+        return;
+    }
+    let member = || member(dir.path(), &["--memory-mlock"]);
+    let script = match may_lock_all {
+        true => r#"ulimit -l 64; exec setpriv --bounding-set=-ipc_lock "$0" "$@""#,
+        false => r#"ulimit -l 64; exec "$0" "$@""#,
+    };
+    let mut limited = Command::new("sh");
+    limited.args(["-c", script]).arg(member().get_program()).args(member().get_args());
+    let said = failure(&mut limited);
+    assert!(said.contains("--memory-mlock: the limit of locked memory is 65536 bytes"), "{said}");
+    if !may_lock_all {
+        println!("SKIPPED: this process may not lock memory without a limit");
+        return;
+    }
+    let mut running = RunningProgram::start(&mut member());
+    running.ready();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.id())).unwrap();
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    assert_ne!(locked.trim(), "0 kB");
 }

@@ -1,13 +1,4 @@
-//! The command line of the program: the man page, the completions, and what is refused.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
-
-#[path = "support/program.rs"]
-mod program;
+//! Tests of the program's command line: the man page, the completions, and errors.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use clearlane::config::table;
 
-use crate::program::program;
+use crate::program::{RunningProgram, program};
 
 fn printed(arguments: &[&str]) -> String {
     let Output { status, stdout, stderr } = program(arguments).output().unwrap();
@@ -26,7 +17,8 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// Returns the status and the error.
+/// Runs a command that must print nothing to standard output. Returns the exit status and the
+/// error.
 fn refused(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(stdout.is_empty(), "{command:?}");
@@ -67,7 +59,7 @@ fn the_man_page_has_every_flag_in_its_group() {
     assert!(output.status.success() && warnings.is_empty(), "{warnings}");
 }
 
-/// What bash would offer for the last word.
+/// Returns the completions that bash offers for the last word.
 fn offered(script: &Path, words: &[&str]) -> String {
     let last = words.len() - 1;
     let complete = format!(
@@ -111,21 +103,21 @@ fn other_shells_have_scripts_too() {
         let script = printed(&["completions", shell]);
         assert!(script.contains(part) && script.contains("max-learners"), "{shell}");
     }
-    let (status, told) = refused(&mut program(&["completions", "fsih"]));
+    let (status, expected) = refused(&mut program(&["completions", "fsih"]));
     assert_eq!(status, Some(2));
-    assert!(told.contains("did you mean fish?"), "{told}");
+    assert!(expected.contains("did you mean fish?"), "{expected}");
 }
 
 #[test]
 fn what_is_not_utf8_is_refused() {
-    for (argument, told) in [
+    for (argument, expected) in [
         (&b"--name=\xff"[..], "invalid value \"\u{fffd}\" for flag -name: it must be UTF-8"),
         (b"-nam\xff", "flag provided but not defined: -nam\u{fffd}; did you mean --name?"),
         (b"\xff", "\"\u{fffd}\" is not a valid flag or command"),
     ] {
         let (status, error) = refused(program(&[]).arg(OsStr::from_bytes(argument)));
         assert!(status.is_some_and(|status| [1, 2].contains(&status)), "{status:?}");
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
     let (status, error) = refused(program(&[]).env("ETCD_NAME", OsStr::from_bytes(b"\xff")));
     assert_eq!(status, Some(2));
@@ -137,7 +129,7 @@ fn a_config_file_that_cannot_be_read_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let binary = dir.path().join("binary");
     fs::write(&binary, b"name: \xff").unwrap();
-    for (path, told) in [
+    for (path, expected) in [
         (dir.path(), "Is a directory"),
         (&dir.path().join("nowhere"), "No such file"),
         (&binary, "valid UTF-8"),
@@ -145,12 +137,12 @@ fn a_config_file_that_cannot_be_read_is_named() {
         let (status, error) = refused(program(&["--config-file"]).arg(path));
         assert_eq!(status, Some(1));
         let start = format!("clearlane: config file {}: ", path.display());
-        assert!(error.starts_with(&start) && error.contains(told), "{error}");
+        assert!(error.starts_with(&start) && error.contains(expected), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
 }
 
-/// Of a file of a real start; the warning is in the log.
+/// Starts a member with a config file that contains an unknown key. The log must contain a warning.
 #[test]
 fn a_misspelt_key_is_a_warning() {
     let dir = tempfile::tempdir().unwrap();
@@ -162,9 +154,10 @@ fn a_misspelt_key_is_a_warning() {
         data.display()
     );
     fs::write(&file, text).unwrap();
-    let mut running = program::RunningProgram::start(program(&["--config-file"]).arg(&file));
+    let mut running = RunningProgram::start(program(&["--config-file"]).arg(&file));
     let line = running.json("unknown key");
-    let told = format!("{}:4: unknown key max-learnes; did you mean max-learners?", file.display());
-    assert_eq!((line["level"].as_str(), line["msg"].as_str()), (Some("warn"), Some(&*told)));
+    let message =
+        format!("{}:4: unknown key max-learnes; did you mean max-learners?", file.display());
+    assert_eq!((line["level"].as_str(), line["msg"].as_str()), (Some("warn"), Some(&*message)));
     running.ready();
 }

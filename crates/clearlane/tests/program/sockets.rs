@@ -1,8 +1,4 @@
-//! Members whose clients and peers come over sockets in the file system.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "tls/authority.rs"]
-mod authority;
+//! Tests of members that use sockets in the file system for clients and peers.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,10 +20,10 @@ use crate::authority::Authority;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Members in one working directory, where sockets without a path are.
+/// Members with the same working directory. URLs without a path name sockets in this directory.
 struct SocketCluster {
     dir: TempDir,
-    /// By the member's number.
+    /// Returns the peer URL of a member, by its number.
     peer_url: fn(&Path, usize) -> String,
     client_url: fn(&Path, usize) -> String,
     count: usize,
@@ -98,7 +94,8 @@ impl SocketCluster {
 
     async fn channel(&self, at: usize) -> Result<Channel, String> {
         let url = self.client(at);
-        // Here a socket without a path is not in the working directory.
+        // If a URL names a socket without a path, the socket is in the members' working directory.
+        // This client has another working directory, so it gets the whole path.
         let url = match url.strip_prefix("unix://localhost") {
             Some(rest) => format!("unix://{}/localhost{rest}", self.dir.path().display()),
             None => url,
@@ -106,7 +103,7 @@ impl SocketCluster {
         self.outgoing.connect(&url).await
     }
 
-    /// Retries until member `at` has done it.
+    /// Puts a value through member `at`. Tries again until it succeeds.
     async fn put(&self, at: usize, value: &str) {
         let begin = Instant::now();
         loop {
@@ -167,60 +164,61 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// They agree, one is killed and leaves its sockets, comes back, and all end without leaving any.
-fn check_that_members_serve(lab: &mut SocketCluster) {
+/// Checks that the members agree. Kills one of them, which leaves its socket files behind, and
+/// starts it again. At the end all members stop and must leave no sockets.
+fn check_that_members_serve(cluster: &mut SocketCluster) {
     for at in 0..3 {
-        lab.start(at, "new");
+        cluster.start(at, "new");
     }
     block_on(async {
-        lab.put(0, "1").await;
-        lab.has(1, "1").await;
-        lab.has(2, "1").await;
+        cluster.put(0, "1").await;
+        cluster.has(1, "1").await;
+        cluster.has(2, "1").await;
     });
-    lab.kill(2);
-    assert_eq!(lab.sockets().len(), 6);
-    block_on(lab.put(1, "2"));
-    lab.start(2, "new");
-    block_on(lab.has(2, "2"));
+    cluster.kill(2);
+    assert_eq!(cluster.sockets().len(), 6);
+    block_on(cluster.put(1, "2"));
+    cluster.start(2, "new");
+    block_on(cluster.has(2, "2"));
     for at in 0..3 {
-        lab.stop(at);
+        cluster.stop(at);
     }
-    assert_eq!(lab.sockets(), Vec::<PathBuf>::new(), "{}", lab.log(0));
+    assert_eq!(cluster.sockets(), Vec::<PathBuf>::new(), "{}", cluster.log(0));
 }
 
 #[test]
 fn members_meet_at_paths() {
-    let mut lab = SocketCluster::new(
+    let mut cluster = SocketCluster::new(
         3,
         |dir, at| format!("unix://{}/peer{at}", dir.display()),
         |dir, at| format!("unix://{}/client{at}", dir.display()),
     );
-    check_that_members_serve(&mut lab);
+    check_that_members_serve(&mut cluster);
 }
 
-/// As etcd's own tests write them.
+/// Members must also reach each other at URLs in the form that etcd's own tests use.
 #[test]
 fn members_meet_at_names() {
-    let mut lab = SocketCluster::new(
+    let mut cluster = SocketCluster::new(
         3,
         |_, at| format!("unix://localhost:{}", 20_001 + 10 * at),
         |_, at| format!("unix://localhost:{}", 20_000 + 10 * at),
     );
-    check_that_members_serve(&mut lab);
+    check_that_members_serve(&mut cluster);
 }
 
 #[test]
 fn members_meet_at_sockets_with_tls() {
-    let mut lab = SocketCluster::new(
+    let mut cluster = SocketCluster::new(
         3,
         |dir, at| format!("unixs://{}/peer{at}", dir.display()),
         |dir, at| format!("unixs://{}/client{at}", dir.display()),
     );
-    let ca = Authority::new(lab.dir.path(), "ca");
+    let ca = Authority::new(cluster.dir.path(), "ca");
     let pair = ca.pair("member", &["localhost"]);
-    lab.outgoing = Dialer::new(&ca.caller(pair.clone()), &ProtocolConfig::default()).unwrap();
-    lab.more = secured(&ca, &pair);
-    check_that_members_serve(&mut lab);
+    cluster.outgoing = Dialer::new(&ca.caller(pair.clone()), &ProtocolConfig::default()).unwrap();
+    cluster.more = secured(&ca, &pair);
+    check_that_members_serve(&mut cluster);
 }
 
 fn secured(
@@ -241,43 +239,43 @@ fn secured(
 
 #[test]
 fn a_member_joins_over_sockets() {
-    let mut lab = SocketCluster::new(
+    let mut cluster = SocketCluster::new(
         1,
         |dir, at| format!("unix://{}/peer{at}", dir.display()),
         |dir, at| format!("unix://{}/client{at}", dir.display()),
     );
-    lab.start(0, "new");
+    cluster.start(0, "new");
     block_on(async {
-        lab.put(0, "1").await;
-        let add = MemberAddRequest { peer_urls: vec![lab.peer(1)], is_learner: false };
-        ClusterClient::new(lab.channel(0).await.unwrap()).member_add(add).await.unwrap();
+        cluster.put(0, "1").await;
+        let add = MemberAddRequest { peer_urls: vec![cluster.peer(1)], is_learner: false };
+        ClusterClient::new(cluster.channel(0).await.unwrap()).member_add(add).await.unwrap();
     });
-    lab.count = 2;
-    lab.start(1, "existing");
+    cluster.count = 2;
+    cluster.start(1, "existing");
     block_on(async {
-        lab.has(1, "1").await;
-        lab.put(1, "2").await;
-        lab.has(0, "2").await;
+        cluster.has(1, "1").await;
+        cluster.put(1, "2").await;
+        cluster.has(0, "2").await;
     });
 }
 
-/// A certificate for another host is not trusted, over a socket either.
+/// A certificate for another host is not trusted, even over a socket.
 #[test]
 fn a_wrong_certificate_is_noticed() {
-    let mut lab = SocketCluster::new(
+    let mut cluster = SocketCluster::new(
         2,
         |dir, at| format!("unixs://{}/peer{at}", dir.display()),
         |dir, at| format!("unix://{}/client{at}", dir.display()),
     );
-    let ca = Authority::new(lab.dir.path(), "ca");
-    lab.more = secured(&ca, &ca.pair("member", &["elsewhere.invalid"])).split_off(4);
-    lab.start(0, "new");
-    lab.start(1, "new");
+    let ca = Authority::new(cluster.dir.path(), "ca");
+    cluster.more = secured(&ca, &ca.pair("member", &["elsewhere.invalid"])).split_off(4);
+    cluster.start(0, "new");
+    cluster.start(1, "new");
     let begin = Instant::now();
-    // The members reach no other member, so they wait and do not start.
+    // The members cannot reach each other, so they wait and do not start.
     let waits = "this member has no data, and cannot know yet";
-    while !lab.log(0).contains(waits) || !lab.log(0).contains("elsewhere.invalid") {
-        assert!(begin.elapsed() < TIMEOUT, "{}", lab.log(0));
+    while !cluster.log(0).contains(waits) || !cluster.log(0).contains("elsewhere.invalid") {
+        assert!(begin.elapsed() < TIMEOUT, "{}", cluster.log(0));
         std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -1,8 +1,5 @@
-//! Users and roles while authentication is disabled: what is reported, and what is counted.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests of users and roles while authentication is disabled: which data is reported, and which
+//! changes increase the auth revision.
 
 use clearlane_backend::Era;
 use clearlane_engine::Bucket;

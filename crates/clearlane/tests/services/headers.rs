@@ -1,8 +1,5 @@
-//! The revision in a reply's header is that of the reply's content, also beside a writer.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests that the revision in a reply's header belongs to the reply's content, even while others
+//! write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +19,7 @@ use crate::support::{in_every_era, op};
 const LEASE: i64 = 7;
 const ROUNDS: usize = 300;
 
-/// Asks while a key is put with each revision, the first one with revision 2.
+/// Runs `ask` while a writer puts a key with each revision, starting at revision 2.
 fn beside_a_writer(ask: impl AsyncFn(Channel)) {
     in_every_era(async |server| {
         let channel = server.channel().await;
@@ -85,16 +82,18 @@ fn of_a_hash() {
     });
 }
 
-/// The keys may be those of a later revision: a watcher from the next revision on gets these again.
+/// The reply must contain all keys up to the revision in its header. It may also contain keys that
+/// were put later. A watcher that starts at the revision after the header gets the events of these
+/// keys again.
 #[test]
 fn of_the_keys_of_a_lease() {
     beside_a_writer(async |channel| {
         let mut lease = LeaseClient::new(channel);
         for _ in 0..ROUNDS {
             let request = LeaseTimeToLiveRequest { id: LEASE, keys: true };
-            let told = lease.lease_time_to_live(request).await.unwrap().into_inner();
-            let revision = told.header.unwrap().revision;
-            let keys = told.keys.len() as i64;
+            let response = lease.lease_time_to_live(request).await.unwrap().into_inner();
+            let revision = response.header.unwrap().revision;
+            let keys = response.keys.len() as i64;
             assert!(keys >= revision - 1, "{keys} keys at {revision}");
         }
     });

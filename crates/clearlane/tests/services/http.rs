@@ -1,15 +1,11 @@
-//! What is not gRPC, over real sockets, with requests written by hand.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod http_support;
-mod support;
+//! Tests of the port for clients with requests other than gRPC. The requests are written by hand
+//! and sent over real sockets.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use http_support::{Reply, Running, Whole, connect};
+use crate::http_support::{Reply, Running, Whole, connect};
 
 #[test]
 fn health_is_told_in_etcds_words() {
@@ -30,6 +26,9 @@ fn health_is_told_in_etcds_words() {
             "[+]data_corruption ok\n[+]serializable_read ok\n[+]non_learner ok\nok\n",
         ),
         ("POST /readyz", 405, "Method Not Allowed\n"),
+        ("GET /debug/pprof/", 404, "404 page not found\n"),
+        ("GET /debug/pprof/heap", 404, "404 page not found\n"),
+        ("POST /debug/vars", 405, "Method Not Allowed\n"),
         ("GET /nothing", 404, "404 page not found\n"),
         ("GET /", 404, "404 page not found\n"),
     ];
@@ -114,7 +113,8 @@ fn the_gateway_speaks_etcds_json() {
     assert_eq!(old.status, 200);
 }
 
-/// Values that are no multiple of what goes out at a time.
+/// A large response is sent in chunks, and its text must be complete. The length of the values is
+/// not a multiple of the size of a chunk.
 #[test]
 fn a_large_answer_is_the_same_text_in_chunks() {
     let running = Running::start();
@@ -150,7 +150,7 @@ fn a_large_answer_is_the_same_text_in_chunks() {
     let responses = format!(r#""succeeded":true,"responses":[{{"response_range":{inner}}}]"#);
     assert!(txn.body == format!("{{{header},{responses}}}"), "{}", &txn.body[..300]);
 
-    // A client of HTTP/1.0 knows no chunks: the connection ends where the answer does.
+    // An HTTP/1.0 client does not know chunks, so the connection ends after the response.
     let length = asked.len();
     let head = format!("POST /v3/kv/range HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{asked}");
     let old = Reply::parse(&running.raw(head.as_bytes()));
@@ -177,24 +177,25 @@ fn a_connection_goes_on_behind_a_large_answer() {
     assert!(first.body.ends_with(r#"QUFB"}],"count":"1"}"#));
     let second = Reply::parse(second.as_bytes());
     assert!(second.body.ends_with(r#","count":"1"}"#), "{second:?}");
-    // It is small: its length is known.
+    // A small response has a known length.
     assert_eq!(second.header("content-length"), Some(&second.body.len().to_string()[..]));
 }
 
 #[test]
 fn the_gateway_refuses_as_etcd_does() {
     let running = Running::start();
-    let told = |code: u32, message: &str| format!(r#"{{"code":{code},"message":"{message}"}}"#);
-    let no_key = told(3, "etcdserver: key is not provided");
-    let future = told(11, "etcdserver: mvcc: required revision is a future revision");
+    let error_body =
+        |code: u32, message: &str| format!(r#"{{"code":{code},"message":"{message}"}}"#);
+    let no_key = error_body(3, "etcdserver: key is not provided");
+    let future = error_body(11, "etcdserver: mvcc: required revision is a future revision");
     let cases = [
         ("POST /v3/kv/range", "{}", 400, no_key.clone()),
         ("POST /v3/kv/range", "", 400, no_key),
         ("POST /v3/kv/range", r#"{"key":"YQ==","revision":99}"#, 400, future),
-        ("GET /v3/kv/range", "", 501, told(12, "Method Not Allowed")),
-        ("POST /v3/kv/nothing", "{}", 404, told(5, "Not Found")),
-        ("POST /v3/kv/rangestream", "{}", 404, told(5, "Not Found")),
-        ("POST /v3/", "{}", 404, told(5, "Not Found")),
+        ("GET /v3/kv/range", "", 501, error_body(12, "Method Not Allowed")),
+        ("POST /v3/kv/nothing", "{}", 404, error_body(5, "Not Found")),
+        ("POST /v3/kv/rangestream", "{}", 404, error_body(5, "Not Found")),
+        ("POST /v3/", "{}", 404, error_body(5, "Not Found")),
     ];
     for (request, body, status, answer) in cases {
         let reply = running.ask(request, "", body);
@@ -213,7 +214,7 @@ fn the_gateway_refuses_as_etcd_does() {
         assert!(reply.body.starts_with(r#"{"code":3,"#), "{reply:?}");
     }
     let unserved = running.ask("POST /v3/lock/lock", "", "{}");
-    assert_eq!((unserved.status, &unserved.body), (501, &told(12, "")));
+    assert_eq!((unserved.status, &unserved.body), (501, &error_body(12, "")));
 }
 
 #[test]
@@ -255,7 +256,7 @@ fn a_stream_goes_both_ways_at_a_time() {
     let mut seen = String::new();
     for id in 1..=3 {
         let message = format!("{{\"ID\":{id}}}");
-        // In single bytes: a message is whole when its last brace has come.
+        // The message is sent in single bytes. It is complete when its last brace has arrived.
         for byte in message.bytes() {
             connection.write_all(&[b'1', b'\r', b'\n', byte, b'\r', b'\n']).unwrap();
         }
@@ -285,8 +286,8 @@ fn a_token_and_marked_headers_are_metadata_of_the_call() {
                    Grpc-Metadata-Te: x\r\nX-Else: 1\r\n";
     let reply = running.ask("POST /v3/lease/timetolive", headers, "{}");
     assert_eq!(reply.status, 401);
-    let told = r#"{"code":16,"message":"authorization=secret token=other x-else="}"#;
-    assert_eq!(reply.body, told);
+    let message = r#"{"code":16,"message":"authorization=secret token=other x-else="}"#;
+    assert_eq!(reply.body, message);
 }
 
 #[test]
@@ -306,7 +307,7 @@ fn what_is_no_request_costs_no_other() {
     }
     let huge = format!("X-Huge: {}\r\n", "x".repeat(1 << 20));
     let mut connection = running.connect();
-    // The server closes while we write.
+    // The server may close the connection during the write, so an error is ignored.
     let _ = connection.write_all(format!("GET /health HTTP/1.1\r\n{huge}\r\n").as_bytes());
     let mut reply = Vec::new();
     let _ = connection.read_to_end(&mut reply);
@@ -322,13 +323,13 @@ fn a_body_has_a_limit() {
     let put = format!(r#"{{"key":"YQ==","value":"{value}"}}"#);
     let reply = running.ask("POST /v3/kv/put", "", &put);
     assert_eq!(reply.status, 429, "{reply:?}");
-    // One that fits, and becomes a request that is too large.
+    // This body fits, but it results in a request that is too large.
     let value = "AAAA".repeat(600 << 10);
     let put = format!(r#"{{"key":"YQ==","value":"{value}"}}"#);
     let reply = running.ask("POST /v3/kv/put", "", &put);
     assert_eq!(reply.status, 400, "{reply:?}");
     assert_eq!(reply.body, r#"{"code":3,"message":"etcdserver: request is too large"}"#);
-    // A stream of which one message never ends.
+    // The message of this stream has no end, so the server must reject it at a limit.
     let endless = format!(r#"{{"ID":"{}"#, "7".repeat(5 << 20));
     let reply = running.ask("POST /v3/lease/keepalive", "", &endless);
     assert_eq!(reply.status, 429, "{reply:?}");
@@ -356,7 +357,8 @@ fn requests_in_one_piece_are_answered_in_their_order() {
     assert!(order.is_sorted(), "{replies}");
 }
 
-/// Requests that wait for a page share it.
+/// The page of metrics is made once for all requests that wait for it. A request must get the page
+/// even if other clients close their connections while they wait for the same page.
 #[test]
 fn many_pages_of_metrics_at_once_are_few() {
     let running = Running::start();
@@ -372,12 +374,14 @@ fn many_pages_of_metrics_at_once_are_few() {
     let mut page = String::new();
     connection.read_to_string(&mut page).unwrap();
     assert!(page.contains("\netcd_server_has_leader 1\n"), "{page}");
-    // A request that was dropped while it waited keeps no page from the others.
+    // A request that is dropped while it waits does not prevent the page for others.
     drop(others);
     assert!(running.ask("GET /metrics", "", "").body.contains("\netcd_server_has_leader 1\n"));
 }
 
-/// A client that has sent all and waits, and one that goes away in the middle.
+/// One client has closed its side of the connection after its request, and still gets the response.
+/// Other clients close the whole connection during their request, and the server must still serve
+/// new clients.
 #[test]
 fn half_a_connection_is_enough_for_an_answer() {
     let running = Running::without_gateway();
@@ -396,8 +400,8 @@ fn half_a_connection_is_enough_for_an_answer() {
     assert_eq!(running.ask("POST /v3/kv/put", "", "{}").status, 404, "the API is elsewhere");
 }
 
-/// A stream ends with its client, also if nothing is sent on it. The client has sent all, a part,
-/// or a byte more.
+/// A stream ends when its client closes the connection, even if the server sends nothing on it. The
+/// client has sent the whole request, a part of it, or the request and one more byte.
 #[test]
 fn a_stream_without_a_reader_ends() {
     let running = Running::start();
@@ -437,31 +441,31 @@ fn alarms_make_a_member_ill() {
         let body = format!(r#"{{"action":"{action}","alarm":"{alarm}","memberID":"7"}}"#);
         assert_eq!(whole.ask("POST /v3/maintenance/alarm", &body).status, 200);
     };
-    let told = |request: &str| {
+    let health_reply = |request: &str| {
         let reply = whole.ask(request, "");
         (reply.status, reply.body)
     };
     raise("NOSPACE", "ACTIVATE");
     let no_space = "{\"health\":\"false\",\"reason\":\"ALARM NOSPACE\"}\n".to_owned();
-    assert_eq!(told("GET /health"), (503, no_space));
+    assert_eq!(health_reply("GET /health"), (503, no_space));
     let well = r#"{"health":"true","reason":""}"#.to_owned();
-    assert_eq!(told("GET /health?exclude=NOSPACE"), (200, well.clone()));
-    assert_eq!(told("GET /readyz"), (200, "ok\n".to_owned()), "a full disk is no reason");
+    assert_eq!(health_reply("GET /health?exclude=NOSPACE"), (200, well.clone()));
+    assert_eq!(health_reply("GET /readyz"), (200, "ok\n".to_owned()), "a full disk is no reason");
     raise("CORRUPT", "ACTIVATE");
     let report = "[-]data_corruption failed: alarm activated: CORRUPT\n\
                   [+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\n\
                   \n";
-    assert_eq!(told("GET /readyz"), (503, report.to_owned()));
-    assert_eq!(told("GET /livez"), (200, "ok\n".to_owned()));
+    assert_eq!(health_reply("GET /readyz"), (503, report.to_owned()));
+    assert_eq!(health_reply("GET /livez"), (200, "ok\n".to_owned()));
     let page = whole.ask("GET /metrics", "").body;
     let alarm = "etcd_debugging_server_alarms{alarm_type=\"CORRUPT\",server_id=\"7\"} 1\n";
     assert!(page.contains(alarm));
     raise("CORRUPT", "DEACTIVATE");
     raise("NOSPACE", "DEACTIVATE");
-    assert_eq!(told("GET /health"), (200, well));
+    assert_eq!(health_reply("GET /health"), (200, well));
 }
 
-/// With the body that curl sends: it ends at once, and the watch goes on.
+/// The client ends the body at once, as curl does, and the watch continues.
 #[test]
 fn a_watch_comes_line_by_line() {
     let whole = Whole::start();

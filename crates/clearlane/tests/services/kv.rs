@@ -1,8 +1,4 @@
-//! A server on a free port, and a client of etcd's API that knows nothing of how it is made.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests of a server on a free port. The client uses only etcd's API.
 
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -113,7 +109,8 @@ fn what_is_wrong_is_told_in_etcds_words_and_codes() {
     });
 }
 
-/// Requests whose clients go away free their places, and the next requests get their own answers.
+/// If clients give up their requests, the slots of these requests become free. A later request in
+/// such a slot must get its own response.
 #[test]
 fn a_client_that_goes_away_costs_no_other_request() {
     with_server(async |server| {
@@ -132,7 +129,8 @@ fn a_client_that_goes_away_costs_no_other_request() {
     });
 }
 
-/// Ranges of every size: one piece, some, and read while they are sent.
+/// Ranges of several sizes are sent in one chunk, in several chunks, or read while they are sent.
+/// Each must have the same records as a RangeStream.
 #[test]
 fn a_range_is_the_same_however_large_it_is() {
     in_eras([Era::Clearlane, Era::V3_2], async |server| {
@@ -161,7 +159,8 @@ fn a_range_is_the_same_however_large_it_is() {
             }
             assert_eq!(joined, whole, "limit {limit}");
         }
-        // At an old revision, whose records are of another length than the newest ones.
+        // Read a range at an old revision, whose records have other lengths than the newest
+        // records.
         let all = RangeRequest { range_end: "l".into(), ..get("k") };
         let before = client.range(all.clone()).await.unwrap().into_inner();
         let revision = before.header.unwrap().revision;
@@ -171,15 +170,16 @@ fn a_range_is_the_same_however_large_it_is() {
     });
 }
 
-/// A range that is being sent shows what it showed when it began, and a reader that stops reading
-/// holds up no other request.
+/// A range that is being sent keeps the state of its start. A client that stops reading delays no
+/// other request.
 #[test]
 fn a_long_range_is_of_one_revision() {
     with_server(async |server| {
         let mut writer = KvClient::new(server.channel().await);
         let mut reader =
             KvClient::new(server.channel().await).max_decoding_message_size(usize::MAX);
-        // More than any answer may keep: it is read while it is sent.
+        // The range is larger than the data that a response may keep in memory, so it is read while
+        // it is sent.
         let value = "a".repeat(9000);
         put_all(&mut writer, (0..4000).map(|number| put(format!("k{number:05}"), &value))).await;
         let all = RangeRequest { range_end: "l".into(), ..get("k") };

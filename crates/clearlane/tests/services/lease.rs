@@ -1,8 +1,5 @@
-//! Leases over real sockets: granted, kept alive, run out, revoked, and there after a restart.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests of leases over real sockets: granted, kept alive, expired, revoked, and restored after a
+//! restart.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +37,7 @@ impl Client {
         Ok(self.kv.put(request).await?.into_inner().header.unwrap().revision)
     }
 
-    /// With a prefix; and the revision.
+    /// Returns the number of keys with a prefix, and the revision.
     async fn count(&mut self, prefix: &str) -> (i64, i64) {
         let (key, range_end) = (prefix.to_owned(), format!("{prefix}\u{7f}"));
         let (key, range_end) = (key.into(), range_end.into());
@@ -64,7 +61,7 @@ impl Client {
         Ok(revoked.header.unwrap().revision)
     }
 
-    /// Waits until no key has the prefix.
+    /// Waits until no key has the prefix. Returns the store's revision at that time.
     async fn gone(&mut self, prefix: &str) -> i64 {
         loop {
             let (count, revision) = self.count(prefix).await;
@@ -99,7 +96,7 @@ fn granted_listed_and_revoked_with_its_keys_at_one_revision() {
         let standing = client.standing(100).await;
         assert!((540..600).contains(&standing.ttl) && standing.granted_ttl == 600, "{standing:?}");
         assert_eq!(standing.keys, ["k/a", "k/b"]);
-        // Lease 7 may have ended by itself on a slow machine.
+        // On a slow machine, lease 7 may have expired.
         let mut listed = client.list().await;
         listed.retain(|id| *id != 7);
         assert_eq!(listed, [-9, chosen, 100], "by their end");
@@ -167,7 +164,7 @@ fn after_a_restart_leases_have_their_keys_and_their_time_again() {
     block_on(async {
         let mut client = Client::connect(&server).await;
         let standing = client.standing(70).await;
-        // The leader adds an election time-out to the time that is left.
+        // The leader adds an election timeout to the remaining time.
         assert!((540..=601).contains(&standing.ttl) && standing.granted_ttl == 600, "{standing:?}");
         assert_eq!(standing.keys, ["long"]);
         assert_eq!(client.list().await, [71, 70]);
@@ -177,7 +174,7 @@ fn after_a_restart_leases_have_their_keys_and_their_time_again() {
     server.stop();
 }
 
-/// Of puts and reads, one after the other.
+/// The times of consecutive puts and reads.
 #[derive(Default)]
 struct Times {
     puts: Vec<Duration>,
@@ -185,7 +182,7 @@ struct Times {
 }
 
 impl Times {
-    /// Returns how many keys with leases there are.
+    /// Measures one put and one read. Returns the number of keys with leases.
     async fn take(&mut self, client: &mut Client) -> i64 {
         let begin = Instant::now();
         client.put("beside", 0).await.unwrap();
@@ -205,17 +202,19 @@ impl Times {
     }
 }
 
-/// Thousands of leases end together, and puts and reads meanwhile take little longer. For a hundred
-/// thousand, with figures, which takes three minutes:
+/// Thousands of leases expire together, and puts and reads during that time take little longer than
+/// usual. The following command, which takes three minutes, prints figures for a hundred thousand
+/// leases:
 ///
 /// ```text
-/// CLEARLANE_LEASES=100000 cargo test --release -p clearlane --test lease thousands -- --nocapture
+/// CLEARLANE_LEASES=100000 \
+///     cargo test --release -p clearlane --test services thousands -- --nocapture
 /// ```
 #[test]
 fn puts_and_reads_go_on_while_thousands_end() {
     let wanted = std::env::var("CLEARLANE_LEASES").ok();
     let leases: i64 = wanted.map_or(3_000, |leases| leases.parse().expect("a whole number"));
-    // All must have been granted before the first one ends.
+    // All leases must have been granted before the first one expires.
     let ttl = 8 + leases / 2_000;
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path(), Era::Clearlane);
@@ -246,8 +245,8 @@ fn puts_and_reads_go_on_while_thousands_end() {
         println!(
             "{leases} leases ended in {took:?}: p99 of {puts} puts {put:?}, of reads {read:?}; before {calm:?}"
         );
-        // A request that waited until all have ended would have waited for as long as that takes.
-        // Disks stand still for a second or two now and then.
+        // A request that waits for the end of all leases would take about as long as `took`. The
+        // bound also allows for disks that pause for a second or two.
         let bound = Duration::from_secs(2).max(took / 2).min(Duration::from_secs(5));
         let bound = bound.max(2 * calm_worst);
         let worst = beside.puts.iter().chain(&beside.reads).max().unwrap();

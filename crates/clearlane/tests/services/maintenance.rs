@@ -1,9 +1,7 @@
-//! Alarms, the quota, sizes, sums, snapshots and the leader, asked by a client over a socket.
+//! Tests of alarms, the quota, sizes, hashes, snapshots and the leader, with a client over a
+//! socket.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
+use crate::support;
 use std::fs;
 use std::sync::Arc;
 
@@ -22,8 +20,8 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::grpc::health::v1::HealthCheckRequest;
 use clearlane_proto::grpc::health::v1::health_client::HealthClient;
-use clearlane_server::apply::Limits;
-use clearlane_server::snapshot_file;
+use clearlane_replica::apply::Limits;
+use clearlane_server::snapshot::snapshot_file;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
@@ -31,7 +29,7 @@ use crate::support::{
     TestServer, block_on, code_and_message, in_eras, member_config, op, with_server,
 };
 
-/// The id that etcd gives to the member with this peer address.
+/// The id that etcd gives to the member with the default name and peer address.
 const MEMBER: u64 = 0x8e9e_05c5_2164_694d;
 
 fn put(key: &str, bytes: usize) -> PutRequest {
@@ -185,7 +183,7 @@ fn alarms_of_no_kind_and_of_unknown_kinds() {
     });
 }
 
-/// What etcd's own tests of the quota expect, with their figures.
+/// etcd's own tests of the quota use the same numbers, and expect the same results.
 #[test]
 fn a_quota_is_hit_and_room_is_made() {
     let quota = 53_248;
@@ -232,12 +230,15 @@ fn a_request_that_does_not_fit_raises_the_alarm_before_it_is_refused() {
     });
 }
 
-/// As in etcd: what costs nothing does not raise it again, for as long as there is no room.
+/// As in etcd, after the alarm was disarmed, only a request that needs space, such as a put, can
+/// raise it again. Deletes and compactions do not raise it, even if the store is still over its
+/// quota.
 #[test]
 fn an_alarm_that_is_disarmed_without_room_waits_for_the_next_put() {
     with_quota(10_000, async |server| {
         let mut client = Client::of(server).await;
-        // Together: each is checked before the others are in the store.
+        // The puts are concurrent, so that the quota is checked for each put before the other puts
+        // are in the store.
         let mut puts = tokio::task::JoinSet::new();
         for number in 0..10 {
             let mut kv = client.kv.clone();
@@ -303,7 +304,8 @@ fn a_snapshot_is_what_the_store_was() {
     });
 }
 
-/// The engines that write one send it from a file, which goes with the client.
+/// Some engines write a snapshot to a file first. The file loses its name as soon as it is created,
+/// so no file is left if the client closes the connection.
 #[test]
 fn a_client_that_goes_away_leaves_no_file() {
     for kind in [EngineKind::Sled, EngineKind::Memory] {
@@ -324,12 +326,12 @@ fn a_client_that_goes_away_leaves_no_file() {
             let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
             assert_eq!(names.filter(|name| name.contains("tmp")).count(), 0, "{kind}");
         });
-        // It waits for the thread of the snapshot, which has no client any more.
+        // `stop` waits for the thread of the snapshot, whose client has left.
         server.stop();
     }
 }
 
-fn restored(file: &[u8], checks_sum: bool) -> clearlane_server::Result<Arc<dyn Engine>> {
+fn restored(file: &[u8], checks_sum: bool) -> clearlane_replica::Result<Arc<dyn Engine>> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     fs::write(&path, file).unwrap();
@@ -337,7 +339,8 @@ fn restored(file: &[u8], checks_sum: bool) -> clearlane_server::Result<Arc<dyn E
     snapshot_file::restore(&path, &engine, checks_sum).map(|()| engine)
 }
 
-/// Every cut, and a flipped bit anywhere, is found by the sum.
+/// Checks that the checksum detects truncations, also of the checksum itself, and single flipped
+/// bits. A file without a checksum is accepted only if the checksum is not checked.
 fn damaged_is_noticed(file: &[u8]) {
     for length in [0, 31, 32, 511, 512, file.len() - 512, file.len() - 32, file.len() - 1] {
         assert!(restored(&file[..length], true).is_err(), "cut at {length}");

@@ -1,28 +1,26 @@
-//! The page of figures: every name that dashboards know, in a form that a strict reader takes.
+//! Tests of the metrics page: it has all names that dashboards use, in a format that a strict
+//! parser accepts.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod http_support;
-mod support;
-
+use crate::http_support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use crate::http_support::{Running, Whole};
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
-use http_support::{Running, Whole};
 use tonic::transport::Endpoint;
 
-/// Its type, and each sample's labels with its value.
+/// The type of a metric, and the labels and value of each sample.
 #[derive(Debug, Default)]
 struct Family {
     kind: String,
     samples: Vec<(String, BTreeMap<String, String>, f64)>,
 }
 
-/// Reads a page as the format's grammar has it, and refuses what a scraper may refuse: samples
-/// without a head, heads twice, families torn apart, a sample twice, text behind a value.
+/// Parses a page with the grammar of the format. Fails in all cases that a scraper may reject:
+/// samples without help and type, a metric whose type occurs twice, samples of one metric in
+/// several places, repeated samples, or text after a value.
 fn parse(page: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
     let mut current = String::new();
@@ -70,7 +68,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
         while !rest.starts_with('}') {
             let (label, value) = rest.split_once("=\"").unwrap();
             assert!(is_name(label), "{line}");
-            // No value of ours needs an escape.
+            // No label value of Clearlane needs an escape.
             let (value, behind) = value.split_once('"').unwrap();
             assert!(!value.contains('\\'), "{line}");
             assert!(labels.insert(label.to_owned(), value.to_owned()).is_none(), "{line}");
@@ -82,7 +80,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     (name.to_owned(), labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// Of the one sample with these labels.
+/// Returns the value of the only sample with these labels.
 fn value(families: &BTreeMap<String, Family>, name: &str, labels: &[(&str, &str)]) -> f64 {
     let has = |have: &BTreeMap<String, String>| {
         labels.iter().all(|(label, value)| have.get(*label).is_some_and(|have| have == value))
@@ -123,7 +121,7 @@ fn every_name_of_etcds_is_there_with_its_type_and_labels() {
     assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let families = parse(&reply.body);
     histograms_make_sense(&families);
-    for line in include_str!("metrics_names.txt").lines() {
+    for line in include_str!("../metrics_names.txt").lines() {
         let (name, kind) = line.split_once(' ').unwrap();
         let (name, labels) = name.split_once('{').unwrap_or((name, "}"));
         let Some(family) = families.get(name) else { panic!("{name} is missing") };
@@ -140,8 +138,8 @@ fn every_name_of_etcds_is_there_with_its_type_and_labels() {
     }
 }
 
-/// The page when all changes are counted: the apply loop answers a request before it counts its
-/// change.
+/// Returns the page after all changes are counted. The apply loop responds to a request before it
+/// counts the change.
 fn settled(running: &Running) -> BTreeMap<String, Family> {
     let begin = Instant::now();
     loop {
@@ -227,7 +225,7 @@ fn what_is_done_is_counted() {
     assert_eq!(handled("grpc_server_handling_seconds", &[("grpc_method", "Put")]), 4.0);
 }
 
-/// The port of the clients: gRPC past tonic, gRPC by tonic, and HTTP beside it.
+/// Tests the clients' port with gRPC that bypasses tonic, and with HTTP.
 #[test]
 fn the_clients_port_counts_and_answers_both() {
     let whole = Whole::start();

@@ -1,17 +1,13 @@
-//! Transactions in each other, as deep as etcd takes them: from the wire to the log and back.
+//! Tests of nested transactions, as deep as etcd accepts them, from the request to the log and
+//! back.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/bytes_codec.rs"]
-mod bytes_codec;
-mod support;
-
+use crate::support;
 use bytes::Bytes;
 use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::TxnRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
-use clearlane_server::apply::Limits;
+use clearlane_replica::apply::Limits;
 use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::transport::Channel;
@@ -20,7 +16,8 @@ use tonic::{Code, Request, Status};
 use crate::bytes_codec::BytesCodec;
 use crate::support::{TestServer, block_on, get, member_config, op, with_server};
 
-/// The innermost has this operation.
+/// Returns a transaction of `txns` levels: each transaction contains only the transaction of the
+/// next level. The innermost transaction has the operation `innermost`.
 fn deep(txns: usize, innermost: Op) -> TxnRequest {
     let holds = |request| TxnRequest { success: vec![op(request)], ..TxnRequest::default() };
     (1..txns).fold(holds(innermost), |txn, _| holds(Op::RequestTxn(txn)))
@@ -99,7 +96,8 @@ fn with_more_operations_the_depth_has_a_bound_of_its_own() {
     server.stop();
 }
 
-/// 1.4 MB of heads, each in the one before.
+/// A message of 1.2 MB that consists of nested heads is rejected, and the server still serves its
+/// clients.
 #[test]
 fn a_hundred_thousand_levels_harm_no_other_client() {
     let mut message = Vec::new();

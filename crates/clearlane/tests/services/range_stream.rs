@@ -1,8 +1,4 @@
-//! A range that is sent in pages, beside writers.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests of a range that is sent in pages while others write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +12,17 @@ use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     CompactionRequest, RangeRequest, RangeResponse, WatchCreateRequest, WatchRequest,
 };
-use clearlane_server::apply::{Limits, RequestRejection};
-use clearlane_server::range_stream::RangeStream;
-use clearlane_server::{RequestError, Server};
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::{Limits, RequestRejection};
+use clearlane_server::Server;
+use clearlane_server::read::range_stream::RangeStream;
 use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::support::{TestServer, in_eras, in_every_era, put, put_all, with_server};
 
 impl TestServer {
-    /// The test reads its pages.
+    /// Opens a stream whose pages the test reads.
     fn pages(&self, request: RangeRequest) -> Result<RangeStream, RequestError> {
         let member = Server::new(&self.node, Limits::default());
         tokio::spawn(member.requests().clone().run());
@@ -41,7 +38,8 @@ fn revision(response: &RangeResponse) -> i64 {
     response.header.as_ref().unwrap().revision
 }
 
-/// Joins the pages that are left.
+/// Joins the remaining pages of a stream into one response. Returns the response and the number of
+/// pages.
 async fn joined(mut pages: RangeStream) -> (RangeResponse, usize) {
     let (mut joined, mut number) = (RangeResponse::default(), 0);
     while let Some(page) = pages.next_page().await.unwrap() {
@@ -86,7 +84,8 @@ fn a_stream_is_of_its_first_pages_revision() {
     });
 }
 
-/// A read of an old revision has in its header the store's revision at its beginning.
+/// If a stream reads an old revision, its header has the revision that the store had at the start
+/// of the read.
 #[test]
 fn a_stream_of_the_past_has_the_header_of_its_first_page() {
     in_every_era(async |server| {
@@ -124,8 +123,8 @@ fn a_stream_ends_where_its_revision_is_compacted() {
     });
 }
 
-/// A client that lists and watches from the next revision on knows all there is, however many write
-/// meanwhile.
+/// A client that lists keys and then watches from the next revision gets all changes, even if
+/// others write at the same time.
 #[test]
 fn a_list_and_a_watch_behind_it_miss_nothing() {
     in_eras([Era::Clearlane, Era::V3_4, Era::V3_1], async |server| {
@@ -163,7 +162,8 @@ fn a_list_and_a_watch_behind_it_miss_nothing() {
     });
 }
 
-/// Lists all keys, each with the revision of its last change, in pages.
+/// Lists all keys in pages, each with the revision of its last change. Also returns the listed
+/// revision.
 async fn list(client: &mut KvClient<Channel>) -> (BTreeMap<Vec<u8>, i64>, i64) {
     let mut pages = client.range_stream(all()).await.unwrap().into_inner();
     let (mut records, mut listed) = (BTreeMap::new(), 0);
@@ -175,7 +175,7 @@ async fn list(client: &mut KvClient<Channel>) -> (BTreeMap<Vec<u8>, i64>, i64) {
     (records, listed)
 }
 
-/// Brings what was listed up to date, by the events behind it.
+/// Updates the listed records with the events after the listed revision.
 async fn watch(channel: Channel, records: &mut BTreeMap<Vec<u8>, i64>, listed: i64, until: i64) {
     if listed == until {
         return;
@@ -209,12 +209,13 @@ fn sorted_by(sort_target: SortTarget, sort_order: SortOrder) -> RangeRequest {
 const TARGETS: [SortTarget; 5] =
     [SortTarget::Key, SortTarget::Version, SortTarget::Create, SortTarget::Mod, SortTarget::Value];
 
-/// A target without an order is served, each key once, and in the order in which a range has it.
+/// A request with a sort target but no order succeeds. The response has each key once, in the order
+/// in which a plain range returns the keys.
 #[test]
 fn a_sort_target_without_an_order_is_served_as_by_range() {
     in_every_era(async |server| {
         let mut client = KvClient::new(server.channel().await);
-        // In no order at all; many are changed more than once.
+        // The keys are put in random order, and many of them more than once.
         let keys = (0..150).map(|number| number * 7919 % 100);
         put_all(&mut client, keys.map(|key| put(format!("k{key:02}"), format!("{}", key % 13))))
             .await;
@@ -237,7 +238,7 @@ fn a_sort_target_without_an_order_is_served_as_by_range() {
     });
 }
 
-/// etcd's check: no order at all, or the keys' ascending.
+/// As in etcd, a stream accepts only requests without an order, or in ascending order of the keys.
 #[test]
 fn any_other_order_is_refused() {
     with_server(async |server| {
@@ -247,21 +248,26 @@ fn any_other_order_is_refused() {
                 let answer = client.range_stream(sorted_by(target, order)).await;
                 let is_served = order == SortOrder::None
                     || (target, order) == (SortTarget::Key, SortOrder::Ascend);
-                let told = answer.map(drop).map_err(|it| (it.code(), it.message().to_owned()));
+                let result = answer.map(drop).map_err(|it| (it.code(), it.message().to_owned()));
                 let words = "RangeStream does not support custom sort orders".to_owned();
                 let refused = Err((Code::Unimplemented, words));
-                assert_eq!(told, if is_served { Ok(()) } else { refused }, "{target:?} {order:?}");
+                assert_eq!(
+                    result,
+                    if is_served { Ok(()) } else { refused },
+                    "{target:?} {order:?}"
+                );
             }
         }
-        // The order is looked at before the filter, and what no range may be before both.
+        // The order is checked before the filter. Errors that a plain range may also have are
+        // checked before the order and the filter.
         let filtered = RangeRequest { min_mod_revision: 1, ..all() };
-        let told = client.range_stream(filtered.clone()).await.unwrap_err();
-        assert_eq!(told.message(), "RangeStream does not support revision filters");
+        let error = client.range_stream(filtered.clone()).await.unwrap_err();
+        assert_eq!(error.message(), "RangeStream does not support revision filters");
         let both = RangeRequest { sort_order: SortOrder::Descend as i32, ..filtered };
-        let told = client.range_stream(both.clone()).await.unwrap_err();
-        assert_eq!(told.message(), "RangeStream does not support custom sort orders");
+        let error = client.range_stream(both.clone()).await.unwrap_err();
+        assert_eq!(error.message(), "RangeStream does not support custom sort orders");
         let unknown = RangeRequest { sort_target: 9, ..both };
-        let told = client.range_stream(unknown).await.unwrap_err();
-        assert_eq!(told.message(), "etcdserver: invalid sort option");
+        let error = client.range_stream(unknown).await.unwrap_err();
+        assert_eq!(error.message(), "etcdserver: invalid sort option");
     });
 }

@@ -1,12 +1,7 @@
-//! Messages in frames as small as they can be: each counts for h2 against its connection until it
-//! is read.
+//! Tests of messages in the smallest possible frames. h2 counts each received frame towards a limit
+//! of the connection until the server has read the frame.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "support/frames.rs"]
-mod frames;
-mod support;
-
+use crate::support;
 use std::io::{Read, Write};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -16,7 +11,7 @@ use clearlane_proto::etcdserverpb::{
     LeaseKeepAliveRequest, PutResponse, RangeResponse, WatchCreateRequest, WatchRequest,
     WatchResponse,
 };
-use clearlane_server::apply::Limits;
+use clearlane_replica::apply::Limits;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::Request;
@@ -56,7 +51,8 @@ fn framed(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// One frame for each piece of this length.
+/// Sends bytes in frames of at most `piece` bytes. If `ends` is true, the last frame closes the
+/// client's side of the stream.
 async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes, piece: usize, ends: bool) {
     while bytes.has_remaining() {
         let frame = bytes.split_to(piece.min(bytes.len()));
@@ -100,8 +96,8 @@ fn create(key: &str) -> Bytes {
     framed(&WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) })
 }
 
-/// Makes watches on a stream, all at once and before anything is read, and waits until each was
-/// made.
+/// Sends requests for many watches on a stream before anything is read, and then waits until all
+/// watches are created.
 async fn watches(
     requests: SendRequest<Bytes>,
     key: String,
@@ -121,7 +117,7 @@ async fn watches(
         let made: WatchResponse = messages.next().await;
         assert_eq!((made.created, made.canceled, made.watch_id), (true, false, id));
     }
-    // The server ends no stream before its client's side has ended.
+    // The server ends a stream only after its client's side has ended.
     drop(sending);
     messages
 }
@@ -140,8 +136,8 @@ fn five_thousand_watches_that_are_sent_before_one_answer_is_read() {
             let mut stream = watches(requests.clone(), "a".to_owned(), 5000, piece).await;
             put(&requests, "a", Vec::new(), usize::MAX).await;
             for _ in 0..5000 {
-                let told: WatchResponse = stream.next().await;
-                assert_eq!(told.events.len(), 1);
+                let response: WatchResponse = stream.next().await;
+                assert_eq!(response.events.len(), 1);
             }
         }
     });
@@ -160,8 +156,8 @@ fn a_thousand_watches_on_each_of_twenty_streams() {
         for mut stream in streams {
             reading.spawn(async move {
                 for _ in 0..1000 {
-                    let told: WatchResponse = stream.next().await;
-                    assert_eq!(told.events.len(), 1);
+                    let response: WatchResponse = stream.next().await;
+                    assert_eq!(response.events.len(), 1);
                 }
             });
         }
@@ -172,7 +168,8 @@ fn a_thousand_watches_on_each_of_twenty_streams() {
 const SETTINGS: u8 = 4;
 const WINDOW_UPDATE: u8 = 8;
 
-/// Keep-alives in turn on many streams, in frames of 5 bytes, with windows of a GiB for responses.
+/// Returns the bytes of a connection that sends keep-alive requests in turn on many streams, in
+/// frames of 5 bytes. The windows for the responses are 1 GiB.
 fn pipelined_keep_alives(streams: u32, depth: usize) -> Vec<u8> {
     let window = 1_u32 << 30;
     let mut bytes = PREFACE.to_vec();
@@ -187,7 +184,7 @@ fn pipelined_keep_alives(streams: u32, depth: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads until there are as many messages on each stream.
+/// Reads until each stream has `depth` messages.
 fn read_responses(socket: &mut std::net::TcpStream, streams: u32, depth: usize) {
     let mut bodies = vec![BytesMut::new(); streams as usize];
     let (mut left, mut messages) = (streams as usize * depth, vec![0; streams as usize]);
@@ -218,8 +215,8 @@ fn read_responses(socket: &mut std::net::TcpStream, streams: u32, depth: usize) 
     assert!(messages.iter().all(|count| *count == depth), "{messages:?}");
 }
 
-/// More small frames than h2 keeps for a connection, and none of the responses is read before all
-/// are sent.
+/// Sends more small frames than h2 keeps for a connection. The client reads no response before it
+/// has sent all frames. Then it must get all responses.
 #[test]
 fn hundreds_of_thousands_of_keep_alives_on_one_connection() {
     let dir = tempfile::tempdir().unwrap();
@@ -227,7 +224,8 @@ fn hundreds_of_thousands_of_keep_alives_on_one_connection() {
     let server = TestServer::with(&config, 1, Limits::default());
     let mut socket = std::net::TcpStream::connect(server.server.address()).unwrap();
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-    // Each stream stays within the window that it has before the server's settings arrive.
+    // The bytes of each stream fit into its initial window of 65,535 bytes, which applies until the
+    // server's settings arrive.
     let (streams, depth) = (25, 13_000);
     socket.write_all(&pipelined_keep_alives(streams, depth)).unwrap();
     read_responses(&mut socket, streams, depth);
@@ -235,7 +233,7 @@ fn hundreds_of_thousands_of_keep_alives_on_one_connection() {
     server.stop();
 }
 
-/// Bodies of 64 KiB, byte by byte, on one connection, and reads beside them.
+/// Bodies of 64 KiB are sent byte by byte on one connection, while other calls are served.
 #[test]
 fn bodies_that_come_byte_by_byte_harm_no_other_call() {
     with_connection(async |requests| {

@@ -1,4 +1,4 @@
-//! Calls of gRPC with messages that are encoded already.
+//! A gRPC codec for messages that are already encoded.
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;

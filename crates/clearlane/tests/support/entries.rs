@@ -1,4 +1,4 @@
-//! What is in a directory, to see that nothing was changed.
+//! The entries of a directory, to check that nothing was changed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Names, lengths and times, also of what lies deeper.
+/// Returns names, lengths and times of all entries, including those in subdirectories.
 pub(crate) fn all_of(dir: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     let facts = fs::metadata(dir).unwrap();
     let mut all = vec![(dir.to_owned(), facts.len(), facts.modified().unwrap())];

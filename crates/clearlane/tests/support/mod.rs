@@ -1,4 +1,4 @@
-//! A server of one member on a free port, for tests that call it as any client does.
+//! A server of one member on a free port, for tests that call it like any client.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file uses another part of it")]
@@ -15,13 +15,14 @@ use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-/// Far more than anything takes. A test that waits in vain is ended then.
+/// Time limit of a test that would otherwise wait forever. It is much longer than any operation
+/// takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct TestServer {
@@ -29,7 +30,7 @@ pub(crate) struct TestServer {
     pub(crate) server: RpcServer,
 }
 
-/// By default etcd's name and address, and so etcd's ids.
+/// Returns a configuration with etcd's default name and address, and therefore etcd's ids.
 pub(crate) fn member_config(dir: &Path, era: Era) -> MemberConfig {
     MemberConfig::new("default", dir, "http://localhost:2380", era)
 }
@@ -43,7 +44,7 @@ impl TestServer {
         let node = Arc::new(config.open_alone().unwrap());
         let address = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(&node, address, net_threads, limits).unwrap();
-        // A read that comes while a leader is elected may be refused.
+        // Waits for a leader, because a read during an election may fail.
         while node.status().leader() == 0 && node.failure().borrow().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -61,7 +62,7 @@ impl TestServer {
     }
 }
 
-/// To `host:port`.
+/// Connects to `host:port`.
 pub(crate) async fn connect(address: impl std::fmt::Display) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
@@ -75,7 +76,7 @@ pub(crate) fn block_on_for<T>(limit: Duration, work: impl Future<Output = T>) ->
     runtime.block_on(async { tokio::time::timeout(limit, work).await.expect("in time") })
 }
 
-/// With a new server, which is stopped afterwards.
+/// Runs `work` with a new server of the default era, and stops the server afterwards.
 pub(crate) fn with_server(work: impl AsyncFn(&TestServer)) {
     in_eras([Era::Clearlane], work);
 }
@@ -108,7 +109,8 @@ pub(crate) fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
-/// A hundred in a transaction. Returns the revision of the last.
+/// Puts keys, a hundred in each transaction. Returns the revision of the last transaction, or 0
+/// without keys.
 pub(crate) async fn put_all(
     client: &mut KvClient<Channel>,
     puts: impl IntoIterator<Item = PutRequest>,
@@ -122,13 +124,17 @@ pub(crate) async fn put_all(
     revision
 }
 
-/// Reads until the server closes.
+/// Sends a GET request, and reads until the server closes the connection.
 pub(crate) fn http_get(address: impl ToSocketAddrs, path: &str) -> String {
+    String::from_utf8(http_get_bytes(address, path)).unwrap()
+}
+
+pub(crate) fn http_get_bytes(address: impl ToSocketAddrs, path: &str) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
     answer
 }
 

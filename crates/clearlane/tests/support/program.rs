@@ -1,4 +1,4 @@
-//! The program as a process, and the lines of its log.
+//! The program in a separate process, and the lines of its log.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file uses another part of it")]
@@ -15,12 +15,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Nothing here takes nearly so long.
+/// Time limit of an operation. It is much longer than any operation in these tests takes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Lets one test run at a time. A new process holds all file locks of its parent until it runs its
-/// own program. If one test started a program while another opened a store, the store could be
-/// locked.
+/// own program. So a store that one test opens could seem to be locked while another test starts a
+/// program.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,7 +32,8 @@ pub(crate) fn program(arguments: &[&str]) -> Command {
     program
 }
 
-/// A member at ports that the system chooses, unless `more` has the same flags.
+/// Returns the command of a member with ports that the system chooses, unless `more` sets the same
+/// flags.
 pub(crate) fn member(data_dir: &Path, more: &[&str]) -> Command {
     let mut program = program(&[
         "--listen-client-urls=http://127.0.0.1:0",
@@ -44,7 +45,7 @@ pub(crate) fn member(data_dir: &Path, more: &[&str]) -> Command {
     program
 }
 
-/// The last line of what a program says that ends with status 1.
+/// Runs a program that must end with status 1. Returns the last line of its standard error.
 pub(crate) fn failure(program: &mut Command) -> String {
     let Output { status, stderr, .. } = program.output().unwrap();
     let said = String::from_utf8(stderr).unwrap();
@@ -52,7 +53,7 @@ pub(crate) fn failure(program: &mut Command) -> String {
     said.lines().last().unwrap().to_owned()
 }
 
-/// Killed when it is dropped.
+/// A running program. It is killed when it is dropped.
 pub(crate) struct RunningProgram {
     process: Child,
     lines: Receiver<String>,
@@ -66,7 +67,7 @@ impl RunningProgram {
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in stderr.lines() {
-                // The test may have seen enough.
+                // The test may have stopped reading, so an error is ignored.
                 let _ = sender.send(line.unwrap());
             }
         });
@@ -86,7 +87,7 @@ impl RunningProgram {
         }
     }
 
-    /// The lines that were read so far.
+    /// Returns the lines that were read so far.
     pub(crate) fn said(&self) -> &[String] {
         &self.said
     }
@@ -103,7 +104,7 @@ impl RunningProgram {
         self.process.id()
     }
 
-    /// Its next address for clients.
+    /// Waits until the program serves clients. Returns the next client address in its log.
     pub(crate) fn ready(&mut self) -> String {
         self.line("ready to serve client requests");
         self.address("serving client traffic")
@@ -113,7 +114,7 @@ impl RunningProgram {
         kill(Pid::from_raw(self.process.id() as i32), signal).unwrap();
     }
 
-    /// Waits until it has ended; returns all that it has said, too.
+    /// Waits until the process has ended. Returns its status and all lines of its log.
     pub(crate) fn end(mut self) -> (ExitStatus, Vec<String>) {
         let status = self.process.wait().unwrap();
         self.said.extend(self.lines.iter());
@@ -123,7 +124,7 @@ impl RunningProgram {
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        // One that has ended cannot be killed.
+        // The process may have ended already, so the result is ignored.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! An authority, and the certificates that it signs, as files.
+//! A certificate authority, and files with certificates that it signs.
 
 #![allow(dead_code, reason = "clients and members use different parts of it")]
 
@@ -41,9 +41,20 @@ impl Authority {
         FlagPath { flag: "trusted-ca-file", path: self.certificate.clone() }
     }
 
-    /// An earlier pair of that name is replaced.
+    /// Creates a certificate and its key. Replaces an earlier pair with the same name.
     pub(crate) fn pair(&self, name: &str, hosts: &[&str]) -> CertificateFiles {
+        self.pair_with(name, params(name, hosts))
+    }
+
+    /// Same as [`pair`](Authority::pair), but the certificate is marked as an authority's
+    /// certificate (CA:TRUE).
+    pub(crate) fn authority_pair(&self, name: &str, hosts: &[&str]) -> CertificateFiles {
         let mut params = params(name, hosts);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        self.pair_with(name, params)
+    }
+
+    fn pair_with(&self, name: &str, mut params: CertificateParams) -> CertificateFiles {
         self.serial.set(self.serial.get() + 1);
         params.serial_number = Some(SerialNumber::from(self.serial.get()));
         params.extended_key_usages =
@@ -61,7 +72,7 @@ impl Authority {
         pair
     }
 
-    /// With the last pair on it.
+    /// Creates a revocation list that contains the certificate of the last pair.
     pub(crate) fn revoke_last(&self) -> FlagPath {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(self.serial.get()),
@@ -83,7 +94,8 @@ impl Authority {
         FlagPath { flag: "client-crl-file", path }
     }
 
-    /// Shows a pair of this authority, and asks others for one.
+    /// Returns settings of a server that presents `pair`, and that requires certificates of this
+    /// authority from its clients.
     pub(crate) fn side(&self, pair: CertificateFiles) -> TlsInfo {
         TlsInfo {
             server_certificate: Some(pair),
@@ -92,12 +104,12 @@ impl Authority {
         }
     }
 
-    /// Trusts this authority, and has nothing to show.
+    /// Returns settings of a client that trusts this authority, and presents no certificate.
     pub(crate) fn believer(&self) -> TlsInfo {
         TlsInfo { trusted_ca: Some(self.named()), ..TlsInfo::default() }
     }
 
-    /// Trusts this authority, and shows this.
+    /// Returns settings of a client that trusts this authority, and presents `pair`.
     pub(crate) fn caller(&self, pair: CertificateFiles) -> TlsInfo {
         TlsInfo { client_certificate: Some(pair), ..self.believer() }
     }

@@ -1,4 +1,4 @@
-//! Clients of several kinds at one port.
+//! Tests of different kinds of clients on one port.
 
 use std::io::ErrorKind;
 
@@ -13,23 +13,23 @@ use crate::test_server::{TlsTestServer, block_on, get, put};
 
 #[test]
 fn both_protocols_come_through_one_port() {
-    let lab = TlsTestServer::new(|_, _| {});
+    let server = TlsTestServer::new(|_, _| {});
     block_on(async {
-        lab.put(&lab.ca.believer()).await.unwrap();
-        let stream = lab.stream(&["h2", "http/1.1"]).await.unwrap();
+        server.put(&server.ca.believer()).await.unwrap();
+        let stream = server.stream(&["h2", "http/1.1"]).await.unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-        let stream = lab.stream(&["http/1.1"]).await.unwrap();
+        let stream = server.stream(&["http/1.1"]).await.unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
         assert!(get(stream, "/version").await.contains("\"etcdserver\":\"3.7.1\""));
-        // One that names no protocols speaks HTTP/1.1.
-        let stream = lab.stream(&[]).await.unwrap();
+        // A client that names no protocol uses HTTP/1.1.
+        let stream = server.stream(&[]).await.unwrap();
         assert!(get(stream, "/health").await.contains("\"health\":\"true\""));
-        assert!(lab.stream(&["gopher"]).await.is_err());
-        // Without TLS there is no answer.
-        let mut stream = TcpStream::connect(lab.address()).await.unwrap();
+        assert!(server.stream(&["gopher"]).await.is_err());
+        // A request without TLS gets no response.
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
         stream.write_all(b"GET /version HTTP/1.1\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();
-        // What it has not read when it closes is lost with an error.
+        // If the server closes the connection with unread data, the read fails.
         let _ = stream.read_to_end(&mut answer).await;
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     });
@@ -37,42 +37,69 @@ fn both_protocols_come_through_one_port() {
 
 #[test]
 fn one_port_may_speak_with_tls_and_without() {
-    let lab = TlsTestServer::with(ProtocolConfig::default(), true, |_, _| {});
+    let server = TlsTestServer::with(ProtocolConfig::default(), true, |_, _| {});
     block_on(async {
-        lab.put(&lab.ca.believer()).await.unwrap();
-        let plain = Endpoint::from_shared(format!("http://{}", lab.address())).unwrap();
+        server.put(&server.ca.believer()).await.unwrap();
+        let plain = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
         put(plain.connect().await.unwrap()).await.unwrap();
-        let stream = lab.stream(&["http/1.1"]).await.unwrap();
+        let stream = server.stream(&["http/1.1"]).await.unwrap();
         assert!(get(stream, "/version").await.starts_with("HTTP/1.1 200"));
-        let stream = TcpStream::connect(lab.address()).await.unwrap();
+        let stream = TcpStream::connect(server.address()).await.unwrap();
         assert!(get(stream, "/version").await.starts_with("HTTP/1.1 200"));
     });
 }
 
 #[test]
 fn clients_are_asked_for_a_certificate() {
-    let lab = TlsTestServer::new(|ca, side| side.trusted_ca = Some(ca.named()));
-    let other = Authority::new(lab.dir.path(), "other");
-    let alice = lab.ca.pair("alice", &[]);
+    let server = TlsTestServer::new(|ca, side| side.trusted_ca = Some(ca.named()));
+    let other = Authority::new(server.dir.path(), "other");
+    let alice = server.ca.pair("alice", &[]);
     let mallory = other.pair("mallory", &[]);
     block_on(async {
-        lab.put(&lab.ca.believer()).await.unwrap_err();
-        lab.put(&lab.ca.caller(mallory)).await.unwrap_err();
-        lab.put(&lab.ca.caller(alice.clone())).await.unwrap();
-        // And a client that trusts another authority does not talk to this server.
-        let told = lab.put(&other.caller(alice)).await.unwrap_err();
-        assert!(told.contains("certificate signed by unknown authority"), "{told}");
+        server.put(&server.ca.believer()).await.unwrap_err();
+        server.put(&server.ca.caller(mallory)).await.unwrap_err();
+        server.put(&server.ca.caller(alice.clone())).await.unwrap();
+        // A client that trusts another authority does not accept this server.
+        let error = server.put(&other.caller(alice)).await.unwrap_err();
+        assert!(error.contains("certificate signed by unknown authority"), "{error}");
     });
 }
 
 #[test]
 fn a_certificate_must_be_for_the_host() {
-    let lab = TlsTestServer::new(|ca, side| {
+    let server = TlsTestServer::new(|ca, side| {
         side.server_certificate = Some(ca.pair("server", &["elsewhere.example"]))
     });
     block_on(async {
-        let told = lab.put(&lab.ca.believer()).await.unwrap_err();
-        assert!(told.contains("127.0.0.1"), "{told}");
+        let error = server.put(&server.ca.believer()).await.unwrap_err();
+        assert!(error.contains("127.0.0.1"), "{error}");
+    });
+}
+
+/// Some tools mark the certificates of servers and clients as certificates of an authority
+/// (CA:TRUE), and etcd accepts them. Clearlane must check them like others: a trusted authority
+/// must have signed them, and the certificate of a server must be for the host.
+#[test]
+fn a_certificate_of_an_authority_is_checked_like_others() {
+    let server = TlsTestServer::new(|ca, side| {
+        side.trusted_ca = Some(ca.named());
+        side.server_certificate = Some(ca.authority_pair("server", &["127.0.0.1"]));
+    });
+    let other = Authority::new(server.dir.path(), "other");
+    let alice = server.ca.authority_pair("alice", &[]);
+    let mallory = other.authority_pair("mallory", &[]);
+    block_on(async {
+        server.put(&server.ca.caller(alice.clone())).await.unwrap();
+        server.put(&server.ca.caller(mallory)).await.unwrap_err();
+        let error = server.put(&other.caller(alice)).await.unwrap_err();
+        assert!(error.contains("certificate signed by unknown authority"), "{error}");
+    });
+    let elsewhere = TlsTestServer::new(|ca, side| {
+        side.server_certificate = Some(ca.authority_pair("server", &["elsewhere.example"]));
+    });
+    block_on(async {
+        let error = elsewhere.put(&elsewhere.ca.believer()).await.unwrap_err();
+        assert!(error.contains("127.0.0.1"), "{error}");
     });
 }
 
@@ -104,15 +131,15 @@ fn only_some_are_allowed() {
 #[test]
 fn what_is_revoked_is_refused() {
     let mut alice = None;
-    let lab = TlsTestServer::new(|ca, side| {
+    let server = TlsTestServer::new(|ca, side| {
         side.trusted_ca = Some(ca.named());
         alice = Some(ca.pair("alice", &[]));
         side.crl = Some(ca.revoke_last());
     });
-    let bob = lab.ca.pair("bob", &[]);
+    let bob = server.ca.pair("bob", &[]);
     block_on(async {
-        lab.put(&lab.ca.caller(alice.unwrap())).await.unwrap_err();
-        lab.put(&lab.ca.caller(bob)).await.unwrap();
+        server.put(&server.ca.caller(alice.unwrap())).await.unwrap_err();
+        server.put(&server.ca.caller(bob)).await.unwrap();
     });
 }
 
@@ -123,34 +150,34 @@ fn versions_are_those_that_were_asked_for() {
     for (protocol, version) in
         [(newest, rustls::ProtocolVersion::TLSv1_3), (older, rustls::ProtocolVersion::TLSv1_2)]
     {
-        let lab = TlsTestServer::with(protocol, false, |_, _| {});
+        let server = TlsTestServer::with(protocol, false, |_, _| {});
         block_on(async {
-            let stream = lab.stream(&["h2"]).await.unwrap();
+            let stream = server.stream(&["h2"]).await.unwrap();
             assert_eq!(stream.get_ref().1.protocol_version(), Some(version));
         });
     }
 }
 
-/// A client that connects and sends nothing, or half of a hello, holds up no other client.
+/// A client that connects and sends nothing, or half of a hello, delays no other client.
 #[test]
 fn half_open_handshakes_disturb_no_other() {
-    let lab = TlsTestServer::new(|_, _| {});
+    let server = TlsTestServer::new(|_, _| {});
     block_on(async {
         let mut half_open = Vec::new();
         for number in 0..100 {
-            let mut stream = TcpStream::connect(lab.address()).await.unwrap();
+            let mut stream = TcpStream::connect(server.address()).await.unwrap();
             if number % 2 == 0 {
                 stream.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();
             }
             half_open.push(stream);
         }
         for _ in 0..10 {
-            lab.put(&lab.ca.believer()).await.unwrap();
+            server.put(&server.ca.believer()).await.unwrap();
         }
-        // They were all open meanwhile: otherwise nothing was shown.
+        // All half-open connections must still be open, or the test would prove nothing.
         for stream in &half_open {
-            let told = stream.try_read(&mut [0]).unwrap_err();
-            assert_eq!(told.kind(), ErrorKind::WouldBlock);
+            let error = stream.try_read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
         }
     });
 }

@@ -1,5 +1,5 @@
-//! TLS, as clients see it: which client is let in, which is not, and that others are served
-//! meanwhile.
+//! Tests of TLS as clients see it: which clients are accepted, which are rejected, and that others
+//! are served at the same time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

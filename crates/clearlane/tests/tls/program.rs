@@ -1,4 +1,4 @@
-//! The program itself, with flags about TLS.
+//! Tests of the program with TLS flags.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream as Tcp};
@@ -37,7 +37,7 @@ fn a_certificate_is_made_and_used_again() {
         let mut running = start(&data, &["--auto-tls"]);
         let address = running.address("serving client traffic securely");
         certificates.push(fs::read(&made).unwrap());
-        // Signed by itself, it is its own authority.
+        // A self-signed certificate is its own authority.
         let trusted = Some(FlagPath { flag: "cacert", path: made.clone() });
         let side = TlsInfo { trusted_ca: trusted, ..TlsInfo::default() };
         let outgoing = Dialer::new(&side, &ProtocolConfig::default()).unwrap();
@@ -48,12 +48,12 @@ fn a_certificate_is_made_and_used_again() {
         });
         let copy = dir.path().join("copy");
         let save = ["snapshot", "save", &address, copy.to_str().unwrap()];
-        let told = program(&save).arg("--insecure-skip-tls-verify").output().unwrap();
-        assert!(told.status.success() && copy.exists(), "{told:?}");
-        let told = program(&save).arg(flag("cacert", &made)).output().unwrap();
-        assert!(told.status.success(), "{told:?}");
-        let told = program(&save).arg("--insecure-skip-tls-verify=false").output().unwrap();
-        assert!(!told.status.success(), "{told:?}");
+        let output = program(&save).arg("--insecure-skip-tls-verify").output().unwrap();
+        assert!(output.status.success() && copy.exists(), "{output:?}");
+        let output = program(&save).arg(flag("cacert", &made)).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let output = program(&save).arg("--insecure-skip-tls-verify=false").output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
     }
     assert_eq!(certificates[0], certificates[1]);
 }
@@ -75,7 +75,7 @@ fn a_refused_client_is_logged() {
     block_on(async {
         let stream = TcpStream::connect(&address).await.unwrap();
         let own = stream.local_addr().unwrap().to_string();
-        // In TLS 1.3 a client is done before its certificate is checked.
+        // In TLS 1.3, the handshake of a client ends before its certificate is checked.
         let stream = handshake(stream, ca.certificate(), &["h2"]).await.unwrap();
         let line = running.json("rejected connection on client endpoint");
         assert_eq!(line["level"], "warn");
@@ -142,22 +142,22 @@ fn wrong_files_are_told_before_data_is_touched() {
     };
     for (more, words) in [
         (vec![flag("cert-file", &missing)], "--cert-file: "),
-        (vec![flag("cert-file", &nonsense)], "there is no certificate in it"),
+        (vec![flag("cert-file", &nonsense)], "it has no certificate"),
         (vec![flag("key-file", two)], "private key does not match public key in --cert-file"),
-        (vec![flag("key-file", one)], "there is no private key in it"),
+        (vec![flag("key-file", one)], "it has no unencrypted private key"),
         (vec![flag("trusted-ca-file", &missing)], "--trusted-ca-file: "),
         (
             vec![flag("trusted-ca-file", ca.certificate()), flag("client-crl-file", &nonsense)],
             "--client-crl-file: ",
         ),
     ] {
-        let told = with(&more);
-        assert!(told.contains(words), "{more:?}: {told}");
+        let error = with(&more);
+        assert!(error.contains(words), "{more:?}: {error}");
     }
-    let told = refused(&data, &[]);
-    assert!(told.contains("TLS key/cert (--cert-file, --key-file) must be provided"), "{told}");
-    let told = with(&["--cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA".to_owned()]);
-    assert!(told.contains("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "{told}");
+    let error = refused(&data, &[]);
+    assert!(error.contains("TLS key/cert (--cert-file, --key-file) must be provided"), "{error}");
+    let error = with(&["--cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA".to_owned()]);
+    assert!(error.contains("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "{error}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("--listen-client-urls=https://{}", taken.local_addr().unwrap());
     assert!(refused(&data, &["--auto-tls", &url]).contains("--listen-client-urls: 127.0.0.1:"));

@@ -1,4 +1,4 @@
-//! A member behind a port with TLS, and clients of several kinds.
+//! A member with a TLS port, and clients of several kinds.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,8 +13,8 @@ use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, TlsAcceptor, TlsInfo};
 use clearlane_proto::etcdserverpb::PutRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::{RpcConfig, RpcServer};
-use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -39,7 +39,7 @@ pub(crate) struct TlsTestServer {
 }
 
 impl TlsTestServer {
-    /// Has a certificate of its authority; `change` sets the rest.
+    /// Starts a server with a certificate of its authority. `change` changes its other settings.
     pub(crate) fn new(change: impl FnOnce(&Authority, &mut TlsInfo)) -> TlsTestServer {
         TlsTestServer::with(ProtocolConfig::default(), false, change)
     }
@@ -76,13 +76,13 @@ impl TlsTestServer {
         outgoing.connect(&url).await
     }
 
-    /// A client learns of a refusal at its first request, or before.
+    /// Puts a key. If the server rejects the client, the connection or the put fails.
     pub(crate) async fn put(&self, side: &TlsInfo) -> Result<(), String> {
         let channel = self.channel(side).await?;
         put(channel).await.map_err(|status| status.to_string())
     }
 
-    /// Offers these protocols.
+    /// Connects and offers these protocols.
     pub(crate) async fn stream(&self, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address()).await?;
         handshake(stream, self.ca.certificate(), protocols).await
@@ -97,7 +97,7 @@ impl Drop for TlsTestServer {
     }
 }
 
-/// Nothing of ours: what any client does that trusts an authority.
+/// Makes a handshake without Clearlane's code, like any client that trusts the authority `ca`.
 pub(crate) async fn handshake(
     stream: TcpStream,
     ca: &Path,
@@ -117,7 +117,7 @@ pub(crate) async fn put(channel: Channel) -> Result<(), Status> {
     KvClient::new(channel).put(request).await.map(drop)
 }
 
-/// Returns all that comes.
+/// Sends a GET request and returns everything that is received.
 pub(crate) async fn get<C>(mut stream: C, path: &str) -> String
 where
     C: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,

@@ -1,7 +1,7 @@
-//! Users by the common names of their certificates: `--client-cert-auth` with authentication
-//! enabled.
+//! Tests of users that are identified by the common name of their certificate: `--client-cert-auth`
+//! with authentication enabled.
 //!
-//! What is expected is etcd's. To ask etcd itself:
+//! The expected results are etcd's. To run the tests against etcd itself:
 //!
 //! ```text
 //! CLEARLANE_ETCD=.../etcd cargo test -p clearlane --test tls -- --ignored
@@ -38,21 +38,22 @@ use crate::authority::Authority;
 use crate::program_process::{RunningProgram, member};
 use crate::test_server::block_on;
 
-/// Of root. `alice` has none.
+/// The password of root and `bob`. The user `alice` has no password.
 const PASSWORD: &str = "pw";
 
-/// The common name of a client, the metadata of its calls (`ROOT` and `BOB` stand for tokens), and
-/// what it is answered: a range and a put on a key of alice's, a range on another, a list of
-/// members, whether authentication is on, and a list of users.
+/// A row of the table: the common name of a client, the metadata of its calls, and the expected
+/// results. `ROOT` and `BOB` in the metadata are placeholders for tokens. The six results belong to
+/// a range and a put on a key of alice's, a range on another key, a list of members, the auth
+/// status, and a list of users.
 type Calls = (&'static str, &'static [(&'static str, &'static str)], [&'static str; 6]);
 
 const CALLS: [Calls; 15] = [
     ("alice", &[], ["ok", "ok", "denied", "ok", "ok", "denied"]),
     ("root", &[], ["ok", "ok", "ok", "ok", "ok", "ok"]),
-    // An unknown user, and none.
+    // An unknown user, and an empty name.
     ("mallory", &[], ["denied", "denied", "denied", "ok", "ok", "unknown"]),
     ("", &[], ["denied", "denied", "denied", "ok", "ok", "empty"]),
-    // A token is looked at first, whatever the certificate says.
+    // A token takes precedence over the certificate.
     ("alice", &[("token", "ROOT")], ["ok", "ok", "ok", "ok", "ok", "ok"]),
     ("alice", &[("authorization", "ROOT")], ["ok", "ok", "ok", "ok", "ok", "ok"]),
     ("mallory", &[("token", "ROOT")], ["ok", "ok", "ok", "ok", "ok", "ok"]),
@@ -61,7 +62,7 @@ const CALLS: [Calls; 15] = [
     ("alice", &[("token", "a.1")], ["token", "token", "token", "token", "token", "token"]),
     ("alice", &[("token", "")], ["token", "token", "token", "token", "token", "token"]),
     ("root", &[("authorization", "x")], ["token", "token", "token", "token", "token", "token"]),
-    // What the gateway sends along.
+    // With the metadata that the gateway adds to its requests, the certificate names no user.
     (
         "alice",
         &[("grpcgateway-accept", "*/*")],
@@ -80,15 +81,15 @@ enum Program {
     Etcd(PathBuf),
 }
 
-struct Lab {
+struct AuthServer {
     ca: Authority,
     address: String,
     _process: RunningProgram,
     _dir: TempDir,
 }
 
-impl Lab {
-    fn start(program: &Program, client_cert_auth: bool) -> Lab {
+impl AuthServer {
+    fn start(program: &Program, client_cert_auth: bool) -> AuthServer {
         let dir = tempfile::tempdir().unwrap();
         let ca = Authority::new(dir.path(), "ca");
         let pair = ca.pair("server", &["127.0.0.1", "localhost"]);
@@ -115,10 +116,10 @@ impl Lab {
         let mut process = RunningProgram::start(&mut command);
         process.line("ready to serve client requests");
         let address = process.address("serving client traffic securely");
-        Lab { ca, address, _process: process, _dir: dir }
+        AuthServer { ca, address, _process: process, _dir: dir }
     }
 
-    /// By someone with a certificate of this name.
+    /// Connects with a certificate for this name.
     async fn client(&self, name: &str) -> Channel {
         let side = self.ca.caller(self.ca.pair(name, &[]));
         let dialer = Dialer::new(&side, &ProtocolConfig::default()).unwrap();
@@ -156,7 +157,7 @@ impl Lab {
         auth.authenticate(AuthenticateRequest { name, password }).await.unwrap().into_inner().token
     }
 
-    /// As HTTP/1.1, with a certificate.
+    /// Sends a request over HTTP/1.1, with a certificate.
     async fn post(&self, name: &str, path: &str, headers: &str) -> String {
         let pair = self.ca.pair(name, &[]);
         let stream = TcpStream::connect(&self.address).await.unwrap();
@@ -175,7 +176,8 @@ impl Lab {
     }
 }
 
-/// etcd's gateway calls the port that is in the flag.
+/// Returns an address with a free port. etcd's gateway calls the port in the flag, so the port
+/// cannot be 0.
 fn free_address() -> String {
     format!("127.0.0.1:{}", free_ports(1).unwrap()[0])
 }
@@ -229,17 +231,17 @@ async fn answers(channel: Channel, metadata: &[(&'static str, String)]) -> [Stri
 }
 
 fn check_calls(program: &Program) {
-    let lab = Lab::start(program, true);
+    let server = AuthServer::start(program, true);
     block_on(async {
-        lab.enable().await;
-        let (root, bob) = (lab.token("root").await, lab.token("bob").await);
+        server.enable().await;
+        let (root, bob) = (server.token("root").await, server.token("bob").await);
         let mut wrong = Vec::new();
         for (name, metadata, wanted) in CALLS {
             let sent: Vec<(&'static str, String)> = metadata
                 .iter()
                 .map(|(name, value)| (*name, value.replace("ROOT", &root).replace("BOB", &bob)))
                 .collect();
-            let got = answers(lab.client(name).await, &sent).await;
+            let got = answers(server.client(name).await, &sent).await;
             if got != wanted {
                 wrong.push(format!("{name:?} with {metadata:?}: {got:?}, expected {wanted:?}"));
             }
@@ -248,13 +250,13 @@ fn check_calls(program: &Program) {
     });
 }
 
-/// A connection that is open has no user of its own: each call finds what is so then.
+/// A connection has no fixed user: each call is checked against the current users and roles.
 fn check_changes(program: &Program) {
-    let lab = Lab::start(program, true);
+    let server = AuthServer::start(program, true);
     block_on(async {
-        lab.enable().await;
-        let alice = lab.client("alice").await;
-        let mut auth = AuthClient::new(lab.client("root").await);
+        server.enable().await;
+        let alice = server.client("alice").await;
+        let mut auth = AuthClient::new(server.client("root").await);
         assert_eq!(answers(alice.clone(), &[]).await[..2], ["ok", "ok"]);
         let (name, role) = ("alice".to_owned(), "alice".to_owned());
         let revoke = AuthUserRevokeRoleRequest { name: name.clone(), role: role.clone() };
@@ -270,34 +272,36 @@ fn check_changes(program: &Program) {
 }
 
 fn check_gateway(program: &Program) {
-    let lab = Lab::start(program, true);
+    let server = AuthServer::start(program, true);
     block_on(async {
         let range = "/v3/kv/range";
-        let before = lab.post("alice", range, ACCEPT).await;
+        let before = server.post("alice", range, ACCEPT).await;
         assert!(before.starts_with("HTTP/1.1 200"), "{before}");
-        lab.enable().await;
-        let with_token = format!("{ACCEPT}Authorization: {}\r\n", lab.token("root").await);
+        server.enable().await;
+        let with_token = format!("{ACCEPT}Authorization: {}\r\n", server.token("root").await);
         for name in ["alice", "root", "mallory"] {
             for headers in [ACCEPT, "", &with_token] {
-                let answer = lab.post(name, range, headers).await;
+                let answer = server.post(name, range, headers).await;
                 assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
                 assert!(answer.ends_with(&format!("\r\n\r\n{IGNORED_NAME}\n")), "{answer}");
                 let header = answer.to_ascii_lowercase();
                 assert!(header.contains("content-type: text/plain; charset=utf-8"), "{answer}");
             }
             for path in ["/health", "/version", "/metrics", "/readyz"] {
-                let answer = lab.post(name, path, ACCEPT).await;
+                let answer = server.post(name, path, ACCEPT).await;
                 assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
             }
         }
-        // A certificate without a name lets a token through, and is no user.
-        let answer = lab.post("", range, &with_token).await;
+        // With a certificate without a name, a request may carry a token, but has no user by
+        // itself.
+        let answer = server.post("", range, &with_token).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        let answer = lab.post("", range, ACCEPT).await;
+        let answer = server.post("", range, ACCEPT).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
         assert!(answer.contains("etcdserver: user name is empty"), "{answer}");
-        // Without that header etcd takes the name of the gateway's own certificate. We do not.
-        let answer = lab.post("", range, "").await;
+        // Without the header in `ACCEPT`, etcd uses the name in the gateway's own certificate.
+        // Clearlane does not.
+        let answer = server.post("", range, "").await;
         let words = match program {
             Program::Clearlane => "etcdserver: user name is empty",
             Program::Etcd(_) => "etcdserver: permission denied",
@@ -306,18 +310,19 @@ fn check_gateway(program: &Program) {
     });
 }
 
-/// Certificates are asked for because there is an authority, and name no user.
+/// Without `--client-cert-auth`, certificates are still required because there is an authority, but
+/// they name no user.
 fn check_without_flag(program: &Program) {
-    let lab = Lab::start(program, false);
+    let server = AuthServer::start(program, false);
     block_on(async {
-        lab.enable().await;
-        let got = answers(lab.client("root").await, &[]).await;
+        server.enable().await;
+        let got = answers(server.client("root").await, &[]).await;
         assert_eq!(got, ["empty", "empty", "empty", "empty", "ok", "empty"]);
-        let root = lab.token("root").await;
-        let got = answers(lab.client("alice").await, &[("token", root.clone())]).await;
+        let root = server.token("root").await;
+        let got = answers(server.client("alice").await, &[("token", root.clone())]).await;
         assert_eq!(got, ["ok"; 6]);
         let headers = format!("Authorization: {root}\r\n");
-        let answer = lab.post("alice", "/v3/kv/range", &headers).await;
+        let answer = server.post("alice", "/v3/kv/range", &headers).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     });
 }
@@ -343,7 +348,7 @@ fn without_the_flag_a_name_is_no_user() {
 }
 
 #[test]
-#[ignore = "needs etcd, which `.ci/etcd-dump-logs` builds"]
+#[ignore = "needs etcd, which `tests/compat/dump-logs/run` builds"]
 fn etcd_takes_names_in_this_way() {
     let program = std::env::var_os("CLEARLANE_ETCD").expect("it must name etcd's program");
     let program = Program::Etcd(program.into());

@@ -1,4 +1,4 @@
-//! A client with streams of watchers.
+//! A client with watch streams.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::support::{TestServer, put};
 impl TestServer {
     pub(crate) async fn client(&self) -> Client {
         let channel = self.channel().await;
-        // Without fragments, a message may be long.
+        // Messages are not divided into fragments here, so a message may be long.
         let watch = WatchClient::new(channel.clone()).max_decoding_message_size(64 << 20);
         Client { kv: KvClient::new(channel), watch }
     }
@@ -43,7 +43,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Returns the revision.
+    /// Puts a key. Returns the revision of the put.
     pub(crate) async fn put(&mut self, key: &str, value: impl Into<Vec<u8>>) -> i64 {
         self.kv.put(put(key, value.into())).await.unwrap().into_inner().header.unwrap().revision
     }
@@ -54,7 +54,7 @@ impl Client {
         Stream { requests, responses: responses.into_inner() }
     }
 
-    /// Its watcher is created.
+    /// Opens a stream and creates one watcher on it.
     pub(crate) async fn watcher(&mut self, create: WatchCreateRequest) -> Stream {
         let mut stream = self.stream().await;
         stream.create(create);
@@ -89,7 +89,7 @@ impl Stream {
         self.requests.send(WatchRequest { request_union: None }).unwrap();
     }
 
-    /// Responses can still be read.
+    /// Closes the client's side of the stream. The client can still read responses.
     pub(crate) fn half_close(mut self) -> Stream {
         self.requests = mpsc::unbounded_channel().0;
         self
@@ -107,7 +107,8 @@ impl Stream {
         }
     }
 
-    /// Reads events of the revisions from `from` to `up_to`, which must rise.
+    /// Reads events up to the revision `up_to`. Each revision from `from` on must have one event,
+    /// and the events must arrive in ascending order.
     pub(crate) async fn revisions(&mut self, from: i64, up_to: i64) {
         let mut next = from;
         while next <= up_to {
@@ -120,18 +121,18 @@ impl Stream {
     }
 }
 
-/// From now on.
+/// Returns a request for a watcher of one key, from the current revision.
 pub(crate) fn of_key(key: &str) -> WatchCreateRequest {
     WatchCreateRequest { key: key.to_owned().into(), ..WatchCreateRequest::default() }
 }
 
-/// Of all keys that begin with this letter.
+/// Returns a request for a watcher of all keys that start with this letter.
 pub(crate) fn of_letter(letter: u8) -> WatchCreateRequest {
     let (key, range_end) = (vec![letter].into(), vec![letter + 1].into());
     WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() }
 }
 
-/// Each like `put a=1 @2 (was 0)`.
+/// Formats events, each like `put a=1 @2 (was 0)`.
 pub(crate) fn lines(events: &[Event]) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let line = |event: &Event| {

@@ -1,4 +1,5 @@
-//! Many watchers, slow ones, and those that disconnect: other watchers get their events in time.
+//! Tests of many watchers, slow watchers, and watchers that disconnect: other watchers get their
+//! events in time.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::client::{of_key, of_letter};
 use crate::support::{in_eras, in_every_era};
 
-/// In one stream.
+/// Number of watchers in each stream.
 const TOGETHER: i64 = 10;
 
 #[test]
@@ -55,8 +56,8 @@ fn a_thousand_watchers_of_one_key() {
     });
 }
 
-/// A stream that is not read keeps a bounded number of events; a stream beside it, of the same
-/// key, is prompt, and in the end the slow one gets everything, too.
+/// A stream that is not read keeps a bounded number of events. Another stream of the same key gets
+/// its events promptly, and finally the slow one also gets all events.
 #[test]
 fn a_slow_reader_disturbs_no_other() {
     in_eras([Era::Clearlane, Era::V3_5], async |server| {
@@ -65,7 +66,8 @@ fn a_slow_reader_disturbs_no_other() {
         let mut prompt = other.watcher(of_key("a")).await;
         let mut last = 1;
         let value = vec![7; 100_000];
-        // The socket takes some, the channel takes some; then it is unsynced.
+        // The socket and the channel hold some events. When both are full, the watcher becomes
+        // unsynced.
         while server.figures().unsynced == 0 {
             last = other.put("a", value.clone()).await;
             prompt.revisions(last, last).await;
@@ -80,7 +82,8 @@ fn a_slow_reader_disturbs_no_other() {
     });
 }
 
-/// Streams, requests and connections end at any moment, and nothing of them is left.
+/// Clients drop their streams and connections without canceling their watchers. Afterwards no
+/// stream and no watcher may be left.
 #[test]
 fn whoever_goes_without_a_word_leaves_nothing() {
     in_every_era(async |server| {
@@ -97,7 +100,8 @@ fn whoever_goes_without_a_word_leaves_nothing() {
             }
             writer.put(&format!("a{round}"), "1").await;
             if round % 2 == 0 {
-                // One has received all by now, and others have not.
+                // The first stream reads one response before it is dropped. All other responses are
+                // dropped unread.
                 streams[0].next().await;
             }
             drop(streams);
@@ -107,7 +111,8 @@ fn whoever_goes_without_a_word_leaves_nothing() {
     });
 }
 
-/// Puts answered while a client reads a long past are answered as fast as otherwise.
+/// A client reads a long history while others put keys. All puts must succeed, and the watcher must
+/// get all events in order.
 #[test]
 fn a_long_past_is_told_while_others_write() {
     in_every_era(async |server| {

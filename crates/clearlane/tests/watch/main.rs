@@ -1,5 +1,5 @@
-//! Watching over real sockets: what a stream sends, in every era, and what many streams cost
-//! others.
+//! Tests of watching over real sockets: the messages of a stream in every era, and the effect of
+//! many streams on others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! What a stream sends, to the byte, in every era.
+//! Tests of the exact messages of a stream, in every era.
 
 use std::time::Duration;
 
@@ -53,9 +53,9 @@ fn a_transaction_is_one_response_and_says_what_was_before() {
         let success = ops.into_iter().map(|op| RequestOp { request: Some(op) }).collect();
         client.kv.txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
         client.put("k2", "newer").await;
-        let told = stream.next().await;
-        assert_eq!(lines(&told.events), ["put k2=new @3", "delete k1 @3 (was old)"]);
-        let gone = told.events[1].kv.clone().unwrap();
+        let response = stream.next().await;
+        assert_eq!(lines(&response.events), ["put k2=new @3", "delete k1 @3 (was old)"]);
+        let gone = response.events[1].kv.clone().unwrap();
         assert_eq!((gone.create_revision, gone.version, gone.value.len()), (0, 0, 0));
         assert_eq!(lines(&stream.next().await.events), ["put k2=newer @4 (was new)"]);
     });
@@ -76,15 +76,15 @@ fn filters_leave_out_and_unknown_ones_do_not() {
             .delete_range(DeleteRangeRequest { key: "a".into(), ..Default::default() })
             .await
             .unwrap();
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         for _ in 0..4 {
             let response = stream.next().await;
-            told.push((response.watch_id, lines(&response.events)[0].clone()));
+            received.push((response.watch_id, lines(&response.events)[0].clone()));
         }
-        told.sort();
+        received.sort();
         let expected =
             [(1, "delete a @3"), (2, "put a=1 @2"), (4, "delete a @3"), (4, "put a=1 @2")];
-        assert_eq!(told, expected.map(|(id, line)| (id, line.to_owned())));
+        assert_eq!(received, expected.map(|(id, line)| (id, line.to_owned())));
     });
 }
 
@@ -118,7 +118,7 @@ fn numbers_are_chosen_by_either_side() {
             assert!(refused.created && refused.canceled, "{words}");
             assert_eq!((refused.watch_id, refused.cancel_reason.as_str()), (-1, words));
         }
-        // An unknown one is skipped, as is an empty request.
+        // The stream ignores a request to cancel an unknown watcher, and an empty request.
         stream.cancel(99);
         stream.say_nothing();
         stream.cancel(7);
@@ -139,16 +139,16 @@ fn all_keys_and_the_key_nul() {
             stream.create(WatchCreateRequest { watch_id, range_end: end.into(), ..of_key(key) });
             stream.next().await;
         }
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         for (key, count) in [("\0", 2), ("a", 1), ("c", 2)] {
             client.put(key, "1").await;
             for _ in 0..count {
                 let response = stream.next().await;
-                told.push((key, response.watch_id));
+                received.push((key, response.watch_id));
             }
         }
-        told.sort();
-        assert_eq!(told, [("\0", 1), ("\0", 2), ("a", 2), ("c", 2), ("c", 3)]);
+        received.sort();
+        assert_eq!(received, [("\0", 1), ("\0", 2), ("a", 2), ("c", 2), ("c", 3)]);
     });
 }
 
@@ -217,7 +217,8 @@ fn a_watcher_from_a_future_revision_gets_nothing_before() {
         let mut client = server.client().await;
         let mut stream =
             client.watcher(WatchCreateRequest { start_revision: 4, ..of_key("a") }).await;
-        // It has not begun, so there is no progress to report; and none without watchers.
+        // The watcher starts at a future revision, so the stream does not respond to this progress
+        // request. A stream without watchers does not respond either.
         stream.progress();
         for value in ["1", "2", "3"] {
             client.put("a", value).await;
@@ -252,7 +253,7 @@ fn notices_of_progress_follow_the_store() {
         stream.create(WatchCreateRequest { progress_notify: true, ..of_key("a") });
         assert!(stream.next().await.created && stream.next().await.created);
         for expected in [1, 2, 3] {
-            // One that was on its way may have the revision before.
+            // A notice that was in flight may have the previous revision.
             loop {
                 let notice = stream.next().await;
                 assert_eq!((notice.watch_id, notice.events.len()), (1, 0));
@@ -265,8 +266,8 @@ fn notices_of_progress_follow_the_store() {
     });
 }
 
-/// One delete of three records of 700 kB, each with what was there before, is more than a
-/// message should have: it is cut, if the client allows it.
+/// One delete removes three records of 700 kB. The watch response contains the previous value of
+/// each, and exceeds the size of a message. The response is divided if the client allows fragments.
 #[test]
 fn a_long_response_is_cut_if_the_client_takes_fragments() {
     in_every_era(async |server| {
@@ -282,13 +283,13 @@ fn a_long_response_is_cut_if_the_client_takes_fragments() {
         let (key, range_end) = ("f".into(), "g".into());
         let delete = DeleteRangeRequest { key, range_end, ..Default::default() };
         assert_eq!(client.kv.delete_range(delete).await.unwrap().into_inner().deleted, 3);
-        let told = whole.next().await;
-        assert_eq!((told.events.len(), told.fragment), (3, false));
+        let response = whole.next().await;
+        assert_eq!((response.events.len(), response.fragment), (3, false));
         let (first, last) = (cut.next().await, cut.next().await);
         assert_eq!((first.events.len(), first.fragment), (2, true));
         assert_eq!((last.events.len(), last.fragment), (1, false));
         assert_eq!(first.header, last.header);
-        assert_eq!([first.events, last.events].concat(), told.events);
+        assert_eq!([first.events, last.events].concat(), response.events);
     });
 }
 

@@ -1,4 +1,4 @@
-//! A client that writes the heads and the frames of its calls itself.
+//! A client that writes the heads and frames of its calls itself.
 
 #![allow(dead_code, reason = "the tests of clusters use less of it")]
 
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_backend::Era;
-use clearlane_server::apply::Limits;
+use clearlane_replica::apply::Limits;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -29,7 +29,7 @@ pub(crate) fn with_server(work: impl AsyncFn(&TestServer)) {
     with_server_of(Era::Clearlane, work);
 }
 
-/// With a server of this era, which has one network thread.
+/// Runs `work` with a server of this era, which has one network thread.
 pub(crate) fn with_server_of(era: Era, work: impl AsyncFn(&TestServer)) {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::with(&member_config(dir.path(), era), 1, Limits::default());
@@ -42,7 +42,7 @@ pub(crate) struct Client {
     requests: SendRequest<Bytes>,
 }
 
-/// `code` and `message` are those of gRPC.
+/// A response. `code` and `message` are the gRPC status.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) http: StatusCode,
@@ -57,7 +57,7 @@ impl Client {
         Client::connect_with_window(address, 16 << 20).await
     }
 
-    /// `bytes` are the initial window of each stream.
+    /// Connects. `bytes` is the initial window of each stream.
     pub(crate) async fn connect_with_window(address: SocketAddr, bytes: u32) -> Client {
         let connection = TcpStream::connect(address).await.unwrap();
         connection.set_nodelay(true).unwrap();
@@ -68,7 +68,7 @@ impl Client {
         Client { requests: requests.ready().await.unwrap() }
     }
 
-    /// `headers` come behind those that every call has.
+    /// Opens a call. `headers` follow the headers that every call has.
     pub(crate) fn open(
         &mut self,
         path: &str,
@@ -84,7 +84,7 @@ impl Client {
         self.requests.send_request(head.body(()).unwrap(), false).unwrap()
     }
 
-    /// The body is one piece.
+    /// Makes a call whose body is sent as a whole.
     pub(crate) async fn raw(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
         let (answer, mut sends) = self.open(path, headers);
         let sent = send_all(&mut sends, body);
@@ -102,7 +102,8 @@ impl Client {
     }
 }
 
-/// A server that has answered already may not want the rest.
+/// Sends a body. Stops without an error if the server no longer reads it: a server that has already
+/// responded need not read the rest.
 async fn send_all(sends: &mut SendStream<Bytes>, mut body: Bytes) {
     loop {
         sends.reserve_capacity(body.len());
@@ -140,7 +141,7 @@ pub(crate) async fn rest(head: http::response::Parts, mut body: RecvStream) -> R
     Reply { http: head.status, head: head.headers, body: bytes.freeze(), code, message }
 }
 
-/// gRPC's percent encoding.
+/// Decodes gRPC's percent encoding.
 fn spelled_out(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, tail @ ..] = rest {
@@ -172,7 +173,7 @@ pub(crate) fn gzip(message: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// And whether it was compressed.
+/// Returns the message in a frame, and whether it was compressed.
 pub(crate) fn unframed<M: Message + Default>(body: &[u8]) -> (M, bool) {
     let length = u32::from_be_bytes(body[1..5].try_into().unwrap()) as usize;
     let message = &body[5..5 + length];

@@ -1,4 +1,5 @@
-//! Compares of a transaction that are evaluated before it is proposed: `docs/write-path.md`.
+//! Tests of compares that are evaluated before their transaction is proposed. See
+//! `docs/write-path.md`.
 
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::request_op::Request;
@@ -10,10 +11,12 @@ use crate::default_era::{BusyReadPool, put_keys};
 use crate::deferred_reads::{PUT, TXN, call, decoded};
 use crate::support::{op, put};
 
-/// More than the apply loop looks at.
+/// Number of keys in the store. If the compares of a transaction cover more than 1,024 keys, the
+/// read pool evaluates them before the transaction is proposed.
 const KEYS: usize = 1100;
 
-/// Writes if no value up to this key is "new".
+/// Returns a transaction that puts the key `mark` if no key from `k` up to, but not including,
+/// `range_end` has the value "new".
 fn txn(range_end: &str) -> TxnRequest {
     let compare = Compare {
         result: CompareResult::NotEqual.into(),
@@ -39,7 +42,7 @@ fn puts_go_on_while_the_compares_of_a_transaction_wait_for_the_pool() {
             let key = format!("k{number:04}");
             let _: PutResponse = call(&mut client, PUT, &put(key, "new")).await;
         }
-        // Few keys are looked at in its turn.
+        // The apply loop evaluates the compare of a few keys itself.
         let few: TxnResponse = call(&mut client, TXN, &txn("k0900")).await;
         assert!(!few.succeeded);
         let few: TxnResponse = call(&mut client, TXN, &txn("k0002")).await;

@@ -1,4 +1,4 @@
-//! Requests that are compressed, and their answers.
+//! Tests of compressed requests and their responses.
 
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
@@ -29,7 +29,8 @@ fn a_compressed_request_gets_a_compressed_answer() {
         let (response, is_compressed) = unframed::<PutResponse>(&reply.body);
         assert_eq!((response.header.unwrap().revision, is_compressed), (2, true));
         let get = RangeRequest { key: "k".into(), ..RangeRequest::default() }.encode_to_vec();
-        // Also if this message of the call is not; and a long answer may come as it is.
+        // A call that uses gzip may contain an uncompressed message, and the response may still be
+        // compressed. A long response may be uncompressed.
         for message in [frame(0, &get), frame(1, &gzip(&get))] {
             let reply = client.raw(RANGE, &GZIP, message).await;
             let (response, _) = unframed::<RangeResponse>(&reply.body);
@@ -43,7 +44,7 @@ fn a_compressed_request_gets_a_compressed_answer() {
         assert_eq!((&reply.code[..], &reply.message[..]), (OK, ""));
         let (response, is_compressed) = unframed::<LeaseGrantResponse>(&reply.body);
         assert_eq!((response.id, is_compressed), (7, true));
-        // No other call gets one.
+        // Other calls get no compressed response.
         let reply = client.raw(RANGE, &[("grpc-encoding", "identity")], frame(0, &get)).await;
         assert!(!reply.head.contains_key("grpc-encoding"));
         let accepts = [("grpc-accept-encoding", "gzip")];
@@ -63,7 +64,7 @@ fn messages_of_a_stream_are_compressed_one_by_one() {
             let union = Some(RequestUnion::CreateRequest(create));
             WatchRequest { request_union: union }.encode_to_vec()
         };
-        // In pieces that are cut anywhere.
+        // The messages are sent in pieces that do not match their boundaries.
         let pieces =
             [frame(1, &gzip(&create("a"))), frame(0, &create("b")), frame(1, &gzip(&create("c")))];
         for piece in pieces.concat().chunks(7) {
@@ -115,7 +116,7 @@ fn what_cannot_be_unpacked_is_refused() {
     });
 }
 
-/// The peak, in bytes.
+/// Returns the peak of resident memory, in bytes.
 #[cfg(target_os = "linux")]
 fn memory_peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -129,8 +130,8 @@ fn a_message_is_unpacked_up_to_the_limit() {
     with_server(async |server| {
         let mut client = server.client().await;
         let words = format!("grpc: received message after decompression larger than max {LIMIT}");
-        // A gibibyte of zeros, in members that together are gzip, and the smallest that is too
-        // long.
+        // One message is a gibibyte of zeros: a gzip file that consists of 1,024 members. The other
+        // message is the shortest one above the limit.
         let mut bomb = Vec::new();
         let mebibyte = gzip(&vec![0; 1 << 20]);
         (0..1024).for_each(|_| bomb.extend_from_slice(&mebibyte));
@@ -143,7 +144,7 @@ fn a_message_is_unpacked_up_to_the_limit() {
         }
         let more = memory_peak() - before;
         assert!(more < 100 << 20, "{more} bytes");
-        // One that just fits is a message, if an odd one.
+        // A message of exactly the limit is accepted, but its request is too large.
         let put =
             PutRequest { key: "k".into(), value: vec![0; LIMIT - 7].into(), ..Default::default() };
         let put = put.encode_to_vec();

@@ -1,4 +1,4 @@
-//! Calls with a deadline, which pass it at each of the places where a call may wait.
+//! Tests of calls that exceed their deadline at each place where a call may wait.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const RANGE: &str = "/etcdserverpb.KV/Range";
 const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 const WAITS: Duration = Duration::from_millis(300);
 const HEADERS: [(&str, &str); 1] = [("grpc-timeout", "300m")];
-/// Of what is answered in time.
+/// The headers of calls that complete in time.
 const PATIENT: [(&str, &str); 1] = [("grpc-timeout", "60S")];
 
 fn is_late(begun: Instant, reply: &Reply, about: &str) {
@@ -84,7 +84,7 @@ fn a_stream_ends_when_its_time_is_over() {
             let reply = reply(answer).await;
             is_late(begun, &reply, path);
         }
-        // What is answered in time is not touched.
+        // A call that completes in time is not affected.
         let get = RangeRequest { key: "k".into(), ..RangeRequest::default() };
         for path in [RANGE, "/etcdserverpb.KV/RangeStream"] {
             assert_eq!(client.call(path, &PATIENT, &get).await.code, "0");
@@ -92,7 +92,8 @@ fn a_stream_ends_when_its_time_is_over() {
     });
 }
 
-/// The client takes the first part of a large response, and the rest after the deadline.
+/// The client reads the first part of a large response before the deadline, and tries to read the
+/// rest after the deadline. The server must reset the stream.
 #[test]
 fn a_deadline_within_a_message_resets_the_stream() {
     with_server(async |server| {
@@ -108,7 +109,7 @@ fn a_deadline_within_a_message_resets_the_stream() {
         }
         let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
         let begun = Instant::now();
-        // 16 MiB fit into the window of the client.
+        // The response exceeds the client's window of 16 MiB.
         let (answer, mut sends) = client.open(RANGE, &HEADERS);
         sends.send_data(frame(0, &all.encode_to_vec()), true).unwrap();
         let mut body = answer.await.unwrap().into_body();
@@ -132,7 +133,8 @@ fn a_deadline_within_a_message_resets_the_stream() {
     });
 }
 
-/// Without window, hyper does not poll the body of a response, which would see the deadline.
+/// While the client gives the server no window, hyper does not poll the body of a response. So the
+/// body cannot check the deadline, and the server must reset the stream in another way.
 #[test]
 fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
     with_server(async |server| {
@@ -152,7 +154,7 @@ fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
             ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
             ("/etcdserverpb.KV/RangeStream", all),
         ];
-        // More than are sent at a time, so some wait for the others.
+        // More snapshots than are sent at the same time, so that some of them wait.
         calls.extend(vec![(SNAPSHOT, Vec::new()); 6]);
         for window in [0, 1, 65_535] {
             let mut lazy = Client::connect_with_window(server.server.address(), window).await;
@@ -171,20 +173,21 @@ fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
                         assert_eq!(reason, Some(h2::Reason::CANCEL), "{about}");
                         resets += 1;
                     }
-                    // The status waits behind a part of a message that is in the window's way.
+                    // A part of a message is blocked by the window, so the status after it cannot
+                    // be sent.
                     Err(_) => assert!(window > 0, "{about}"),
                 }
                 assert!(begun.elapsed() >= WAITS, "{about}: {:?}", begun.elapsed());
             }
             assert!(resets > 0, "window {window}: no stream was reset");
         }
-        // None of them has kept its permit.
+        // Each of the ended calls has released its permit.
         assert_eq!(client.call(SNAPSHOT, &PATIENT, &SnapshotRequest {}).await.code, "0");
     });
 }
 
 /// Reads a response without returning capacity to the server. Returns its status, or the reason of
-/// the reset. A response has a status if nothing of its message was ready at the deadline.
+/// the reset. A response has a status if no part of its message was ready at the deadline.
 async fn end_without_capacity(answer: ResponseFuture) -> Result<String, Option<h2::Reason>> {
     let (head, mut body) = answer.await.map_err(|error| error.reason())?.into_parts();
     while let Some(piece) = body.data().await {

@@ -1,18 +1,19 @@
-//! What waits in the default era, and what goes on beside it: `docs/blocking.md`.
+//! Tests which requests wait for others in the default era, and which do not. See
+//! `docs/blocking.md`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use clearlane_net::sched::YieldPoints;
+use clearlane_contention::YieldPoints;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     HashKvRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest, RangeResponse,
     SnapshotRequest, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest,
 };
-use clearlane_server::applied_position::AppliedPosition;
+use clearlane_replica::applied_position::AppliedPosition;
 use clearlane_server::threads::JobKind;
 use prost::Message;
 use tokio::sync::oneshot;
@@ -28,7 +29,8 @@ const TXN: &str = "/etcdserverpb.KV/Txn";
 const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 
-/// Jobs without yield points in all places of the read pool, until it is dropped.
+/// Jobs that occupy all slots of the read pool until this value is dropped. They have no yield
+/// points.
 pub(crate) struct BusyReadPool {
     jobs: Vec<oneshot::Receiver<()>>,
     holds: Vec<mpsc::Sender<()>>,
@@ -45,14 +47,14 @@ impl BusyReadPool {
     fn fill(&mut self, server: &TestServer, kind: JobKind) {
         loop {
             let (hold, holds) = mpsc::channel::<()>();
-            let (tell, told) = mpsc::channel();
+            let (sender, receiver) = mpsc::channel();
             self.holds.push(hold);
             self.jobs.push(server.node.read_pool().submit(kind, move || {
-                let _ = tell.send(());
+                let _ = sender.send(());
                 let _ = holds.recv();
             }));
-            // The first job that has no place.
-            if told.recv_timeout(Duration::from_millis(500)).is_err() {
+            // Stops at the first job that gets no slot.
+            if receiver.recv_timeout(Duration::from_millis(500)).is_err() {
                 return;
             }
         }
@@ -66,7 +68,7 @@ impl BusyReadPool {
     }
 }
 
-/// A range that is left to the read pool: it is sorted by something else than the key.
+/// Returns a range that runs in the read pool, because it is not sorted by key.
 pub(crate) fn sorted() -> RangeRequest {
     RangeRequest {
         key: vec![0].into(),
@@ -77,14 +79,14 @@ pub(crate) fn sorted() -> RangeRequest {
     }
 }
 
-/// A write transaction of the store, which stands still until it is released.
+/// An open write transaction of the store. A separate thread keeps it open until it is released.
 struct OpenWrite {
     hold: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl OpenWrite {
-    /// No entry may be on its way to the apply loop.
+    /// Opens the transaction. The caller must ensure that no entry is in flight to the apply loop.
     fn of(server: &TestServer) -> OpenWrite {
         let ((hold, held), (opened, is_open)) = (mpsc::channel(), mpsc::channel());
         let node = server.node.clone();
@@ -112,7 +114,8 @@ fn spawn_call(client: &Client, path: &'static str, message: &impl Message) -> Ta
     tokio::spawn(async move { client.raw(path, &[], body).await })
 }
 
-/// Calls that read: a key, a range, both in a transaction, the past, and what is no key.
+/// Returns calls that read a key, a range, a key and a range in a transaction, an old revision, or
+/// data other than keys.
 fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
     let all = RangeRequest { range_end: vec![0].into(), ..get("k") };
     let ops = [get("k"), all.clone()].map(|range| op(Request::RequestRange(range)));
@@ -137,7 +140,7 @@ async fn all_are_answered(client: &mut Client, calls: Vec<(&'static str, Vec<u8>
     }
 }
 
-/// A watcher of the past, until its first event is there.
+/// Creates a watcher that starts at revision 1, and waits for its first event.
 async fn a_watcher_gets_the_past(client: &mut Client) {
     let create =
         WatchCreateRequest { key: "k".into(), start_revision: 1, ..WatchCreateRequest::default() };
@@ -153,7 +156,8 @@ async fn a_watcher_gets_the_past(client: &mut Client) {
     }
 }
 
-/// As beside an entry that takes long to apply, or a long step of a compaction.
+/// An open write transaction blocks writes in the same way as a slow entry, or a long step of a
+/// compaction. Reads and watchers must not wait for it.
 #[test]
 fn a_write_that_stands_still_holds_up_writes_alone() {
     with_server(async |server| {
@@ -194,7 +198,7 @@ fn a_busy_read_pool_holds_up_expensive_reads_alone() {
         let busy = BusyReadPool::of(server);
         let waits = spawn_call(&client, RANGE, &sorted());
         let mut calls = reading_calls();
-        // One with a range is read there, too.
+        // A transaction with a range would also wait for the read pool, so it is excluded.
         calls.retain(|(path, _)| !path.ends_with("/Txn"));
         all_are_answered(&mut client, calls).await;
         assert_eq!(client.call(PUT, &[], &value).await.code, "0");
@@ -204,7 +208,7 @@ fn a_busy_read_pool_holds_up_expensive_reads_alone() {
     });
 }
 
-/// Keys `k0000` and so on, a hundred in a revision.
+/// Puts the keys `k0000` and so on, a hundred in each revision.
 pub(crate) async fn put_keys(client: &mut Client, count: usize) {
     for first in (0..count).step_by(100) {
         let puts = (first..count.min(first + 100)).map(|number| {
@@ -215,7 +219,8 @@ pub(crate) async fn put_keys(client: &mut Client, count: usize) {
     }
 }
 
-/// Eight jobs that compute as a sort does, with yield points.
+/// Eight long jobs with yield points run until the end of the test. Ranges of 1,000 keys must be
+/// answered while they run.
 #[test]
 fn long_reads_do_not_hold_up_a_medium_one() {
     with_server(async |server| {
@@ -233,7 +238,8 @@ fn long_reads_do_not_hold_up_a_medium_one() {
             })
         });
         let sorts: Vec<_> = sorts.collect();
-        // All places for long ones are taken, and there are some that wait for their turn.
+        // Three long jobs have started, although only two may run at a time. So all places for long
+        // jobs are taken, and the other long jobs wait.
         assert_eq!(begun.iter().take(3).count(), 3);
         let all = RangeRequest { range_end: vec![0].into(), ..get("k") };
         for range in [
@@ -255,7 +261,9 @@ fn long_reads_do_not_hold_up_a_medium_one() {
     });
 }
 
-/// The index has to look at each key to know which were there.
+/// Counting keys at an old revision is expensive, because the index must check for each key whether
+/// it existed at that revision. So these counts must run in the read pool, and counts of few keys
+/// or of the newest revision must not.
 #[test]
 fn many_keys_of_the_past_are_counted_in_the_read_pool() {
     with_server(async |server| {
@@ -283,12 +291,14 @@ fn many_keys_of_the_past_are_counted_in_the_read_pool() {
     });
 }
 
-/// Four of them are sent at a time for a network thread, and each waits for its client.
+/// Each network thread sends up to four snapshots at the same time, and each of them waits for its
+/// client. So four clients that do not read their snapshots block only the clients of other
+/// snapshots.
 #[test]
 fn snapshots_that_are_not_taken_hold_up_other_snapshots_alone() {
     with_server(async |server| {
         let mut client = server.client().await;
-        // More than the windows of a client let through.
+        // More data than the client's windows allow.
         let value = PutRequest { value: vec![7; 1 << 20].into(), ..put("k", "") };
         for number in 0..24 {
             let key = format!("a{number}").into();

@@ -1,4 +1,5 @@
-//! The ranges of a transaction, read behind it in the read pool: `docs/write-path.md`.
+//! Tests of ranges of a transaction that are read in the read pool after the apply. See
+//! `docs/write-path.md`.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ const RANGE: &str = "/etcdserverpb.KV/Range";
 const DELETE: &str = "/etcdserverpb.KV/DeleteRange";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 const COMPACT: &str = "/etcdserverpb.KV/Compact";
-/// More than a transaction reads by itself.
+/// Number of keys. A transaction reads at most 128 records while it is applied, so the read pool
+/// reads these keys afterwards.
 const KEYS: usize = 300;
 
 pub(crate) async fn call<M: Message + Default>(
@@ -41,7 +43,7 @@ fn key(number: usize) -> String {
     format!("k{number:03}")
 }
 
-/// Returns the revision behind it.
+/// Puts all keys. Returns the revision afterwards.
 async fn fill(client: &mut Client) -> i64 {
     let puts = (0..KEYS).map(|number| op(Request::RequestPut(put(key(number), "old"))));
     let success = puts.collect::<Vec<_>>();
@@ -62,7 +64,8 @@ fn all() -> DeleteRangeRequest {
     DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true }
 }
 
-/// Two puts, with a range before, between and behind them, and a delete of what is left.
+/// Returns a transaction with two puts, with ranges before, between and after them, and with a
+/// delete of all keys from `k002` on.
 fn txn(old: i64) -> TxnRequest {
     let now = op(Request::RequestRange(sorted()));
     let then = op(Request::RequestRange(RangeRequest { revision: old, ..sorted() }));
@@ -80,7 +83,7 @@ fn txn(old: i64) -> TxnRequest {
     TxnRequest { success, ..TxnRequest::default() }
 }
 
-/// A transaction that is applied, and waits for the pool.
+/// Starts a transaction. Returns once it is applied and waits for the read pool.
 async fn waiting_txn(client: &mut Client, headers: &[(&str, &str)], old: i64) -> Task<Reply> {
     let (answer, mut sends) = client.open(TXN, headers);
     sends.send_data(frame(0, &txn(old).encode_to_vec()), true).unwrap();
@@ -91,7 +94,8 @@ async fn waiting_txn(client: &mut Client, headers: &[(&str, &str)], old: i64) ->
     waits
 }
 
-/// How many records each range has found, how many of them are new, and the revision in its header.
+/// Returns, for each range, the number of its records, the number of new records among them, and
+/// the revision in its header.
 fn ranges(response: &TxnResponse) -> Vec<(usize, usize, i64)> {
     let mut found = Vec::new();
     for response in response.responses.iter().map(|op| op.response.as_ref().unwrap()) {
@@ -115,7 +119,7 @@ fn puts_go_on_while_the_ranges_of_a_transaction_wait_for_the_pool() {
         let old = fill(&mut client).await;
         let busy = BusyReadPool::of(server);
         let waits = waiting_txn(&mut client, &[], old).await;
-        // What comes after it, up to a compaction, is not in its answer.
+        // The response contains no later change, and a later compaction does not affect it.
         for number in 0..10 {
             let _: PutResponse = call(&mut client, PUT, &put(key(number), "newer")).await;
         }
@@ -175,7 +179,7 @@ fn a_client_that_gives_up_has_written_and_leaves_no_read() {
         let took = begun.elapsed();
         assert_eq!((&late.code[..], &late.message[..]), ("4", "context deadline exceeded"));
         assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
-        // Another one goes away without a word.
+        // Another client closes its stream without waiting.
         let old = fill(&mut client).await;
         let gone = waiting_txn(&mut client, &[], old).await;
         gone.abort();

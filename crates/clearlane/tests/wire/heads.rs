@@ -1,4 +1,4 @@
-//! Paths, content types, and heads that are long.
+//! Tests of paths, content types, and long heads.
 
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{

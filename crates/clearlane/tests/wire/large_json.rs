@@ -1,4 +1,4 @@
-//! Long JSON requests of the gateway, which the read pool decodes: `docs/http.md`.
+//! Tests of long JSON requests of the gateway, which the read pool decodes. See `docs/http.md`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::client::with_server;
 use crate::default_era::BusyReadPool;
 use crate::support::TestServer;
 
-/// Sends a request on a connection of its own. Returns the response, with its head.
+/// Sends a request on a new connection. Returns the response, including its head.
 async fn post(address: SocketAddr, path: &str, json: &str) -> String {
     read(send(address, path, json).await).await
 }
@@ -100,7 +100,7 @@ fn long_json_is_decoded_one_at_a_time() {
     });
 }
 
-/// The limit is that of gRPC, with etcd's words.
+/// The limit is gRPC's limit for a message, and the error has etcd's text.
 #[test]
 fn a_message_that_is_too_long_for_grpc_is_refused() {
     with_server(async |server| {

@@ -1,8 +1,8 @@
-//! Requests that wait for the locks of an old era keep no other request waiting.
+//! Tests that requests that wait for the locks of an old era do not block the network thread.
 //!
-//! A read that is open and a snapshot that waits for it, as an expensive read and a compaction
-//! would have it, keep every later read waiting. What does not read the store is answered
-//! meanwhile, by the one network thread of the server.
+//! The test keeps a read open and starts a commit, which waits for that read. Every later read of
+//! the store then waits, as it does during an expensive read and a compaction. The server has only
+//! one network thread, which must still respond to requests that do not read the store.
 
 use std::sync::mpsc;
 use std::thread;
@@ -24,12 +24,13 @@ use tokio::time::timeout;
 use crate::client::{Client, frame, with_server_of};
 use crate::support::TestServer;
 
-/// Of calls that must not wait.
+/// Number of rounds of calls that must not wait.
 const ROUNDS: usize = 100;
-/// On one stream.
+/// Number of watchers on one stream.
 const WATCHES: usize = 200;
 
-/// Calls of this era's reads: while the locks are held none of them is answered.
+/// Returns calls that read the store. In an old era, none of them completes while the locks are
+/// held.
 fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
     let get = RangeRequest { key: "k".into(), serializable: true, ..RangeRequest::default() };
     let all = RangeRequest { range_end: vec![0].into(), ..get.clone() };
@@ -43,7 +44,7 @@ fn reading_calls() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// From revision 1 on, with previous records.
+/// Returns a request for a watcher that starts at revision 1 and receives previous records.
 fn watch() -> Vec<u8> {
     let create = WatchCreateRequest {
         key: "k".into(),
@@ -63,7 +64,7 @@ async fn version(server: &TestServer) -> String {
     page
 }
 
-/// The 99th percentile of their times.
+/// Makes calls that do not read the store. Returns the 99th percentile of their times.
 async fn ask_others(server: &TestServer, client: &mut Client) -> Duration {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
@@ -79,7 +80,7 @@ async fn ask_others(server: &TestServer, client: &mut Client) -> Duration {
     took[took.len() * 99 / 100]
 }
 
-/// Until each watch was created and has its two events.
+/// Waits until all watchers are created, and each of them has two events.
 async fn watched_until_all_came(mut body: RecvStream) -> (usize, usize) {
     let (mut bytes, mut created, mut events) = (Vec::new(), 0, 0);
     while created < WATCHES || events < 2 * WATCHES {
@@ -98,7 +99,8 @@ async fn watched_until_all_came(mut body: RecvStream) -> (usize, usize) {
     (created, events)
 }
 
-/// Reads until one is not answered: the snapshot waits for the open read from then on.
+/// Makes reads until one of them does not complete within 300 ms. This shows that the commit now
+/// waits for the open read.
 async fn wait_until_reads_wait(client: &Client) {
     let (path, message) = reading_calls().swap_remove(0);
     loop {
@@ -139,7 +141,8 @@ async fn requests_beside_locks(server: &TestServer, era: Era) {
         pending.push((path, tokio::spawn(call)));
     }
     let (watched, mut sends) = client.open("/etcdserverpb.Watch/Watch", &[]);
-    // More than may be queued for the locks: the rest stays with the client until then.
+    // The server queues at most 64 calls of a stream while they wait for the locks. The stream's
+    // other requests stay in its read-ahead queue until the locks are released.
     for _ in 0..WATCHES {
         sends.send_data(frame(0, &watch()), false).unwrap();
     }

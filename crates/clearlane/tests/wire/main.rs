@@ -1,4 +1,4 @@
-//! Calls that the usual clients do not make: odd paths, heads and frames.
+//! Tests of calls that usual clients do not make: unusual paths, heads and frames.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

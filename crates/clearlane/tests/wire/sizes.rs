@@ -1,4 +1,4 @@
-//! How long a request may be: what goes into the log, and what is received at all.
+//! Tests of the maximum size of a request: in an entry of the log, and in a received message.
 
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
@@ -11,7 +11,7 @@ use crate::client::{Reply, frame, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const LIMIT: usize = 3 << 19;
-/// How much longer a message may be than what goes into the log.
+/// Number of bytes that a message may have in addition to the maximum size of an entry.
 const OVERHEAD: usize = 512 << 10;
 const OK: &str = "0";
 const RESOURCE_EXHAUSTED: &str = "8";
@@ -24,8 +24,8 @@ fn is_too_large(reply: &Reply) -> bool {
     (&reply.code[..], &reply.message[..]) == ("3", "etcdserver: request is too large")
 }
 
-/// The longest value that fits into an entry. Its header has an id, which begins with the last 16
-/// bits of the member's.
+/// Returns the length of the longest value that fits into an entry. The entry's header has an id,
+/// which starts with the last 16 bits of the member's id.
 fn longest(member: u64, entry: impl Fn(usize) -> InternalRaftRequest) -> usize {
     let header = Some(RequestHeader { id: member << 48 | 1 << 40, ..RequestHeader::default() });
     let length =
@@ -63,7 +63,7 @@ fn an_entry_of_the_log_has_etcds_longest_length() {
     });
 }
 
-/// The longest value of the key `k` that etcd 3.7.1 puts.
+/// The length of the longest value that etcd 3.7.1 accepts in a put of the key `k`.
 const MOST_BESIDE_A_PUT: usize = 1_572_840;
 
 #[test]
@@ -71,17 +71,18 @@ fn a_message_is_received_up_to_the_limit_and_some_more() {
     with_server(async |server| {
         let mut client = server.client().await;
         let most = LIMIT + OVERHEAD;
-        // Key and the tags take 7 bytes.
+        // The key and the tags take 7 bytes.
         let reply = client.call(PUT, &[], &put(most - 7)).await;
         assert!(is_too_large(&reply), "{} {}", reply.code, reply.message);
         let words =
             |length: usize| format!("grpc: received message larger than max ({length} vs. {most})");
-        // Services of either kind, and streams.
+        // Test two kinds of services, and a stream.
         for path in [PUT, "/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Watch/Watch"] {
             let reply = client.call(path, &[], &put(most - 6)).await;
             assert_eq!((&reply.code[..], reply.message), (RESOURCE_EXHAUSTED, words(most + 1)));
         }
-        // The length alone is enough.
+        // The server rejects a message as soon as it has read the length field. Here no message
+        // follows the field.
         let head = frame(0, &[]);
         let head = [&head[..1], &[0x7f, 0xff, 0xff, 0xff]].concat();
         for path in [PUT, "/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Watch/Watch"] {

@@ -1,4 +1,5 @@
-//! Answers to transactions and deletes that are read while they are sent: `docs/write-path.md`.
+//! Tests of responses to transactions and deletes that are read while they are sent. See
+//! `docs/write-path.md`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use clearlane_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
     RangeRequest, RangeResponse, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
 };
-use clearlane_server::apply::Limits;
+use clearlane_replica::apply::Limits;
 use h2::RecvStream;
 use prost::Message;
 
@@ -22,11 +23,11 @@ const RANGE: &str = "/etcdserverpb.KV/Range";
 const DELETE: &str = "/etcdserverpb.KV/DeleteRange";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const COMPACT: &str = "/etcdserverpb.KV/Compact";
-/// 3 MB in all.
+/// Number of keys. All records together take 3 MB.
 const KEYS: usize = 3000;
 const VALUE_BYTES: usize = 1000;
 
-/// The answer is encoded as this project encodes any message.
+/// Decodes a response, and checks that it equals the encoding of a complete message.
 fn decoded<M: Message + Default>(reply: &Reply) -> M {
     assert_eq!(reply.code, "0", "{}", reply.message);
     let message = M::decode(&reply.body[5..]).unwrap();
@@ -51,7 +52,7 @@ fn delete_all() -> DeleteRangeRequest {
     DeleteRangeRequest { key: "k".into(), range_end: "l".into(), prev_kv: true }
 }
 
-/// Puts all keys, each with another value. Returns the revision behind it.
+/// Puts all keys, each with a different value. Returns the revision afterwards.
 async fn fill(client: &mut Client, letter: char) -> i64 {
     let mut revision = 0;
     for first in (0..KEYS).step_by(100) {
@@ -65,7 +66,8 @@ async fn fill(client: &mut Client, letter: char) -> i64 {
     revision
 }
 
-/// Of all kinds; those of all keys are longer than what is sent at once.
+/// Returns ranges of all kinds. The ranges of all keys are longer than the data that the server
+/// sends at once.
 fn ranges(old: i64) -> Vec<RangeRequest> {
     vec![
         all(),
@@ -82,7 +84,8 @@ fn ranges(old: i64) -> Vec<RangeRequest> {
     ]
 }
 
-/// What each range finds by itself, with the header that it has in a transaction.
+/// Returns the result of each range as a separate request, with the header that it has in a
+/// transaction.
 async fn found(client: &mut Client, requests: &[RangeRequest], revision: i64) -> Vec<Response> {
     let mut responses = Vec::new();
     for request in requests {
@@ -118,7 +121,8 @@ fn a_txn_finds_what_its_ranges_find() {
             let done: TxnResponse = call(&mut client, TXN, &ops(reads())).await;
             are_equal(&responses(&done), &expected);
 
-            // Before a put elsewhere, behind it, in a nested transaction, and in the end a delete.
+            // This transaction has the ranges, a put of another key, the ranges in a nested
+            // transaction, the ranges again, and a delete.
             let nested = Request::RequestTxn(ops(reads()));
             let put = [Request::RequestPut(put("elsewhere", "v"))];
             let delete = [Request::RequestDeleteRange(delete_all())];
@@ -155,7 +159,8 @@ fn a_delete_returns_what_it_has_removed() {
     });
 }
 
-/// Longer than the client's window, so that it cannot be sent as a whole.
+/// Returns a transaction whose response is longer than the client's window, so it cannot be sent as
+/// a whole.
 fn long_read() -> TxnRequest {
     ops((0..10).map(|_| Request::RequestRange(all())))
 }
@@ -166,7 +171,7 @@ fn long_write() -> TxnRequest {
     ops([put].into_iter().chain(ranges).chain([Request::RequestDeleteRange(delete_all())]))
 }
 
-/// The head of an answer that is not taken yet.
+/// Starts a call. Returns the head of its response, whose body is not read yet.
 async fn begun(
     client: &mut Client,
     path: &str,
@@ -187,7 +192,7 @@ fn a_slow_reader_gets_the_state_of_its_transaction() {
         let (mut read, mut write) = (server.client().await, server.client().await);
         let (read_head, read_body) = begun(&mut read, TXN, &[], &long_read()).await;
         let (write_head, write_body) = begun(&mut write, TXN, &[], &long_write()).await;
-        // Other requests do not wait for them, and are not seen in their answers.
+        // Other requests do not wait for these responses, and do not change them.
         let revision = fill(&mut writer, 'b').await;
         let compact = CompactionRequest { revision, physical: true };
         let _: CompactionResponse = call(&mut writer, COMPACT, &compact).await;
@@ -233,8 +238,9 @@ fn an_answer_that_is_not_taken_ends_with_its_client_or_its_deadline() {
     });
 }
 
-/// The deadline resets a stream that has sent a part of its message. Before that, on a slow
-/// machine, it ends the stream with a status.
+/// Checks that a response ends at its deadline. If a part of its message was sent, the stream is
+/// reset. On a slow machine the deadline may pass before the first part is sent. The stream then
+/// ends with a status.
 async fn is_late(mut body: RecvStream) {
     let mut received = 0;
     while let Some(piece) = body.data().await {
@@ -250,7 +256,7 @@ async fn is_late(mut body: RecvStream) {
     assert_eq!((received, trailers["grpc-status"].to_str().unwrap()), (0, "4"));
 }
 
-/// The error with which an answer ends that has begun.
+/// Returns the error that ends a response after its start.
 async fn broken(mut body: RecvStream) -> h2::Error {
     loop {
         match body.data().await.expect("it does not end by itself") {
@@ -268,7 +274,8 @@ fn a_member_that_stops_breaks_off_a_txn_like_a_range() {
     let stopping = block_on(async {
         let mut client = server.client().await;
         fill(&mut client, 'a').await;
-        // A range that is as long as the transactions.
+        // The response to the range of these keys is about as long as the responses to the
+        // transactions.
         let large = |number| PutRequest {
             value: vec![b'v'; 1 << 20].into(),
             ..put(format!("l{number:02}"), "")
@@ -302,7 +309,7 @@ fn a_member_that_stops_breaks_off_a_txn_like_a_range() {
             sends.send_data(frame(0, &request), true).unwrap();
             waiting.push(tokio::spawn(reply(answer)));
         }
-        // The last one is applied, and waits for the pool.
+        // The last transaction is applied and waits for the read pool.
         while call::<RangeResponse>(&mut client, RANGE, &get("k00007")).await.count > 0 {
             tokio::task::yield_now().await;
         }

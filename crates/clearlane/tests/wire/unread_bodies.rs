@@ -1,4 +1,4 @@
-//! Requests over HTTP/2 whose response does not depend on their body.
+//! Tests of requests over HTTP/2 whose response does not depend on their body.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::client::{Client, Reply, reply, with_server};
 const TEXT: [(&str, &str); 1] = [("content-type", "text/plain")];
 const UNKNOWN_ENCODING: [(&str, &str); 1] = [("grpc-encoding", "br")];
 type Headers = &'static [(&'static str, &'static str)];
-/// Paths and headers of requests with the status of their responses.
+/// Paths and headers of requests, with the status of their responses.
 const REFUSED: [(&str, Headers, u16); 6] = [
     ("/nosuch", &TEXT, 404),
     ("/v3/nosuch", &TEXT, 404),
@@ -32,7 +32,8 @@ fn a_response_waits_for_the_rest_of_its_request() {
         for (path, headers, status) in REFUSED {
             let (answer, mut sends) = client.open(path, headers);
             for _ in 0..4 {
-                // A response that came early would have reset the stream before the next piece.
+                // If the response had been sent too early, it would have reset the stream before
+                // the next piece.
                 health(&mut client).await;
                 sends.send_data(Bytes::from_static(&[b'{'; 16 << 10]), false).expect(path);
             }

@@ -1,17 +1,21 @@
 //! How threads wait at a [`LockState`]: the common part of both kinds of lock.
 //!
-//! The state is behind a small inner lock, which is held for a few dozen instructions, not while a
-//! thread sleeps or works with the data. The data has an ordinary lock of its own, taken after the
-//! state let the thread in and given back before it leaves, so `try_lock` on it must succeed: the
-//! locks assert it (`docs/locks.md`).
+//! A small inner lock protects the state. It is held for a few dozen instructions, never while a
+//! thread sleeps or works with the data.
+//!
+//! The data has a separate ordinary lock. A thread takes this data lock after the state has
+//! admitted the thread, and releases it before it leaves the state. So `try_lock` on the data lock
+//! must succeed, and the code asserts that it does (`docs/locks.md`).
 //!
 //! ```text
-//! enter   clock ─▶ [inner: state.arrive] ─▶ inside? ── yes ─▶ go
+//! enter   clock ─▶ [inner: state.acquire] ─▶ inside? ── yes ─▶ continue
 //!                                             └─ no ─▶ park ─▶ [inner: state.poll] ─▶ inside? …
-//! leave   clock ─▶ [inner: state.leave] ─▶ wake threads that may go ─▶ figures, events
+//! leave   clock ─▶ [inner: state.release] ─▶ wake admitted threads ─▶ write figures, events
 //! ```
 //!
-//! Time at the inner lock is a wait without a blocker, and no part of a hold: `docs/locks.md`.
+//! Time spent waiting for the inner lock is never part of a hold. On entry it is recorded as a
+//! wait, which has no blocker unless the thread must also queue. On release it is not recorded. See
+//! `docs/locks.md`.
 
 use std::{
     cell::Cell,
@@ -43,24 +47,54 @@ thread_local! {
 pub struct LockWait {
     pub lock: &'static str,
     pub waited_ns: u64,
-    /// The blocker when the wait began.
-    /// `None`: the lock was free, and the thread was only late to take it.
+    /// The blocker when the wait started. `None` if no thread had the turn: the thread waited for
+    /// the inner lock, or the turn was kept for a writer that was not awake yet.
     pub blocker: Option<(TaskLabel, BlockerState)>,
-    /// The first holder when the wait began. It differs from the blocker if the blocker waited
-    /// itself.
+    /// The first holder when the wait started; `None` if no thread held the lock. The holder is not
+    /// the blocker if the blocker itself was waiting.
     pub holder: Option<TaskLabel>,
 }
 
-/// This thread's total wait for locks of this crate. The difference around an operation is the
-/// operation's wait.
+/// Returns this thread's total wait for locks of this crate. The difference of two calls, before
+/// and after an operation, is the operation's wait.
 pub fn waited_ns() -> u64 {
     WAITED_NS.get()
 }
 
-/// The longest wait of this thread since the last call. Together with
-/// [`waited_ns`] it says why an operation took long.
+/// Returns the longest wait of this thread since the last call, or since the last
+/// [`LockWaitMark::now`]; `None` if the thread has not waited. Together with [`waited_ns`], the
+/// result explains why an operation took long.
 pub fn take_longest_wait() -> Option<LockWait> {
     LONGEST_WAIT.take()
+}
+
+/// The total wait of this thread when an operation started.
+#[derive(Clone, Copy, Debug)]
+pub struct LockWaitMark {
+    waited_ns: u64,
+}
+
+/// The waits of an operation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LockWaits {
+    pub total_ns: u64,
+    pub longest: Option<LockWait>,
+}
+
+impl LockWaitMark {
+    pub fn now() -> LockWaitMark {
+        // Discards the longest wait so far, which belongs to an earlier operation.
+        take_longest_wait();
+        LockWaitMark { waited_ns: waited_ns() }
+    }
+
+    /// Returns the waits since the mark. The mark must be from this thread. `longest` does not
+    /// consider waits that ended before a later mark or a later [`take_longest_wait`].
+    pub fn waits(self) -> LockWaits {
+        let total_ns = waited_ns() - self.waited_ns;
+        let longest = if total_ns > 0 { take_longest_wait() } else { None };
+        LockWaits { total_ns, longest }
+    }
 }
 
 #[derive(Debug)]
@@ -78,9 +112,10 @@ struct Inner {
 
 struct InnerGuard<'a> {
     inner: MutexGuard<'a, Inner>,
-    /// The same as `acquired_ns` if the inner lock was free.
+    /// The time at which the inner lock was requested. Equal to `acquired_ns` if the lock was free.
     requested_ns: u64,
-    /// Read under the inner lock, unless it was free.
+    /// The time at which the inner lock was acquired. If the lock was not free, the clock was read
+    /// again under the lock.
     acquired_ns: u64,
 }
 
@@ -112,8 +147,9 @@ impl BlockingLock {
         self.inner.lock().state.waiters().collect()
     }
 
-    /// Takes the inner lock and the time, with one reading of the clock if the lock is free. The
-    /// clock is read first: after the atomic operation of the lock it costs 9 ns more.
+    /// Acquires the inner lock and records the times of request and acquisition. If the lock is
+    /// free, the clock is read once, before the lock is acquired: reading it after the lock's
+    /// atomic operation costs 9 ns more.
     #[inline]
     fn lock_inner(&self) -> InnerGuard<'_> {
         let requested_ns = now_ns();
@@ -129,8 +165,8 @@ impl BlockingLock {
         InnerGuard { inner, requested_ns, acquired_ns: now_ns() }
     }
 
-    /// Parks until the lock state has admitted this ticket. A thread may be unparked early, so the
-    /// lock state is asked each time.
+    /// Parks the thread until the lock state has admitted its ticket, and records the wait. The
+    /// thread may be unparked before it is admitted, so it polls the lock state each time.
     #[cold]
     fn wait(
         &self,
@@ -192,8 +228,8 @@ impl BlockingLock {
         }
     }
 
-    /// Unparks admitted threads, and records which holders they waited for. Both after
-    /// the inner lock is released, so that they do not block on it.
+    /// Unparks the threads of `tickets`, and records the blame of the ended intervals. Both happen
+    /// after the inner lock is released, so that the woken threads do not block on it.
     #[cold]
     fn wake(&self, mut inner: MutexGuard<'_, Inner>, tickets: &[Ticket]) {
         let parked = &inner.parked_threads;
@@ -213,7 +249,8 @@ pub(crate) struct BlockingLockGuard<'a> {
     lock: &'a BlockingLock,
     ticket: Ticket,
     mode: LockMode,
-    /// The number at arrival; the thread may have another one when it leaves.
+    /// The request number of the thread's label at arrival. The thread may have another number when
+    /// it releases the lock.
     number: u32,
 }
 

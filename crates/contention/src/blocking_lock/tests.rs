@@ -1,5 +1,6 @@
-//! Times of threads that are blocked at the inner lock. The test itself takes it, as
-//! a thread that lost its processor inside would.
+//! Tests that the time for which a thread is blocked at the inner lock is a wait, and not part of a
+//! hold. The test itself holds the inner lock, in place of a thread that lost its processor while
+//! it held the inner lock.
 
 use std::sync::mpsc::channel;
 
@@ -11,7 +12,7 @@ fn new_lock() -> BlockingLock {
     BlockingLock::new(Arc::new(LockMetrics::new("lock")), Arc::default())
 }
 
-/// Returns when it was released.
+/// Holds the inner lock for [`BLOCKED_NS`], and returns the time of its release.
 fn hold_inner(inner: MutexGuard<'_, Inner>) -> u64 {
     let until_ns = now_ns() + BLOCKED_NS;
     while now_ns() < until_ns {
@@ -22,7 +23,8 @@ fn hold_inner(inner: MutexGuard<'_, Inner>) -> u64 {
     freed_ns
 }
 
-/// Enters while the inner lock is taken; `true` if it came in time to be blocked.
+/// Acquires the lock in a thread while the inner lock is taken. Returns true if the thread started
+/// early enough to be blocked. Checks that its hold then started after the inner lock became free.
 fn acquire_contended() -> bool {
     let door = new_lock();
     thread::scope(|scope| {
@@ -47,12 +49,12 @@ fn being_blocked_on_the_way_in_is_a_wait_and_no_hold() {
 #[test]
 fn being_blocked_on_the_way_out_is_no_hold_of_the_next() {
     let door = new_lock();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::scope(|scope| {
         let reading = door.acquire(LockMode::Read);
         scope.spawn(|| {
             let _writing = door.acquire(LockMode::Write);
-            tell.send(door.holders()[0].since_ns).expect("the test listens");
+            sender.send(door.holders()[0].since_ns).expect("the test listens");
         });
         while door.waiters().is_empty() {
             thread::yield_now();
@@ -60,7 +62,7 @@ fn being_blocked_on_the_way_out_is_no_hold_of_the_next() {
         let inner = door.inner.lock();
         scope.spawn(move || drop(reading));
         let freed_ns = hold_inner(inner);
-        let since_ns = told.recv().expect("the writer gets in");
+        let since_ns = receiver.recv().expect("the writer gets in");
         assert!(freed_ns <= since_ns, "held since {since_ns}, free at {freed_ns}");
     });
 }

@@ -1,29 +1,32 @@
 //! A histogram of times that many threads fill without waiting for each other.
 //!
-//! Log-linear, as in HdrHistogram: every power of two is cut into [`BUCKETS_PER_POWER`] buckets of
-//! equal width. Recording is a shift to find the bucket, two atomic additions and a maximum.
+//! The buckets are log-linear, as in HdrHistogram: each power of two is divided into
+//! [`BUCKETS_PER_POWER`] buckets of equal width. Recording a value takes a shift that finds the
+//! bucket, two atomic additions, and an update of the maximum if the value exceeds it.
 //!
-//! * The end of a bucket is not below its values, and above them by less than 1/16 (6.25 %).
-//! * Count, sum and max are exact. The count is the sum of the buckets: no second counter can
-//!   differ.
-//! * A snapshot taken while others record may see the bucket of a value and not yet its share of
-//!   the sum.
+//! * The end of a bucket is at least as large as its values, and less than 1/16 (6.25 %) above
+//!   them.
+//! * `count`, `sum` and `max` are exact, not rounded to buckets. The count is the sum of the
+//!   buckets, so it cannot differ from them.
+//! * A snapshot taken while other threads record may include a value in its bucket but not in the
+//!   sum or the maximum, or the other way round.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[cfg(test)]
 mod tests;
 
-/// The precision: the end of a bucket is above its values by less than one part in this many.
+/// Number of buckets for each power of two. It sets the precision: the end of a bucket is less than
+/// 1/16 above the values in the bucket.
 const BUCKETS_PER_POWER: usize = 16;
 const BUCKETS_PER_POWER_BITS: u32 = BUCKETS_PER_POWER.trailing_zeros();
 
-/// The values below [`BUCKETS_PER_POWER`] have one bucket each.
+/// Number of buckets. Each value below [`BUCKETS_PER_POWER`] has its own bucket.
 const BUCKET_COUNT: usize =
     BUCKETS_PER_POWER + (u64::BITS - BUCKETS_PER_POWER_BITS) as usize * BUCKETS_PER_POWER;
 
-/// Counts values, here nanoseconds from ten to ten billion, in buckets whose width grows with the
-/// value:
+/// Counts values in buckets whose width grows with the value. In this crate the values are times,
+/// mostly from ten nanoseconds to ten seconds. The table shows the first value of each bucket:
 ///
 /// ```text
 /// value   0 1 2 … 15 │ 16 17 … 31 │ 32 34 … 62 │ 64 68 … 124 │ 128 136 …
@@ -38,7 +41,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// About 8 KiB.
+    /// Allocates an empty histogram of about 8 KiB.
     pub fn new() -> Histogram {
         let buckets = (0..BUCKET_COUNT).map(|_| AtomicU64::new(0)).collect();
         Histogram { buckets, sum: AtomicU64::new(0), max: AtomicU64::new(0) }
@@ -48,7 +51,8 @@ impl Histogram {
     pub fn record(&self, value: u64) {
         self.buckets[bucket_of(value)].fetch_add(1, Relaxed);
         self.sum.fetch_add(value, Relaxed);
-        // Rarely a new maximum: look before writing to memory that is shared.
+        // A new maximum is rare, so read first: a write would take the cache line from other
+        // threads.
         if value > self.max.load(Relaxed) {
             self.max.fetch_max(value, Relaxed);
         }
@@ -65,7 +69,8 @@ impl Histogram {
         }
     }
 
-    /// A value recorded at the same time may survive in part.
+    /// Sets all buckets, the sum and the maximum to 0. A value that another thread records during
+    /// this call may remain in some of them.
     pub fn reset(&self) {
         self.buckets.iter().for_each(|bucket| bucket.store(0, Relaxed));
         self.sum.store(0, Relaxed);
@@ -79,13 +84,13 @@ impl Default for Histogram {
     }
 }
 
-/// The contents of a [`Histogram`] at one moment.
+/// The contents of a [`Histogram`] at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     buckets: Vec<u64>,
     pub count: u64,
     pub sum: u64,
-    /// 0 if there are no values.
+    /// The largest value, or 0 if there are no values.
     pub max: u64,
 }
 
@@ -99,7 +104,8 @@ impl HistogramSnapshot {
         self.max = self.max.max(other.max);
     }
 
-    /// The non-empty buckets, as (largest value of the bucket, count).
+    /// Returns a pair for each non-empty bucket: the largest value that belongs to the bucket, and
+    /// the count of values in it.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, count)| (last_value_of(bucket), *count))
@@ -123,7 +129,7 @@ fn bucket_of(value: u64) -> usize {
         return value as usize;
     }
     let power = value.ilog2() - BUCKETS_PER_POWER_BITS;
-    // The leading one bit of what is left after the shift makes `power` start at bucket 16.
+    // After the shift, the value is 16 to 31. So the buckets of `power` 0 start at bucket 16.
     power as usize * BUCKETS_PER_POWER + (value >> power) as usize
 }
 

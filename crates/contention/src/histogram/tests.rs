@@ -1,4 +1,4 @@
-//! The histogram against exact values, and its arithmetic.
+//! Compares the histogram with exact values, and checks its arithmetic.
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
@@ -23,10 +23,10 @@ fn buckets_are_close_to_their_values_and_never_below() {
         let histogram = Histogram::new();
         for value in &values {
             histogram.record(*value);
-            let told = last_value_of(bucket_of(*value));
-            assert!(told >= *value, "{told} < {value}");
-            let error = (told - value) as f64 / (*value).max(1) as f64;
-            assert!(error < 1.0 / 16.0, "{told} for {value}");
+            let largest = last_value_of(bucket_of(*value));
+            assert!(largest >= *value, "{largest} < {value}");
+            let error = (largest - value) as f64 / (*value).max(1) as f64;
+            assert!(error < 1.0 / 16.0, "{largest} for {value}");
         }
         let snapshot = histogram.snapshot();
         let mut expected = std::collections::BTreeMap::new();
@@ -40,7 +40,7 @@ fn buckets_are_close_to_their_values_and_never_below() {
     }
 }
 
-/// Values from 0 to about a minute of nanoseconds, every magnitude as likely as every other.
+/// Returns a value from 0 to 34 seconds, in nanoseconds. All magnitudes are about equally likely.
 fn spread_value(random: &mut impl Rng) -> u64 {
     let bits = random.random_range(0..36);
     random.random_range(0..=1 << bits)

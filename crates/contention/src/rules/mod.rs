@@ -1,15 +1,26 @@
-//! The rules of entry of a lock, as a state machine: which thread enters, which waits, in what
-//! order.
+//! The rules of entry of a lock, as a state machine: who enters, who waits, and the order.
 //!
-//! A [`LockState`] is given arrivals, departures and the time, and answers which arrivals are
-//! inside and which to wake. It has no thread, no clock and no data: the locks of this crate run it
-//! on real threads, the simulator in virtual time. The rules are those of Go's `sync.RWMutex`,
-//! which etcd's read paths are built on; a plain mutex is a lock that no thread enters to read.
+//! A [`LockState`] receives arrivals, departures and the time. It returns which arrivals are inside
+//! and which threads to wake. It has no thread, no clock and no data: the locks of this crate run
+//! it on real threads, and the simulator runs it in virtual time.
 //!
-//! * A writer inside is alone inside.
-//! * Readers are turned away only while a writer has the turn; when it leaves, they go in first.
-//! * A writer that has queued for [`HANDOVER_AFTER_NS`] gets the turn kept for it.
-//! * No [`BlockedInterval`] is written down twice, and those of one waiter do not overlap.
+//! The rules are the same as for Go's `sync.RWMutex`, the lock on etcd's read paths. A plain mutex
+//! is a lock that no thread enters to read.
+//!
+//! ```text
+//!   writer ──▶ writer_queue ── turn is free ──▶ has the turn ── no reader inside ──▶ inside
+//!   reader ── no writer has the turn ──────────────────────────────────────────────▶ inside
+//!          └─ a writer has the turn ──▶ blocked_readers ── that writer leaves ─────▶ inside
+//! ```
+//!
+//! * While a writer is inside, no other thread is inside.
+//! * A reader waits only while a writer has the turn. When that writer leaves, all waiting readers
+//!   enter first.
+//! * If the first writer in the queue has waited for [`HANDOVER_AFTER_NS`] or longer when the turn
+//!   becomes free, the turn is kept for it. Readers may still enter until that writer is awake. If
+//!   the queued writer has waited less, another writer takes the turn if it arrives before the
+//!   queued writer is awake.
+//! * No [`BlockedInterval`] is recorded twice, and the intervals of one waiter do not overlap.
 //!
 //! `docs/locks.md` lists the rules and draws a convoy.
 
@@ -20,7 +31,8 @@ use crate::TaskLabel;
 #[cfg(test)]
 mod tests;
 
-/// After this long in the queue, a writer gets the next turn kept for it.
+/// If the first writer in the queue has waited for this time or longer when the turn becomes free,
+/// the turn is kept for it.
 pub const HANDOVER_AFTER_NS: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,11 +46,12 @@ pub enum LockMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockerState {
     Holding,
-    /// It is a writer that waits itself, and turns others away.
+    /// The blocker is a writer that has the turn. It waits for readers itself, and later arrivals
+    /// wait for it.
     Waiting,
 }
 
-/// Names one arrival at a lock, until it has left.
+/// Identifies one arrival at a lock, until it has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
@@ -48,7 +61,7 @@ pub struct Acquisition {
     pub ticket: Ticket,
     pub task: TaskLabel,
     pub mode: LockMode,
-    /// When it entered, or arrived if it waits.
+    /// The time of entry if the arrival is inside, or the time of arrival if it waits.
     pub since_ns: u64,
 }
 
@@ -63,13 +76,14 @@ pub struct Blocker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedAcquisition {
-    /// `since_ns` is its arrival.
+    /// The waiter. Its `since_ns` is the time of its arrival.
     pub waiter: Acquisition,
-    /// `None`: the way is free and the waiter is only not awake yet.
+    /// The blocker. `None` if no writer has the turn: the waiter may take the turn but is not awake
+    /// yet, or it queues behind a writer that is not awake yet.
     pub blocker: Option<Blocker>,
 }
 
-/// A part of a wait with one blocker.
+/// A part of a wait during which the blocker was the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedInterval {
     pub waiter: TaskLabel,
@@ -82,38 +96,41 @@ pub struct BlockedInterval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcquireResult {
     pub ticket: Ticket,
-    /// If not, the thread must wait until this ticket is in a [`ReleaseResult::wake`].
+    /// If false, the thread must wait until this ticket is in a [`ReleaseResult::wake`], and then
+    /// call [`LockState::poll`].
     pub is_acquired: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseResult {
-    /// As it entered: `since_ns` is the beginning of the hold.
+    /// The arrival that has left. Its `since_ns` is the start of the hold.
     pub acquisition: Acquisition,
-    /// The arrivals to wake, in order. Each then asks [`LockState::poll`] whether it is inside.
+    /// The arrivals to wake, in this order. Each of them then calls [`LockState::poll`] to learn
+    /// whether it is inside.
     pub wake: Vec<Ticket>,
 }
 
-/// See the module documentation.
+/// The state of one lock. The module documentation describes its rules.
 #[derive(Debug, Default)]
 pub struct LockState {
     /// The readers inside, in the order of entry.
     readers: Vec<Acquisition>,
-    /// The writer that has the turn, inside or waiting for the readers inside to leave. While there
-    /// is one, readers are turned away.
+    /// The writer that has the turn. It is inside, or it waits until the readers inside have left.
+    /// While there is such a writer, new readers must wait.
     writer: Option<(Waiter, BlockerState)>,
-    /// Readers that the writer with the turn has turned away.
+    /// Readers that wait because of the writer with the turn.
     blocked_readers: Vec<Waiter>,
     /// Writers that wait for the turn, in the order of arrival.
     writer_queue: VecDeque<Waiter>,
-    /// The turn is free but kept for this one, which waited too long for it.
+    /// The writer for which the free turn is kept. This writer has waited for
+    /// [`HANDOVER_AFTER_NS`] or longer.
     reserved_for: Option<Ticket>,
     last_ticket: u64,
-    /// Those that have ended and were not taken yet.
+    /// Intervals that have ended since the last [`LockState::take_blocked_intervals`].
     blocked_intervals: Vec<BlockedInterval>,
 }
 
-/// Since when it waits, and since when behind which blocker.
+/// An arrival that waits. `blocked_since_ns` is the time at which `blocker` became its blocker.
 #[derive(Debug)]
 struct Waiter {
     acquisition: Acquisition,
@@ -134,8 +151,8 @@ impl LockState {
         AcquireResult { ticket, is_acquired: inside }
     }
 
-    /// Whether a waiter that was woken is inside by now. A writer that the turn is free for takes
-    /// it here.
+    /// Returns true if the waiter with this ticket is inside. Call this after the waiter was woken.
+    /// If the waiter is a queued writer and the turn is free for it, it first takes the turn.
     pub fn poll(&mut self, ticket: Ticket, now_ns: u64) -> bool {
         if self.writer.is_none() && self.reserved_for.is_none_or(|reserved| reserved == ticket) {
             let place = self.writer_queue.iter().position(|it| it.acquisition.ticket == ticket);
@@ -147,11 +164,11 @@ impl LockState {
         self.holders().any(|holder| holder.ticket == ticket)
     }
 
-    /// The holder of `ticket` has left.
+    /// Lets the holder of `ticket` leave.
     ///
     /// # Panics
     ///
-    /// If it was not inside.
+    /// Panics if no arrival with this ticket and this mode is inside.
     #[inline]
     pub fn release(&mut self, ticket: Ticket, mode: LockMode, now_ns: u64) -> ReleaseResult {
         match mode {
@@ -160,20 +177,20 @@ impl LockState {
         }
     }
 
-    /// The intervals that have ended since the last call, in the order of their ends.
+    /// Returns the intervals that have ended since the last call, in the order of their ends.
     #[inline]
     pub fn take_blocked_intervals(&mut self) -> Vec<BlockedInterval> {
         std::mem::take(&mut self.blocked_intervals)
     }
 
-    /// In the order of entry.
+    /// Returns the arrivals inside, in the order of entry.
     pub fn holders(&self) -> impl Iterator<Item = &Acquisition> {
         let inside = self.writer.iter().filter(|(_, state)| *state == BlockerState::Holding);
         self.readers.iter().chain(inside.map(|(writer, _)| &writer.acquisition))
     }
 
-    /// In this order: the writer with the turn, the readers it turned away, the writers in the
-    /// queue.
+    /// Returns the waiters in this order: the writer with the turn if it waits, the readers that
+    /// wait because of that writer, the writers in the queue.
     pub fn waiters(&self) -> impl Iterator<Item = BlockedAcquisition> {
         let announced = self.writer.iter().filter(|(_, state)| *state == BlockerState::Waiting);
         let announced = announced.map(|(writer, _)| writer);
@@ -205,7 +222,7 @@ impl LockState {
         self.writer.as_ref().map(|(writer, state)| writer.acquisition.as_blocker(*state))
     }
 
-    /// Gives the turn to this writer; `true` if it went inside with it.
+    /// Gives the turn to this writer. Returns true if the writer is now inside.
     #[inline]
     fn activate_writer(&mut self, mut writer: Waiter, now_ns: u64) -> bool {
         let inside = self.readers.is_empty();
@@ -227,7 +244,8 @@ impl LockState {
         ReleaseResult { acquisition, wake: wake.into_iter().collect() }
     }
 
-    /// After the last reader has left: the writer with the turn goes in.
+    /// Lets the writer with the turn enter, after the last reader has left. Returns its ticket, or
+    /// `None` if no writer has the turn.
     fn admit_writer(&mut self, now_ns: u64) -> Option<Ticket> {
         let (writer, state) = self.writer.as_mut()?;
         writer.set_blocker(None, now_ns, &mut self.blocked_intervals);
@@ -252,7 +270,7 @@ impl LockState {
         ReleaseResult { acquisition: left.0.acquisition, wake }
     }
 
-    /// All readers that were turned away go in, at once and before the next writer.
+    /// Lets all waiting readers enter together, before the next writer. Returns their tickets.
     fn admit_blocked_readers(&mut self, now_ns: u64) -> Vec<Ticket> {
         for mut reader in self.blocked_readers.drain(..) {
             reader.set_blocker(None, now_ns, &mut self.blocked_intervals);
@@ -285,7 +303,7 @@ impl Waiter {
         Waiter { acquisition, blocker, blocked_since_ns: acquisition.since_ns }
     }
 
-    /// Records the interval of the old blocker, if the blocker is another one.
+    /// Sets the blocker. If it has changed, the interval with the old blocker ends and is recorded.
     fn set_blocker(
         &mut self,
         blocker: Option<Blocker>,

@@ -1,5 +1,5 @@
-//! Rules that the scripts of `tests/scripts` do not reach: the turn kept for a writer that waited
-//! too long, the times of the intervals, and the invariants under random use.
+//! Tests of rules that the scripts in `tests/scripts` do not reach: the turn is kept for a writer
+//! that has waited too long, intervals have exact times, and the invariants hold in random use.
 
 use std::collections::BTreeMap;
 
@@ -42,15 +42,16 @@ fn readers_go_in_until_the_next_writer_is_awake() {
     let second = state.acquire(ACTOR, LockMode::Write, 0).ticket;
     state.release(first, LockMode::Write, 2 * HANDOVER_AFTER_NS);
 
-    // The turn is kept for the second writer, but it has not taken it yet.
+    // The turn is kept for the second writer, but the writer has not taken it yet.
     assert!(state.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 1).is_acquired);
     assert!(!state.poll(second, 2 * HANDOVER_AFTER_NS + 2), "now it waits for the reader");
     assert!(!state.acquire(ACTOR, LockMode::Read, 2 * HANDOVER_AFTER_NS + 3).is_acquired);
 }
 
-/// Number of writers that get in between two long holds, if the long holder comes back at once and
-/// a writer always wants the lock. A writer holds it for 10 µs, and waking a thread takes 100 µs.
-/// `docs/head-of-line.md` has the reason for the difference between the two modes.
+/// Runs five long holds of 6 ms, and returns how many short writers enter between each hold and the
+/// next. The thread with the long hold requests the lock again as soon as it has released it. There
+/// is always a short writer that wants the lock, and it holds the lock for 10 µs. Waking a thread
+/// takes 100 µs. `docs/head-of-line.md` explains why the mode of the long holds matters.
 fn writers_between_long_holds(long: LockMode) -> Vec<usize> {
     const LONG_NS: u64 = 6_000_000;
     const SHORT_NS: u64 = 10_000;
@@ -64,7 +65,7 @@ fn writers_between_long_holds(long: LockMode) -> Vec<usize> {
         let next = state.acquire(ACTOR, long, now_ns);
         holder = next.ticket;
         assert!(state.poll(writer.ticket, now_ns) && !next.is_acquired);
-        // The thread of the long holder is awake by then, if it is woken at all.
+        // From `awake_ns` on, the thread with the long hold is awake and polls.
         let awake_ns = now_ns + WAKE_NS;
         let mut count = 0;
         writer.is_acquired = true;
@@ -85,7 +86,7 @@ fn writers_between_long_holds(long: LockMode) -> Vec<usize> {
 #[test]
 fn one_writer_gets_in_between_long_readers_and_several_between_long_writers() {
     assert_eq!(writers_between_long_holds(LockMode::Read), [1; 5]);
-    // As many as fit in the time of the wake-up.
+    // As many writers as fit in the time that a wake-up takes: 100 µs / 10 µs.
     assert_eq!(writers_between_long_holds(LockMode::Write), [10; 5]);
 }
 
@@ -102,7 +103,7 @@ fn intervals_have_blockers_and_times() {
     assert!(!state.poll(w2_ticket, 6));
     state.release(r2_ticket, LockMode::Read, 7);
 
-    let told = state.take_blocked_intervals().into_iter().map(|stretch| {
+    let intervals = state.take_blocked_intervals().into_iter().map(|stretch| {
         let BlockedInterval { waiter, blocker: front, start_ns, end_ns, .. } = stretch;
         (waiter, front.task, front.state, start_ns, end_ns)
     });
@@ -114,7 +115,7 @@ fn intervals_have_blockers_and_times() {
         (w2, w1, BlockerState::Holding, 5, 6),
         (w2, r2, BlockerState::Holding, 6, 7),
     ];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(intervals.collect::<Vec<_>>(), expected);
     assert_eq!(state.take_blocked_intervals(), [], "taken once");
 }
 
@@ -127,7 +128,8 @@ fn a_waiting_reader_cannot_leave() {
     state.release(reader, LockMode::Read, 2);
 }
 
-/// Up to twelve threads, with the invariants checked after each step.
+/// Simulates up to twelve threads that arrive, wake up and leave in random order. Checks the
+/// invariants after each step, and that every thread has entered and left in the end.
 #[test]
 fn invariants_hold_and_every_thread_gets_in() {
     for seed in 0..200 {
@@ -146,11 +148,11 @@ fn invariants_hold_and_every_thread_gets_in() {
 struct World {
     state: LockState,
     now_ns: u64,
-    /// The mode, and whether the thread knows that it is inside.
+    /// The mode of each arrival, and whether its thread knows that it is inside.
     acquisitions: BTreeMap<Ticket, (LockMode, bool)>,
-    /// Woken and not yet awake.
+    /// Threads that have been woken and are not awake yet.
     woken: Vec<Ticket>,
-    /// Of all threads.
+    /// The sum of the waits of all threads.
     waited_ns: u64,
     arrived: BTreeMap<Ticket, u64>,
     blamed: Vec<BlockedInterval>,
@@ -207,7 +209,7 @@ impl World {
         assert_eq!(inside.len() + self.state.waiters().count(), self.acquisitions.len());
     }
 
-    /// No more arrivals: every thread must get in and out, woken only by the wakings reported.
+    /// Stops arrivals. Every thread must still enter and leave, woken only by the reported tickets.
     fn finish(&mut self) {
         let mut random = StdRng::seed_from_u64(0);
         for _ in 0..200 {
@@ -218,7 +220,8 @@ impl World {
         assert!(self.acquisitions.is_empty(), "left behind: {:?}", self.acquisitions);
     }
 
-    /// Blame is at most the total wait; the rest is waking up.
+    /// Checks that the intervals add up to at most the total wait. The rest of the wait has no
+    /// blocker: a thread was not awake yet.
     fn check_intervals(&self) {
         let blamed_ns = self.blamed.iter().map(|stretch| stretch.end_ns - stretch.start_ns);
         assert!(blamed_ns.sum::<u64>() <= self.waited_ns);

@@ -1,7 +1,8 @@
-//! Real locks with real threads, where the scripts about the order of entry do not reach.
+//! Tests of real locks with real threads, for cases that the scripts about the order of entry do
+//! not reach.
 //!
-//! No test sleeps for a fixed time: one that needs "X waits for L behind Y" waits until the
-//! registry reports it.
+//! No test sleeps for a fixed time. A test that needs "X waits for L behind Y" polls the registry
+//! until the registry reports this wait.
 
 use std::{
     hint::spin_loop,
@@ -41,8 +42,8 @@ fn report_of(registry: &Registry, name: &str) -> LockReport {
     registry.report().into_iter().find(|report| report.name == name).expect("a lock of this name")
 }
 
-/// An expensive read inside, a put behind it, and a cheap read behind the put: the convoy.
-/// Returns the registry afterwards and how long the cheap read waited.
+/// Runs the convoy: an expensive read holds the lock, a put waits for the read, and a cheap read
+/// waits for the put. Returns the registry, and how long the cheap read waited.
 fn convoy() -> (Registry, u64) {
     let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
     let registry = Registry::new();
@@ -73,17 +74,17 @@ fn blame_tells_the_whole_convoy() {
     let [expensive, put, cheap] = ["expensive_read", "put", "cheap_read"].map(TaskLabel::named);
     let (registry, _) = convoy();
     let report = report_of(&registry, "readTx");
-    let told =
+    let found =
         report.blame.iter().map(|it| (it.waiter, it.mode, it.blocker, it.blocker_state, it.count));
-    let mut told: Vec<_> = told.collect();
-    told.sort();
+    let mut found: Vec<_> = found.collect();
+    found.sort();
     let mut expected = [
         (put, LockMode::Write, expensive, BlockerState::Holding, 1),
         (cheap, LockMode::Read, put, BlockerState::Waiting, 1),
         (cheap, LockMode::Read, put, BlockerState::Holding, 1),
     ];
     expected.sort();
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn a_hold_that_still_lasts_is_reported() {
 #[test]
 fn writers_exclude_all_others() {
     let registry = Registry::new();
-    // Equal whenever no thread is in the middle of writing.
+    // The two numbers are equal whenever no thread is in the middle of a write.
     let lock = RwLock::new(&registry, "pair", (0_u64, 0_u64));
     let mutex = Mutex::new(&registry, "sum", 0_u64);
     thread::scope(|scope| {
@@ -245,12 +246,13 @@ fn the_guard_keeps_the_label_that_took_it() {
     assert_eq!(holders[0].task, outer);
 }
 
-/// A thread that finds the inner lock taken reads the clock twice. Its times then differ from those
-/// of the others: such a recording is made anew.
+/// Checks that a recording of the convoy has the exact times of all holds and waits. If a thread
+/// finds the inner lock taken, it reads the clock twice, and its times do not match the times of
+/// the other threads. The recording is then repeated, up to 20 times in all.
 #[test]
 fn a_recording_tells_the_convoy_with_times() {
-    let told = (0..20).any(|_| std::panic::catch_unwind(record_the_convoy).is_ok());
-    assert!(told, "not one of 20 recordings told it");
+    let found = (0..20).any(|_| std::panic::catch_unwind(record_the_convoy).is_ok());
+    assert!(found, "not one of 20 recordings told it");
 }
 
 fn record_the_convoy() {
@@ -287,10 +289,11 @@ fn record_the_convoy() {
         events.iter().find_map(wait).expect("it was recorded")
     };
 
-    // The lock changes hands in one nanosecond; a waiter notes its end once it is awake.
+    // One holder's end is the next holder's start, to the nanosecond. A waiter notes the end of its
+    // wait when it is awake.
     assert_eq!(held(put).start_ns, held(expensive).end_ns);
     assert_eq!(held(cheap).start_ns, held(put).end_ns);
-    // With the blocker when the wait began.
+    // The event has the blocker at the start of the wait.
     let (wait, blocker) = waited(cheap);
     assert_eq!((wait.number, blocker), (7, Some((put, BlockerState::Waiting))));
     let put_hold = held(put);
@@ -330,9 +333,11 @@ fn a_recording_ends_when_it_is_stopped_dropped_or_replaced() {
     assert!(third.stop().is_empty());
 }
 
-/// In each round one thread drops a recorder while another starts the next recording: whichever
-/// comes first, the new one gets the events that follow.
-/// So few rounds rarely find a race, in a `--release` build only; 40,000 did each time.
+/// One thread drops a recorder while another thread starts the next recording. Whichever comes
+/// first, the new recorder must receive the events that follow.
+///
+/// With a faulty recorder, 4,000 rounds rarely fail, and only in a `--release` build. 40,000 rounds
+/// failed every time.
 #[test]
 fn stopping_one_recording_does_not_silence_the_next() {
     const ROUNDS: usize = 4_000;
@@ -362,8 +367,9 @@ fn stopping_one_recording_does_not_silence_the_next() {
     assert_eq!(silent, 0, "recordings of {ROUNDS} that got no event");
 }
 
-/// Spins, because waking up takes longer than what is to collide; but not forever, in case the
-/// other thread has no processor.
+/// Spins until the counter has reached `round`, because waking up would take longer than the two
+/// operations that must collide. It yields after 1,000 turns, in case the other thread has no
+/// processor.
 fn spin_until(round: usize, counter: &AtomicUsize) {
     for turn in 0.. {
         match counter.load(SeqCst) == round {
@@ -379,23 +385,23 @@ fn a_stray_unpark_admits_no_thread() {
     let registry = Registry::new();
     let lock = Mutex::new(&registry, "lock", 0);
     let waiter = TaskLabel::named("waiter");
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::scope(|scope| {
         let mut guard = lock.lock();
         let waiting = scope.spawn(|| {
             let _as = waiter.enter();
             let value = *lock.lock();
-            tell.send(value).unwrap();
+            sender.send(value).unwrap();
         });
         until_waits(&registry, waiter, TaskLabel::UNNAMED, BlockerState::Holding);
         for _ in 0..100 {
             waiting.thread().unpark();
             thread::yield_now();
         }
-        assert!(told.try_recv().is_err());
+        assert!(receiver.try_recv().is_err());
         *guard = 1;
         drop(guard);
-        assert_eq!(told.recv().unwrap(), 1);
+        assert_eq!(receiver.recv().unwrap(), 1);
     });
 }
 
@@ -412,6 +418,7 @@ fn readers_are_inside_together() {
             });
         }
     });
-    // Not "no waits": they may meet at the inner lock, which is blamed on no thread.
+    // This is not a check that no thread waited: threads may meet at the inner lock, and such a
+    // wait has no blame.
     assert!(report_of(&registry, "lock").blame.is_empty());
 }

@@ -1,15 +1,13 @@
-//! The scripts of `tests/scripts`, on a real lock with threads and on the bare rules.
+//! Runs the scripts of `tests/scripts` on a real lock with threads, and on the rules without a
+//! lock.
 //!
-//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-contention --test scripts` rewrites the
-//! expectations; read the difference before keeping it.
-
-mod script;
-mod script_stages;
+//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-contention --test suite scripts` rewrites the
+//! expected output. Read the difference before keeping it.
 
 use std::path::PathBuf;
 
-use script::{Script, Stage};
-use script_stages::{rules::RulesStage, threads::ThreadStage};
+use crate::script::{Script, Stage};
+use crate::script_stages::{rules::RulesStage, threads::ThreadStage};
 
 #[test]
 fn on_real_threads() {

@@ -1,16 +1,16 @@
-//! A new file made of records that come in order: its pages are filled and in a row, and none is
-//! free.
+//! Writes a new file from records in key order. The pages follow each other without free pages in
+//! between, and are filled to 90 %.
 //!
-//! For each bucket that was begun, there are the records that were not written yet, and the branch
-//! elements of the leaves that were:
+//! For each open bucket, the writer keeps the records that are not written yet, and the branch
+//! elements of the leaves that are written:
 //!
 //! ```text
 //!   records ─▶ part of a leaf level ─▶ pages ─▶ file
-//!                       └─ branch elements ─▶ at the end of the bucket: branches, and its root
-//!                                                └─ a record of the bucket above
+//!                       └─ branch elements ─▶ at the end of the bucket: branches, and a root
+//!                                                └─ named by a record of the parent bucket
 //! ```
 //!
-//! The meta pages are written last. A file that was not finished does not open.
+//! The meta pages are written last. A file that was not finished cannot be opened.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -22,16 +22,17 @@ use super::page::{BUCKET_HEADER_BYTES, BranchElement, LeafElement, PageId};
 use super::pager::Pager;
 use crate::error::Result;
 
-/// Records come in order, and no put comes between them.
+/// The share of a page that is filled, in percent. The share is large, because records arrive in
+/// order and the writer never inserts a record between two others.
 const FILL_PERCENT: usize = 90;
-/// The fewest pages that are written at a time: the last of them may be half empty.
-const PART_PAGES: usize = 64;
+/// The sequence number of each bucket. etcd does not use it.
+const SEQUENCE: u64 = 0;
 
 #[derive(Debug)]
 pub(super) struct BulkWriter<'c> {
     pager: &'c Pager,
     freelist: Freelist,
-    /// From the tree of the buckets to the one that was begun last.
+    /// The open trees, from the tree of the buckets to the bucket that was started last.
     trees: Vec<Tree>,
     part_bytes: usize,
 }
@@ -39,21 +40,16 @@ pub(super) struct BulkWriter<'c> {
 #[derive(Debug, Default)]
 struct Tree {
     name: Bytes,
-    sequence: u64,
-    /// Not written yet.
+    /// The elements that are not written yet.
     elements: Vec<LeafElement>,
     element_bytes: usize,
     leaves: Vec<BranchElement>,
 }
 
 impl BulkWriter<'_> {
-    /// The pager's file is empty. About `part_bytes` of records are in memory at a time; with 0,
-    /// all of the largest bucket.
+    /// Creates a writer. The pager's file must be empty. Each open bucket keeps about `part_bytes`
+    /// bytes of records in memory.
     pub(super) fn new(pager: &Pager, part_bytes: usize) -> BulkWriter<'_> {
-        let part_bytes = match part_bytes {
-            0 => usize::MAX,
-            _ => part_bytes.max(PART_PAGES * pager.page_size()),
-        };
         let (freelist, trees) = (Freelist::new(2), vec![Tree::default()]);
         BulkWriter { pager, freelist, trees, part_bytes }
     }
@@ -62,8 +58,8 @@ impl BulkWriter<'_> {
         self.trees.last_mut().expect("the root is never left")
     }
 
-    pub(super) fn begin_bucket(&mut self, name: Bytes, sequence: u64) {
-        self.trees.push(Tree { name, sequence, ..Tree::default() });
+    pub(super) fn begin_bucket(&mut self, name: Bytes) {
+        self.trees.push(Tree { name, ..Tree::default() });
     }
 
     pub(super) fn push(&mut self, element: LeafElement) -> Result<()> {
@@ -77,7 +73,7 @@ impl BulkWriter<'_> {
         tree.element_bytes = 0;
         let part = std::mem::take(&mut tree.elements);
         let leaves = self.write(|spill| spill.write_leaves(&part, FILL_PERCENT))?;
-        // Their keys are copied, since a slice keeps a whole page in memory.
+        // The keys are copied, because a slice of a record would keep the whole record in memory.
         let own =
             |leaf: BranchElement| BranchElement { key: Bytes::copy_from_slice(&leaf.key), ..leaf };
         self.tree().leaves.extend(leaves.into_iter().map(own));
@@ -86,7 +82,7 @@ impl BulkWriter<'_> {
 
     pub(super) fn end_bucket(&mut self) -> Result<()> {
         let tree = self.trees.pop().expect("one was begun");
-        let (name, sequence) = (tree.name.clone(), tree.sequence);
+        let name = tree.name.clone();
         let inline = match tree.leaves.is_empty() {
             true => inline_page(&tree.elements, self.pager.page_size()),
             false => None,
@@ -96,12 +92,12 @@ impl BulkWriter<'_> {
         let mut record = BytesMut::with_capacity(name.len() + BUCKET_HEADER_BYTES + inline.len());
         record.put_slice(&name);
         record.put_u64_le(root);
-        record.put_u64_le(sequence);
+        record.put_u64_le(SEQUENCE);
         record.put_slice(&inline);
         self.push(LeafElement::new(record.freeze(), name.len(), true))
     }
 
-    /// Writes the pages that `spill` makes.
+    /// Writes the pages that `spill` creates.
     fn write<T>(&mut self, spill: impl FnOnce(&mut Spill<'_>) -> T) -> Result<T> {
         let (pager, freelist) = (self.pager, &mut self.freelist);
         let mut made = Spill { pager, freelist, written: Vec::new(), freed: Vec::new() };
@@ -113,7 +109,7 @@ impl BulkWriter<'_> {
         Ok(result)
     }
 
-    /// Writes what is left of a tree, and returns its root page.
+    /// Writes the rest of a tree. Returns its root page.
     fn write_rest(&mut self, tree: Tree) -> Result<PageId> {
         let Tree { elements, mut leaves, .. } = tree;
         self.write(|spill| {
@@ -124,9 +120,9 @@ impl BulkWriter<'_> {
         })
     }
 
-    /// Writes the tree of the buckets, the checksums and the meta pages. Returns how many pages the
-    /// file has.
-    pub(super) fn finish(mut self, sequence: u64) -> Result<PageId> {
+    /// Writes the tree of the buckets, the checksums and the meta pages. Returns the number of
+    /// pages in the file.
+    pub(super) fn finish(mut self) -> Result<PageId> {
         let tree = self.trees.pop().expect("the root is never left");
         let root = self.write_rest(tree)?;
         let (pager, mut freelist) = (self.pager, self.freelist);
@@ -139,7 +135,7 @@ impl BulkWriter<'_> {
         let high_water = freelist.high_water();
         for txid in [0, 1] {
             let (page_size, freelist) = (page_size as u32, NO_FREELIST);
-            let meta = Meta { page_size, root, sequence, freelist, high_water, txid };
+            let meta = Meta { page_size, root, sequence: SEQUENCE, freelist, high_water, txid };
             pager.write_meta(meta.place(), &encode_meta_page(&meta, Some(update.root)))?;
         }
         Ok(high_water)

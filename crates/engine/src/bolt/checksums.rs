@@ -1,17 +1,19 @@
-//! The checksum table: the crc32c of every page in use, in pages of the same file.
+//! The checksum table: the crc32c of every page in use, stored in pages of the same file.
 //!
-//! bbolt has no checksums but those of its meta pages. No tree reaches the pages of the table, so
-//! to bbolt they are free. Its first page is named by the trailer of the [meta page](super::meta).
+//! bbolt has no checksums except in its meta pages. No tree contains the pages of the table, so
+//! bbolt takes them for free pages. The trailer of the [meta page](super::meta) names the root of
+//! the table, which lists the pages of the table. In the diagram, `n` is the number of checksums in
+//! a table page.
 //!
 //! ```text
 //!   trailer ──▶ root: page and crc32c of each table page ──▶ table page k: crc32c of the pages
-//!                                                            from k·n to (k+1)·n
+//!                                                            from k·n to (k+1)·n - 1
 //! ```
 //!
-//! * A page with overflow has one sum, at its first page.
-//! * Only those table pages are written that a commit changes; the root always is. They are written
-//!   with the commit's other pages, before its first sync.
-//! * The sum of a page that no tree reaches means nothing.
+//! * A page with overflow has one checksum, in the entry of its first page.
+//! * A commit writes only the table pages that it changes, and always the root. These table pages
+//!   are written with the commit's other pages, before its meta page.
+//! * The checksum of a page that no tree contains has no meaning.
 
 use std::collections::BTreeSet;
 
@@ -22,22 +24,22 @@ use super::page::{
 };
 
 const SUM_BYTES: usize = 4;
-/// The id of a table page, and its sum.
+/// An entry of the root: the id of a table page and its checksum.
 const ROOT_ENTRY_BYTES: usize = 12;
 
-/// Where a table begins.
+/// The position of a table's root, with the root's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableRoot {
     pub page: PageId,
     pub table_pages: u32,
-    /// Of the root's own page.
+    /// The checksum of the root with its overflow.
     pub sum: u32,
 }
 
 impl TableRoot {
     pub(super) const BYTES: usize = 16;
 
-    /// `bytes` are at least [`TableRoot::BYTES`].
+    /// `bytes` must have at least [`TableRoot::BYTES`] bytes.
     pub(super) fn parse(bytes: &[u8]) -> TableRoot {
         TableRoot { page: u64_at(bytes, 0), table_pages: u32_at(bytes, 8), sum: u32_at(bytes, 12) }
     }
@@ -48,7 +50,7 @@ impl TableRoot {
         out.extend_from_slice(&self.sum.to_le_bytes());
     }
 
-    /// How many pages the root itself takes.
+    /// Returns the run of pages that the root itself occupies.
     pub(super) fn run(&self, page_size: usize) -> PageRun {
         let bytes = PAGE_HEADER_BYTES + self.table_pages as usize * ROOT_ENTRY_BYTES;
         PageRun { first: self.page, count: bytes.div_ceil(page_size) as u64 }
@@ -61,32 +63,32 @@ struct TablePage {
     sum: u32,
 }
 
-/// Where the table lies as of the last commit. The sums themselves are the
-/// [pager's](super::pager).
+/// The pages of the table as of the last commit. The checksums themselves are kept in the
+/// [pager](super::pager).
 #[derive(Debug, Default)]
 pub(super) struct ChecksumTable {
     pages: Vec<TablePage>,
     root: Option<PageRun>,
 }
 
-/// What a commit writes of the table.
+/// The changes of the table in one commit.
 #[derive(Debug)]
 pub(super) struct TableUpdate {
     pub(super) root: TableRoot,
     pub(super) written: Vec<(PageId, Bytes)>,
-    /// Pages of the table before. They may be used again when the commit is on disk.
+    /// Old pages of the table. They may be used again when the commit is on disk.
     pub(super) replaced: Vec<PageRun>,
 }
 
 impl ChecksumTable {
-    /// The pages that hold the table.
+    /// Returns the pages that contain the table.
     pub(super) fn runs(&self) -> impl Iterator<Item = PageRun> {
         let pages =
             self.pages.iter().map(|table_page| PageRun { first: table_page.page, count: 1 });
         pages.chain(self.root)
     }
 
-    /// Which of the table's pages this is.
+    /// Returns the index of a page among the table pages, or `None` if it is not a table page.
     pub(super) fn position(&self, page: PageId) -> Option<usize> {
         self.pages.iter().position(|table_page| table_page.page == page)
     }
@@ -95,8 +97,10 @@ impl ChecksumTable {
         self.root
     }
 
-    /// Moves what has changed to new pages. `sums` are those of the commit under way, and `changed`
-    /// the pages that it writes.
+    /// Replaces the table pages whose entries have changed, and the root. The caller writes the new
+    /// pages. `sums` are the checksums as of the commit in progress, and `changed` are the pages
+    /// that the commit writes. `allocate` returns the first of a number of consecutive pages that
+    /// the commit may write.
     pub(super) fn update(
         &mut self,
         page_size: usize,
@@ -153,7 +157,9 @@ impl ChecksumTable {
         root
     }
 
-    /// Reads a table: where it lies, and the sums. `read` reads pages below `high_water`.
+    /// Reads the table that has the root `root`. The function `read` returns the bytes of a run of
+    /// pages below `high_water`. Returns the pages of the table, and the checksums. Fails if the
+    /// table is damaged or `read` fails.
     pub(super) fn load<E: From<Damage>>(
         root: TableRoot,
         page_size: usize,
@@ -165,9 +171,10 @@ impl ChecksumTable {
             |run: PageRun| run.first >= 2 && run.first.saturating_add(run.count) <= high_water;
         let run = root.run(page_size);
         if !is_possible(run) {
-            return Err(damaged(root.page, "the root of the checksum table lies outside"));
+            return Err(damaged(root.page, "the root of the checksum table is outside the file"));
         }
-        // Or it would take memory for sums that no page has.
+        // Without this check, a damaged number of table pages could make the code below allocate
+        // memory for pages that do not exist.
         if u64::from(root.table_pages) > high_water.div_ceil(sums_per_page(page_size) as u64) {
             return Err(damaged(root.page, "the checksum table is too large"));
         }
@@ -181,7 +188,10 @@ impl ChecksumTable {
         for table_page in &pages {
             let run = PageRun { first: table_page.page, count: 1 };
             if !is_possible(run) {
-                return Err(damaged(table_page.page, "a page of the checksum table lies outside"));
+                return Err(damaged(
+                    table_page.page,
+                    "a page of the checksum table is outside the file",
+                ));
             }
             let bytes = read(run)?;
             if crc32c::crc32c(&bytes) != table_page.sum {
@@ -193,7 +203,8 @@ impl ChecksumTable {
     }
 }
 
-/// The table pages that a root has room for, with their sums.
+/// Returns all entries for which the root has space. Each entry is the id of a table page and its
+/// checksum. Unused entries are zeros.
 pub(super) fn root_entries(bytes: &[u8]) -> impl Iterator<Item = (PageId, u32)> {
     let entries = bytes[PAGE_HEADER_BYTES..].chunks_exact(ROOT_ENTRY_BYTES);
     entries.map(|entry| (u64_at(entry, 0), u32_at(entry, 8)))
@@ -207,13 +218,14 @@ pub(super) fn sums_per_page(page_size: usize) -> usize {
     (page_size - PAGE_HEADER_BYTES) / SUM_BYTES
 }
 
-/// Where in the root the entry of a table page lies.
+/// Returns the offset of a table page's entry in the root.
 #[cfg(feature = "fuzzing")]
 pub(super) fn entry_offset(index: usize) -> usize {
     PAGE_HEADER_BYTES + index * ROOT_ENTRY_BYTES
 }
 
-/// On which table page the sum of a page is, and where there.
+/// Returns the index of the table page that has the checksum of page `id`, and the checksum's
+/// offset in that table page.
 #[cfg(feature = "fuzzing")]
 pub(super) fn sum_place(id: PageId, page_size: usize) -> (usize, usize) {
     let per_page = sums_per_page(page_size);
@@ -238,7 +250,7 @@ mod tests {
 
     const PAGE_SIZE: usize = 1024;
 
-    /// A file as a map of pages, and a table in it.
+    /// A simulated file: its pages by id, and its checksum table.
     #[derive(Default)]
     struct Written {
         pages: BTreeMap<PageId, Bytes>,

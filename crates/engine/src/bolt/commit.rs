@@ -1,13 +1,15 @@
-//! A commit: changed trees become new pages, and a meta page makes them the newest state.
+//! Commits a transaction: changed trees become new pages, and a meta page makes them the newest
+//! state.
 //!
 //! ```text
 //!   merge and split nodes ─▶ new pages, checksum table ─▶ sync ─▶ meta page ─▶ sync
-//!                            no page that is in use          ▲
-//!                            is written                      └ the commit is there, or not
+//!                            only to pages that                      ▲
+//!                            are not in use                          └ the commit takes effect
 //! ```
 //!
-//! Until the last sync, the other meta page leads to the state before, all of whose pages are as
-//! they were. After an error it is not known which of the two a restart will find.
+//! Until the last sync, the other meta page still leads to the previous state, whose pages are all
+//! unchanged. New snapshots see the commit only after that sync. After an error nobody knows
+//! whether a restart will find the previous state or the new one.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -19,11 +21,12 @@ use super::store::{BoltStore, Committed, WriterState, load_buckets};
 use crate::bucket::Bucket;
 use crate::error::Result;
 
-/// The trees of the buckets that a transaction has changed.
+/// For each bucket, its changed tree, or `None` if the transaction has not changed the bucket.
 pub(super) type ChangedTrees = [Option<Box<Node>>; Bucket::ALL.len()];
 
-/// How full pages become, in percent. Revisions come in order, so that no put comes back to a page
-/// of bucket `key`; etcd sets this too.
+/// Returns how far the new pages of a bucket are filled, in percent. Keys of bucket `key` are
+/// revisions, which only grow, so no later put goes to a full page. etcd also fills the pages of
+/// this bucket to 90 %.
 fn fill_percent(bucket: Bucket) -> usize {
     match bucket {
         Bucket::Key => 90,
@@ -33,7 +36,7 @@ fn fill_percent(bucket: Bucket) -> usize {
 
 const ROOT_FILL_PERCENT: usize = 50;
 
-/// Writes `changed` on top of the newest commit.
+/// Writes the changed trees as a new commit, and makes the commit visible to new snapshots.
 pub(super) fn commit(store: &BoltStore, changed: ChangedTrees, size_in_use: u64) -> Result<()> {
     let base = store.newest();
     let pager = &store.pager;
@@ -45,7 +48,7 @@ pub(super) fn commit(store: &BoltStore, changed: ChangedTrees, size_in_use: u64)
     let mut spill = Spill { pager, freelist, written: Vec::new(), freed: Vec::new() };
     let root = write_trees(&base, changed, &mut spill)?;
     let Spill { mut written, freed, .. } = spill;
-    // First computed, then set: readers wait while sums are set.
+    // All checksums are computed before any is set, because readers wait while they are set.
     let sums: Vec<_> = written.iter().map(|(id, page)| (*id, crc32c::crc32c(page))).collect();
     pager.set_sums(&sums);
     let update = pager.with_sums(|sums| {
@@ -64,13 +67,14 @@ pub(super) fn commit(store: &BoltStore, changed: ChangedTrees, size_in_use: u64)
     pager.write_meta(meta.place(), &encode_meta_page(&meta, Some(update.root)))?;
 
     freelist.free_after(txid, freed);
-    // No snapshot reads the checksum table.
+    // Snapshots never read the checksum table, so its old pages are free as soon as the commit is
+    // on disk.
     update.replaced.into_iter().for_each(|run| freelist.free(run));
     store.publish(Committed { meta, buckets, size_in_use });
     Ok(())
 }
 
-/// Returns the root page of the new state.
+/// Writes all changed trees. Returns the root page of the new state.
 fn write_trees(
     base: &Committed,
     mut changed: ChangedTrees,
@@ -81,7 +85,8 @@ fn write_trees(
         let committed = &base.buckets[bucket.index()];
         let tree = match changed[bucket.index()].take() {
             Some(tree) => *tree,
-            // All ten are there after a commit, as after a start of etcd.
+            // A bucket that does not exist yet is created, so that all ten buckets exist after a
+            // commit. etcd creates them when it starts.
             None if committed.root.is_none() => Node::empty(),
             None => continue,
         };
@@ -93,7 +98,7 @@ fn write_trees(
     Ok(spill.write_tree(root, ROOT_FILL_PERCENT))
 }
 
-/// Returns the bucket's name and value for the tree above.
+/// Writes the tree of a bucket. Returns the bucket's name and value for the tree of the buckets.
 fn write_bucket(bucket: Bucket, tree: Node, sequence: u64, spill: &mut Spill<'_>) -> Result<Bytes> {
     let tree = tree.rebalance(fill_percent(bucket), spill)?;
     let inline = tree.to_inline_page(spill.pager.page_size());
@@ -114,7 +119,7 @@ fn write_bucket(bucket: Bucket, tree: Node, sequence: u64, spill: &mut Spill<'_>
     Ok(record.freeze())
 }
 
-/// Old pages of the same ids go from the cache.
+/// Puts the new pages into the cache, where they replace old pages with the same ids.
 fn keep_in_cache(pager: &Pager, written: &[(PageId, Bytes)]) -> Result<()> {
     for (id, bytes) in written {
         let page = Page::parse(bytes.clone(), *id);

@@ -1,5 +1,6 @@
-//! Files that were damaged, cut, or written by another program: what opens shows what was
-//! committed, or says what it has mended, or is refused as it was.
+//! Tests that open files that were damaged, cut short, or written by another program. Either the
+//! store shows the committed state and reports what it repaired, or opening fails and leaves the
+//! file unchanged.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ fn commit(store: &Arc<BoltStore>, number: u64) -> Result<()> {
     txn.commit()
 }
 
-/// A file of some commits, without the pages that were never used.
+/// Returns a file after the first `COMMITS` commits, without the pages that were never used.
 fn image() -> Vec<u8> {
     let disk = SimulatedDisk::with_contents(Vec::new());
     let store = create(&disk).unwrap();
@@ -37,7 +38,7 @@ fn image() -> Vec<u8> {
     image
 }
 
-/// The meta page that counts, and its number.
+/// Returns the meta page with the current state, and its number.
 fn newest_meta(image: &[u8]) -> (MetaPage, usize) {
     let parse = |place: usize| {
         let page = &image[place * PAGE..place * PAGE + META_PAGE_BYTES];
@@ -53,7 +54,9 @@ enum Outcome {
     Untouched,
 }
 
-/// Opens an image; what is shown must be right.
+/// Opens an image that may be damaged. If opening succeeds, asserts that the store equals `model`,
+/// and that it has the right records after one more commit and a restart. If opening fails, asserts
+/// that the file is unchanged.
 fn outcome(image: Vec<u8>, model: &Model, hint: &str) -> Outcome {
     let disk = SimulatedDisk::with_contents(image.clone());
     let Ok(store) = open(&disk) else {
@@ -118,11 +121,11 @@ fn a_state_that_may_be_one_commit_short_says_so() {
     let mut image = image();
     let (newest, place) = newest_meta(&image);
     image[place * PAGE..(place + 1) * PAGE].fill(0);
-    // The pages of the commit before are there for as long as no later one has used them again.
+    // The pages of the previous commit still exist, because no later commit has used them again.
     let store = open_image(image).unwrap();
     let notes = store.opening_notes();
     let txid = newest.meta.txid - 1;
-    let expected = format!("the state is that of transaction {txid}, one may be lost");
+    let expected = format!("the state is of transaction {txid}; a later one may be lost");
     assert!(notes.len() == 1 && notes[0].text().ends_with(&expected), "{notes:?}");
     model_after(SEED, COMMITS - 1).assert_same(&*store.snapshot().unwrap(), "one short");
 }
@@ -131,7 +134,7 @@ fn a_state_that_may_be_one_commit_short_says_so() {
 fn a_file_of_another_program_gets_checksums_with_the_next_commit() {
     let mut image = image();
     let (newest, place) = newest_meta(&image);
-    // As bbolt writes the page: zeros behind the meta.
+    // bbolt writes the page like this, with zeros after the meta.
     let page = encode_meta_page(&newest.meta, None);
     image[place * PAGE..(place + 1) * PAGE].copy_from_slice(&page);
     let disk = SimulatedDisk::with_contents(image);
@@ -148,7 +151,8 @@ fn a_file_of_another_program_gets_checksums_with_the_next_commit() {
     assert_eq!(outcome_of_each_page(&disk.contents()), [Outcome::Refused, Outcome::Untouched]);
 }
 
-/// Which outcomes there are if a byte of one page after the other is wrong.
+/// Damages one byte of one page at a time, and opens the file. Returns the set of outcomes, without
+/// [`Outcome::Mended`].
 fn outcome_of_each_page(image: &[u8]) -> Vec<Outcome> {
     let model = model_after(SEED, COMMITS + 1);
     let high_water = newest_meta(image).0.meta.high_water as usize;
@@ -172,13 +176,14 @@ fn outcome_of_each_page(image: &[u8]) -> Vec<Outcome> {
     outcomes
 }
 
-/// The pages would be looked for in other places than they were written to.
+/// A meta page that states another page size is ignored, even if it has the larger txid. With the
+/// wrong page size, pages would be read from the wrong offsets.
 #[test]
 fn a_meta_page_of_another_page_size_does_not_count() {
     let mut image = image();
     let newest = newest_meta(&image).0.meta;
     let other = Meta { page_size: 1024, txid: newest.txid + 1, ..newest };
-    // Page 1 lies behind page 0, whose page size counts.
+    // Page 0 keeps the right page size, which decides where page 1 is read.
     let even = Meta { txid: newest.txid + newest.txid % 2, ..newest };
     image[..PAGE].copy_from_slice(&encode_meta_page(&even, None));
     let odd = Meta { txid: even.txid + 1, ..other };
@@ -193,8 +198,8 @@ fn a_meta_page_of_another_page_size_does_not_count() {
     }
 }
 
-/// Without sums nothing but the layout of pages and the order of keys can be checked. Whatever gets
-/// by must be read and written without a panic, and without an end.
+/// Without checksums, only the layout of pages and the order of keys can be checked. Damage that
+/// passes these checks must not cause a panic or an endless loop in later reads and writes.
 #[test]
 fn damaged_files_without_checksums_do_not_panic() {
     let mut image = image();
@@ -210,7 +215,7 @@ fn damaged_files_without_checksums_do_not_panic() {
     for _ in 0..2_000 {
         let mut damaged = image.clone();
         for _ in 0..rng.random_range(1..4) {
-            // Mostly where the headers and elements are.
+            // Most changes hit the first 200 bytes of a page, with its header and elements.
             let page = rng.random_range(2..damaged.len() / PAGE);
             let bytes = if rng.random_ratio(3, 4) { 200 } else { PAGE };
             let byte = rng.random_range(0..bytes);
@@ -252,7 +257,7 @@ fn pages_that_are_read_later_are_checked_too() {
     let disk = SimulatedDisk::with_contents(image());
     let store = open(&disk).unwrap();
     let snapshot = store.snapshot().unwrap();
-    // Behind the store's back: the file changes under an open store.
+    // The file changes under an open store, without the store's knowledge.
     let damaged: Vec<u8> = disk.contents().iter().map(|byte| byte ^ 0x10).collect();
     let file: &dyn super::file::StoreFile = &disk;
     file.write_at(0, &damaged).unwrap();

@@ -1,31 +1,35 @@
-//! The file below the store: what is read, written and synced. Tests put a simulated disk here.
+//! The file that contains the store. Tests use a simulated disk instead.
 //!
-//! Inside [`try_read_cached`](crate::try_read_cached) a read must not wait for the disk: Linux is
-//! asked for what it has in memory (`RWF_NOWAIT`). Other systems, and file systems that do not
-//! support the flag, are read as usual. See `docs/decisions/engine-cold-reads.md`.
+//! Inside [`try_read_cached`](crate::try_read_cached) a read must not wait for the disk. On Linux
+//! the read requests only bytes that are in memory (`RWF_NOWAIT`). On other systems, and on file
+//! systems that do not support this flag, the read is an ordinary one. See
+//! `docs/decisions/engine-cold-reads.md`.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::iter;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::meta::{META_PAGE_BYTES, PAGE_SIZE_MAX, PAGE_SIZE_MIN};
 use crate::error::{Error, Result};
 
 pub(super) trait StoreFile: Send + Sync + Debug {
     fn len(&self) -> io::Result<u64>;
 
-    /// At most [`len`](StoreFile::len): what was never written may take no room.
+    /// Returns the bytes that the file occupies. This is at most [`len`](StoreFile::len), because
+    /// parts that were never written may occupy nothing.
     fn size_on_disk(&self) -> io::Result<u64> {
         self.len()
     }
 
-    /// Fills `out`; what lies beyond the end is an error.
+    /// Fills `out`. Fails if the file ends too early.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Like [`read_at`](StoreFile::read_at), but only if nothing has to be waited for. Returns
-    /// whether `out` was filled.
+    /// Like [`read_at`](StoreFile::read_at), but does not wait for the disk if the system supports
+    /// this. Returns `false` if `out` was not filled, because some bytes are not in memory.
     fn read_cached_at(&self, offset: u64, out: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, out).map(|()| true)
     }
@@ -34,29 +38,28 @@ pub(super) trait StoreFile: Send + Sync + Debug {
 
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Returns when all that was written, and the length, is on disk.
+    /// Returns after all written bytes and the file's length are on disk.
     fn sync_data(&self) -> io::Result<()>;
 }
-
-/// The largest page that bbolt looks for.
-const PAGE_BYTES_MAX: usize = 1 << 15;
 
 #[derive(Debug)]
 pub(super) struct DiskFile {
     file: File,
-    /// Whether this process may write to it, having the lock alone.
+    /// If true, this process holds the exclusive lock and may write to the file.
     is_writer: bool,
-    /// Whether the system cannot say what is in memory.
+    /// If true, the system or the file system does not support `RWF_NOWAIT`, so every read may
+    /// wait.
     is_unsupported: AtomicBool,
+    syncs: bool,
 }
 
 impl DiskFile {
-    /// Opens the file, or makes it, and locks it as bbolt does, so that none of its programs writes
-    /// at the same time.
+    /// Opens the file, or creates it if `is_new`, and takes bbolt's exclusive lock. So no program
+    /// that uses bbolt can write at the same time.
     pub(super) fn open(path: &Path, is_new: bool) -> Result<DiskFile> {
         let file = OpenOptions::new().read(true).write(true).create_new(is_new).open(path);
         let file = file.map_err(|error| match error.kind() {
-            // The marker names this file.
+            // The caller has found a store with this file, so a missing file is damage.
             io::ErrorKind::NotFound => Error::corrupt(path, "the file is missing"),
             _ => Error::at(path)(error),
         })?;
@@ -64,7 +67,7 @@ impl DiskFile {
             TryLockError::WouldBlock => Error::Locked { path: path.to_owned() },
             TryLockError::Error(error) => Error::at(path)(error),
         })?;
-        // The program that had the lock may have put another file in place of this one.
+        // The previous holder of the lock may have replaced the file after we opened it.
         let locked = file.metadata().map_err(Error::at(path))?;
         let named = fs::metadata(path).map_err(Error::at(path))?;
         if (locked.dev(), locked.ino()) != (named.dev(), named.ino()) {
@@ -73,9 +76,10 @@ impl DiskFile {
         Ok(DiskFile::new(file, true))
     }
 
-    /// Opens a file to be looked at. Other readers can have the lock, too.
+    /// Opens a file for reading, and takes a shared lock, which several readers may hold at the
+    /// same time. Fails if a writer has locked the file.
     pub(super) fn open_to_read(path: &Path) -> Result<DiskFile> {
-        // Opening a named pipe would wait for a writer.
+        // This check comes first, because opening a named pipe would wait for a writer.
         let found = fs::metadata(path).map_err(Error::at(path))?;
         if !found.is_file() {
             let reason = if found.is_dir() { "a directory, not a file" } else { "not a file" };
@@ -89,7 +93,7 @@ impl DiskFile {
         Ok(DiskFile::new(file, false))
     }
 
-    /// Makes a file with these rights, less those that the process gives to none.
+    /// Creates and locks a file with the permissions `rights`, reduced by the process's umask.
     pub(super) fn create(path: &Path, rights: u32) -> Result<DiskFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(rights);
@@ -100,20 +104,31 @@ impl DiskFile {
 
     fn new(file: File, is_writer: bool) -> DiskFile {
         let is_unsupported = AtomicBool::new(!cfg!(target_os = "linux"));
-        DiskFile { file, is_writer, is_unsupported }
+        DiskFile { file, is_writer, is_unsupported, syncs: true }
+    }
+
+    /// See [`Options::syncs`](crate::Options::syncs).
+    pub(super) fn with_syncs(mut self, syncs: bool) -> DiskFile {
+        self.syncs = syncs;
+        self
     }
 }
 
-/// A file that has lost its name, to the one that took its place, is made unusable before the lock
-/// on it ends: `etcdutl defrag`, started on a store that is open, waits for that lock, and would
-/// put what it makes of the old file in place of the new one.
+/// If the file was replaced and so has lost its name, overwrites its meta pages with zeros before
+/// its lock is released. If `etcdutl defrag` was started while the store was open, it waits for
+/// this lock. With the lock of a valid old file, it would defragment the old file and put the
+/// result in place of the new file.
 impl Drop for DiskFile {
     fn drop(&mut self) {
         let is_nameless = || self.file.metadata().is_ok_and(|found| found.nlink() == 0);
         if self.is_writer && is_nameless() {
-            // Both meta pages, whatever the size of a page. bbolt would make a new store in an
-            // empty file. There is nothing to be done about an error.
-            let _ = self.file.write_all_at(&[0; 2 * PAGE_BYTES_MAX], 0);
+            // The offset of the second meta page is the page size, which may be any power of two in
+            // this range. The file is not truncated to zero bytes, because bbolt would create a new
+            // store in an empty file. An error is ignored, because nothing can be done about it.
+            let sizes = iter::successors(Some(PAGE_SIZE_MIN), |size| Some(size * 2));
+            for offset in iter::once(0).chain(sizes.take_while(|&size| size <= PAGE_SIZE_MAX)) {
+                let _ = self.file.write_all_at(&[0; META_PAGE_BYTES], offset as u64);
+            }
         }
     }
 }
@@ -148,7 +163,7 @@ impl StoreFile for DiskFile {
                 if matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) {
                     self.is_unsupported.store(true, Ordering::Relaxed);
                 }
-                // If reading fails, it will again.
+                // If `error` is a real read error, the ordinary read fails again and returns it.
                 self.read_at(offset, out).map(|()| true)
             }
         }
@@ -163,6 +178,6 @@ impl StoreFile for DiskFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
+        if self.syncs { self.file.sync_data() } else { Ok(()) }
     }
 }

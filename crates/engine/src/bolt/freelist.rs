@@ -1,5 +1,5 @@
-//! Which pages may be written: those below the high-water mark that no reader can reach, and all
-//! above it.
+//! Tracks which pages a commit may write: the free pages below the high-water mark, which no reader
+//! can reach, and all pages from the mark on.
 //!
 //! ```text
 //!   in use ──a commit replaces it──▶ pending: allocated by commit A, freed by commit F
@@ -7,30 +7,32 @@
 //!     └────────── allocated ◀── free ◀──┘
 //! ```
 //!
-//! So a snapshot that is held for long holds the pages of its own state, and not those that later
-//! commits write and replace. None of this is on disk: opening finds the free pages by walking the
-//! trees, as etcd does.
+//! So a snapshot that is open for a long time keeps only the pages of its own state. It does not
+//! keep pages that a later commit allocates and a still later commit frees. The freelist is not
+//! stored on disk: opening a file finds the free pages by walking the trees, as etcd does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::page::{PageId, PageRun};
 
-/// How many notes of [`Freelist::allocated_by`] are kept without looking for old ones.
+/// Minimum number of entries in [`Freelist::allocated_by`] before old entries are removed.
 const NOTES_MIN: usize = 1_000;
 
 #[derive(Debug)]
 pub(super) struct Freelist {
-    /// First page and length of each free run; runs that touch are one.
+    /// The length of each free run, by its first page. Adjacent runs are joined.
     runs: BTreeMap<PageId, u64>,
-    /// The same as (length, first page).
+    /// The same runs as pairs of length and first page.
     by_length: BTreeSet<(u64, PageId)>,
-    /// By the commits (F, A). The states from A up to F - 1 reach them, of those that are visible.
+    /// Pages that readers may still reach, by the commits (F, A): commit A allocated the pages, and
+    /// commit F freed them. Only the states from A up to `F - 1` contain them.
     pending: BTreeMap<(u64, u64), Vec<PageRun>>,
-    /// Of pages in use, the commit A. An absent one is older than all snapshots.
+    /// The commit that allocated each page in use, by the id of the first page of its run. A page
+    /// without an entry is not newer than the oldest visible state.
     allocated_by: BTreeMap<PageId, u64>,
-    /// At how many of these the old ones are removed.
+    /// Old entries of `allocated_by` are removed when the map has at least this many entries.
     notes_max: usize,
-    /// The commit under way.
+    /// The transaction id of the commit in progress.
     txid: u64,
     high_water: PageId,
 }
@@ -52,8 +54,8 @@ impl Freelist {
         self.high_water
     }
 
-    /// Begins a commit: frees what no reader can reach. `visible` are the states that snapshots
-    /// show, or may come to show.
+    /// Starts a commit, and frees the pages that no reader can reach. `visible` are the states that
+    /// open snapshots show, and the newest state, which a new snapshot would show.
     pub(super) fn begin(&mut self, txid: u64, visible: &BTreeSet<u64>) {
         self.txid = txid;
         for ((freed, allocated), runs) in std::mem::take(&mut self.pending) {
@@ -62,8 +64,9 @@ impl Freelist {
                 runs.into_iter().for_each(|run| self.free(run));
                 continue;
             };
-            // No snapshot will come to show another state of these: so the entries stay as few as
-            // the snapshots, however many commits come.
+            // A state before F that is not visible now is never shown again. So entries with the
+            // same first and the same last visible state from A to F - 1 are merged. The number of
+            // entries depends on the number of snapshots, not on the number of commits.
             let last = showing.next_back().unwrap_or(first);
             let same = self.pending.entry((last + 1, first)).or_default();
             match same.is_empty() {
@@ -78,8 +81,8 @@ impl Freelist {
         }
     }
 
-    /// Returns the first of `count` pages in a row: the shortest free run that is long enough, or
-    /// new pages at the end.
+    /// Returns the first of `count` consecutive pages. They come from the shortest free run that is
+    /// long enough, or are new pages at the end of the file.
     pub(super) fn allocate(&mut self, count: u64) -> PageId {
         let first = match self.by_length.range((count, 0)..).next() {
             Some(&(length, first)) => {
@@ -98,14 +101,13 @@ impl Freelist {
         first
     }
 
-    /// Free pages, and those that will be.
-    #[cfg(any(test, feature = "fuzzing"))]
+    /// Returns the number of free pages and the number of pending pages.
     pub(super) fn counts(&self) -> (u64, u64) {
         let pending = self.pending.values().flatten().map(|run| run.count).sum();
         (self.runs.values().sum(), pending)
     }
 
-    /// Makes pages free at once.
+    /// Makes pages free immediately.
     pub(super) fn free(&mut self, run: PageRun) {
         let PageRun { first, count } = run;
         let (mut start, mut length) = (first, count);
@@ -122,7 +124,8 @@ impl Freelist {
         self.insert_run(start, length);
     }
 
-    /// Makes pages free once no snapshot can reach them: the commit `txid` does not.
+    /// Makes pages free as soon as no snapshot can reach them. Commit `txid` is the first commit
+    /// that does not contain them.
     pub(super) fn free_after(&mut self, txid: u64, runs: Vec<PageRun>) {
         for run in runs {
             let allocated = self.allocated_by.remove(&run.first).unwrap_or(0);
@@ -196,7 +199,8 @@ mod tests {
             freelist.begin(txid, &BTreeSet::from([txid - 1]));
             freelist.allocate(1);
         }
-        // Of each commit until then, one page is replaced; a snapshot shows the last of them.
+        // Each further commit replaces one page of the first 999 commits. One snapshot keeps
+        // showing state 999.
         for (page, txid) in (100..1_099).zip(1_000..) {
             freelist.begin(txid, &BTreeSet::from([999, txid - 1]));
             assert!(freelist.pending.len() <= 2, "{} entries", freelist.pending.len());

@@ -1,7 +1,8 @@
-//! A store in memory, for fuzz targets. With the feature `fuzzing` only.
+//! A store in memory, for fuzz targets. It exists only with the feature `fuzzing`.
 //!
-//! * A [`MemoryFile`] can be read as bytes, and can fail as a full disk does.
-//! * [`put_sums_right`] and [`make_foreign`] let damage through that sums would stop.
+//! * A [`MemoryFile`] can be read as bytes, and can fail like a full disk.
+//! * [`put_sums_right`] corrects the checksums of a damaged file, and [`make_foreign`] removes
+//!   them. So a target also reaches the code that reads damaged pages.
 
 use std::io;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::interface::{OpeningNote, Snapshot, WriteTxn};
 use crate::options::Options;
 use crate::writer_lock::WriterLock;
 
-/// Clones are the same file.
+/// A file in memory. All clones share its contents.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryFile {
     state: Arc<Mutex<FileState>>,
@@ -29,7 +30,7 @@ pub struct MemoryFile {
 #[derive(Debug, Default)]
 struct FileState {
     bytes: Vec<u8>,
-    /// Changes and syncs until all fail; `None`: never.
+    /// Number of changes and syncs that still succeed. All later ones fail. If `None`, none fails.
     operations_left: Option<u64>,
 }
 
@@ -43,7 +44,7 @@ impl MemoryFile {
         self.state.lock().bytes.clone()
     }
 
-    /// Lets every change and sync fail after so many more.
+    /// Lets `operations` more changes and syncs succeed. All later ones fail.
     pub fn fail_after(&self, operations: u64) {
         self.state.lock().operations_left = Some(operations);
     }
@@ -138,19 +139,20 @@ impl MemoryStore {
         self.store.opening_notes()
     }
 
-    /// How many pages are free, or will be when snapshots are closed.
+    /// Returns the number of pages that are free now or will be free when snapshots are closed.
     pub fn unused_pages(&self) -> u64 {
         let (free, pending) = self.store.writer().freelist.counts();
         free + pending
     }
 }
 
-/// A small cache, so that pages are read again.
+/// The cache is small, so that pages are often read from the file.
 fn options() -> Options {
     Options { cache_bytes: 64 << 10, ..Options::default() }
 }
 
-/// Makes both meta pages look as another program writes them, without checksums of pages.
+/// Changes both meta pages so that another program seems to have written them, without page
+/// checksums.
 pub fn make_foreign(image: &mut [u8]) {
     let page_size = page_size_of(image);
     for place in 0..2 {
@@ -161,8 +163,8 @@ pub fn make_foreign(image: &mut [u8]) {
     }
 }
 
-/// Puts the sums of an image of ours right: of its pages, of its checksum tables, of its meta
-/// pages, as far as each can be found.
+/// Corrects the checksums of a damaged file that this engine wrote: the checksums of pages, of
+/// table pages and of meta pages. Skips pages that it cannot find.
 pub fn put_sums_right(image: &mut [u8]) {
     let page_size = page_size_of(image);
     for place in 0..2 {
@@ -189,7 +191,7 @@ fn meta_page(image: &mut [u8], page_size: usize, place: usize) -> Option<&mut [u
     image.get_mut(place * page_size..place * page_size + META_PAGE_BYTES)
 }
 
-/// `None` if they lie outside.
+/// Returns the bytes of `count` pages, or `None` if they are outside of the image.
 fn pages(image: &[u8], page_size: usize, first: PageId, count: u64) -> Option<&[u8]> {
     let from = usize::try_from(first).ok()?.checked_mul(page_size)?;
     let bytes = usize::try_from(count).ok()?.checked_mul(page_size)?;
@@ -217,7 +219,8 @@ fn put_page_sums_right(image: &mut [u8], page_size: usize, root: TableRoot) {
     }
 }
 
-/// Returns the sum of the root.
+/// Corrects the checksums in the root of the table. Returns the checksum of the root, or `None` if
+/// the root is not inside the image.
 fn put_table_sums_right(image: &mut [u8], page_size: usize, root: TableRoot) -> Option<u32> {
     let run = root.run(page_size);
     let root_page = usize::try_from(run.first).ok()?.checked_mul(page_size)?;
@@ -231,7 +234,8 @@ fn put_table_sums_right(image: &mut [u8], page_size: usize, root: TableRoot) -> 
     pages(image, page_size, run.first, run.count).map(crc32c::crc32c)
 }
 
-/// As the root names it.
+/// Returns the id of a table page, as stated in the root. Returns `None` if the root's entry is not
+/// inside the image.
 fn table_page(image: &[u8], page_size: usize, root: TableRoot, index: usize) -> Option<PageId> {
     let run = root.run(page_size);
     let at = entry_offset(index);

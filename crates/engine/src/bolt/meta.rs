@@ -1,7 +1,8 @@
-//! The two meta pages: where the newest commit begins.
+//! The two meta pages. One of them leads to the pages of the newest commit.
 //!
-//! A commit writes the page of its parity, so that the other one stays valid while this one is
-//! written. bbolt writes 64 bytes after the page's header, and ignores the rest with our trailer:
+//! A commit writes the meta page `txid % 2`, so the other one stays valid during the write. bbolt
+//! writes 64 bytes after the page's header. It ignores the rest of the page, where we store a
+//! trailer. The numbers on the left are offsets:
 //!
 //! ```text
 //!   16    magic · version · page size · flags · root page · sequence · freelist page
@@ -9,10 +10,12 @@
 //!   512   trailer: magic · the same 64 bytes again · root of the checksum table · crc32c of these
 //! ```
 //!
-//! * bbolt fills the page with zeros when it commits, so zeros in the trailer's place show that
-//!   bbolt wrote the page. A damaged trailer is not zero.
-//! * The second copy shows damage of the first, and is read in its place. A file with one copy
-//!   would open at the commit before, and no reader could notice that.
+//! * bbolt fills the rest of the page with zeros when it commits. So a page whose trailer is all
+//!   zeros is taken for a page of bbolt. We write such a page only while the state has no checksum
+//!   table. A flipped bit does not make a trailer all zeros.
+//! * The second copy reveals damage to the first copy, and is read in its place. With only one
+//!   copy, a damaged file would open at the previous commit, and no reader could notice it. If both
+//!   copies are lost, the file does open at the previous commit, with a [note](super::open).
 
 use super::checksums::TableRoot;
 use super::page::{META_FLAG, PAGE_HEADER_BYTES, PAGE_ID_MAX, PageHeader, PageId, u32_at, u64_at};
@@ -20,57 +23,59 @@ use super::page::{META_FLAG, PAGE_HEADER_BYTES, PAGE_ID_MAX, PageHeader, PageId,
 const MAGIC: u32 = 0xED0C_DAED;
 const VERSION: u32 = 2;
 pub(super) const META_BYTES: usize = 64;
-/// What the freelist field says if no freelist was written.
+/// The value of the freelist field if no freelist was written.
 pub const NO_FREELIST: PageId = u64::MAX;
 
 pub(super) const TRAILER_OFFSET: usize = 512;
 const TRAILER_MAGIC: &[u8; 8] = b"clearln\x01";
 pub(super) const TRAILER_BYTES: usize = 8 + META_BYTES + TableRoot::BYTES + 4;
-/// What is above is damage: there is no time for so many commits.
+/// Maximum transaction id. A larger id is damage, because no file ever gets so many commits.
 const TXID_MAX: u64 = u64::MAX / 2;
-/// What of a meta page is looked at.
+/// The number of bytes of a meta page that are read.
 pub(super) const META_PAGE_BYTES: usize = 1024;
 
 pub(super) const PAGE_SIZE_MIN: usize = 1 << 10;
 pub(super) const PAGE_SIZE_MAX: usize = 1 << 20;
 
-/// What a meta page says.
+/// The fields of a meta page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub page_size: u32,
     /// The root of the tree whose records are the buckets.
     pub root: PageId,
     pub sequence: u64,
-    /// [`NO_FREELIST`] if no freelist was written.
+    /// The first page of the freelist, or [`NO_FREELIST`] if none was written.
     pub freelist: PageId,
     /// The first page that was never used.
     pub high_water: PageId,
     pub txid: u64,
 }
 
-/// A meta page that can be used.
+/// A meta page that can be used, and the peculiarities that were found in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaPage {
     pub meta: Meta,
-    /// `None` if the page was not written by us, or the trailer is damaged.
+    /// The root of the checksum table. `None` if the page has no trailer, or if its trailer is
+    /// damaged or belongs to another commit.
     pub table: Option<TableRoot>,
-    /// The first copy, or the page's header, was not as it was written.
+    /// If true, the first copy or the page's header is damaged.
     pub is_damaged: bool,
-    /// The trailer's place is zero: bbolt wrote the page.
+    /// If true, the trailer is all zeros, as on a page that bbolt wrote.
     pub is_of_bbolt: bool,
-    /// It lies on the page of the other parity, as in a file that bbolt's `Tx.WriteTo` has made.
+    /// If true, the page's txid belongs on the other meta page. bbolt's `Tx.WriteTo` creates such
+    /// files.
     pub is_misplaced: bool,
 }
 
 impl MetaPage {
-    /// Of two, the state is that of the larger.
+    /// Returns the sort key of a meta page. The page with the larger rank holds the current state.
     pub(super) fn rank(&self) -> (u64, bool) {
         (self.meta.txid, !self.is_misplaced)
     }
 }
 
 impl Meta {
-    /// The meta page that this one belongs on.
+    /// Returns the id of the page, 0 or 1, to which a commit with this txid writes its meta page.
     pub(super) fn place(&self) -> PageId {
         self.txid % 2
     }
@@ -117,22 +122,22 @@ impl Meta {
         let is_possible = |page: PageId| (2..high_water).contains(&page);
         let size = page_size as usize;
         if !size.is_power_of_two() || !(PAGE_SIZE_MIN..=PAGE_SIZE_MAX).contains(&size) {
-            Err(format!("page size {page_size}"))
+            Err(format!("invalid page size {page_size}"))
         } else if txid > TXID_MAX {
-            Err(format!("txid {txid}"))
+            Err(format!("invalid txid {txid}"))
         } else if high_water > PAGE_ID_MAX {
-            Err(format!("{high_water} pages"))
+            Err(format!("invalid number of pages {high_water}"))
         } else if !is_possible(root) {
-            Err(format!("root page {root} with {high_water} pages"))
+            Err(format!("invalid root page {root}: the file has {high_water} pages"))
         } else if freelist != NO_FREELIST && !is_possible(freelist) {
-            Err(format!("freelist page {freelist} with {high_water} pages"))
+            Err(format!("invalid freelist page {freelist}: the file has {high_water} pages"))
         } else {
             Ok(())
         }
     }
 }
 
-/// A whole meta page with its trailer.
+/// Returns a whole meta page, with a trailer if there is a checksum table.
 pub(super) fn encode_meta_page(meta: &Meta, table: Option<TableRoot>) -> Vec<u8> {
     let mut page = Vec::with_capacity(meta.page_size as usize);
     PageHeader { id: meta.place(), flags: META_FLAG, count: 0, overflow: 0 }.append_to(&mut page);
@@ -149,10 +154,10 @@ pub(super) fn encode_meta_page(meta: &Meta, table: Option<TableRoot>) -> Vec<u8>
     page
 }
 
-/// Reads meta page `place` from its first [`META_PAGE_BYTES`], or says why it cannot be used.
+/// Parses meta page `place` from its first [`META_PAGE_BYTES`], or returns why it cannot be used.
 pub(super) fn parse_meta_page(bytes: &[u8], place: PageId) -> Result<MetaPage, String> {
     if bytes.len() < META_PAGE_BYTES {
-        return Err(format!("{} bytes are no meta page", bytes.len()));
+        return Err(format!("{} bytes are too few for a meta page", bytes.len()));
     }
     let header = PageHeader::parse(bytes);
     let is_header_right = header.id == place && header.flags == META_FLAG;
@@ -160,13 +165,16 @@ pub(super) fn parse_meta_page(bytes: &[u8], place: PageId) -> Result<MetaPage, S
     let trailer = parse_trailer(&bytes[TRAILER_OFFSET..]);
     let (meta, table, is_damaged) = match (first, trailer) {
         (Ok(meta), Some((copy, table))) if copy == meta => (meta, Some(table), !is_header_right),
-        // The power failed between the two sectors, or another program keeps what is behind.
+        // No valid trailer belongs to this commit. bbolt writes no trailer, and a trailer may be
+        // damaged. A trailer belongs to another commit if the power failed between the two sectors,
+        // or if another program wrote only the first sector.
         (Ok(meta), _) => (meta, None, !is_header_right),
         (Err(_), Some((meta, table))) => (meta, Some(table), true),
         (Err(reason), None) => return Err(reason),
     };
     let is_misplaced = meta.place() != place;
-    // bbolt numbers the page as it lies, and writes no trailer: another one went astray.
+    // Only a page of bbolt may be misplaced. bbolt gives it the id of its position and writes no
+    // trailer. Any other misplaced page was written to the wrong place.
     if is_misplaced && (is_damaged || table.is_some()) {
         return Err(format!("txid {} does not belong on this page", meta.txid));
     }
@@ -184,7 +192,7 @@ fn parse_trailer(bytes: &[u8]) -> Option<(Meta, TableRoot)> {
     Some((Meta::decode(copy).ok()?, TableRoot::parse(table)))
 }
 
-/// Changes a meta page in its place, however damaged it is.
+/// Changes bytes of an encoded meta page, even if the page is damaged.
 #[cfg(feature = "fuzzing")]
 pub(super) struct MetaSums;
 
@@ -260,7 +268,7 @@ mod tests {
     #[test]
     fn a_meta_page_on_the_page_of_the_other_parity_is_read_and_ranks_lower() {
         let mut page = encode_meta_page(&meta(8), None);
-        // As if it were written to the wrong place.
+        // The header of this page has the id 0, so the page was written to the wrong place.
         assert!(parse_meta_page(&page, 1).is_err());
         assert!(parse_meta_page(&encode_meta_page(&meta(8), Some(TABLE)), 1).is_err());
         page[0] = 1;
@@ -288,7 +296,8 @@ mod tests {
 
     #[test]
     fn a_trailer_of_another_commit_does_not_count() {
-        // bbolt wrote the first sector and nothing else, or the power failed in between.
+        // The page is like this after bbolt wrote only the first sector, or after the power failed
+        // between the two sectors.
         let old = encode_meta_page(&meta(5), Some(TABLE));
         let mut mixed = encode_meta_page(&meta(7), Some(TABLE));
         mixed[512..].copy_from_slice(&old[512..]);
@@ -303,12 +312,21 @@ mod tests {
             let page = encode_meta_page(&meta, None);
             parse_meta_page(&page[..META_PAGE_BYTES.min(page.len())], 0).unwrap_err()
         };
-        assert_eq!(refused(Meta { page_size: 3000, ..meta(4) }), "page size 3000");
-        assert_eq!(refused(Meta { root: 9, ..meta(4) }), "root page 9 with 9 pages");
-        assert_eq!(refused(Meta { root: 1, ..meta(4) }), "root page 1 with 9 pages");
+        assert_eq!(refused(Meta { page_size: 3000, ..meta(4) }), "invalid page size 3000");
+        assert_eq!(
+            refused(Meta { root: 9, ..meta(4) }),
+            "invalid root page 9: the file has 9 pages"
+        );
+        assert_eq!(
+            refused(Meta { root: 1, ..meta(4) }),
+            "invalid root page 1: the file has 9 pages"
+        );
         let last = u64::MAX - 1;
-        assert_eq!(refused(Meta { txid: last, ..meta(4) }), format!("txid {last}"));
-        assert_eq!(refused(Meta { freelist: 10, ..meta(4) }), "freelist page 10 with 9 pages");
+        assert_eq!(refused(Meta { txid: last, ..meta(4) }), format!("invalid txid {last}"));
+        assert_eq!(
+            refused(Meta { freelist: 10, ..meta(4) }),
+            "invalid freelist page 10: the file has 9 pages"
+        );
         assert!(parse_meta_page(&[0; 4096], 0).unwrap_err().starts_with("magic 0x00000000"));
     }
 }

@@ -1,17 +1,27 @@
-//! The `bolt` engine: bbolt's file, to the byte, written to be read.
+//! The `bolt` engine: reads and writes bbolt's file format, byte for byte, in code that is meant to
+//! be easy to read.
 //!
-//! A copy-on-write B+tree in one file. A commit writes the pages that it changes to free places and
-//! makes them the newest state with one of the two meta pages. A snapshot keeps the pages that it
-//! can reach. Each bucket is a tree of its own, and a record in the tree of the buckets.
+//! The file contains copy-on-write B+trees. A commit writes the changed pages to free places. Then
+//! it writes one of the two meta pages, which makes the new pages the newest state. A snapshot
+//! keeps the pages that it can reach. Each bucket has its own tree, and a record in the tree of
+//! buckets leads to this tree.
+//!
+//! ```text
+//!   meta 0   meta 1   tree of buckets ─┬─▶ tree of "key"    ─▶ leaves with records
+//!   (the meta page with the larger     ├─▶ tree of "lease"
+//!    txid is the newest state)         └─▶ …
+//! ```
 //!
 //! * A page that a snapshot or the newest state can reach is never written.
-//! * A commit is on disk before it returns: pages, sync, meta page, sync.
-//! * Every page that is read has the sum that it was written with, or the read is
+//! * A commit is on disk before it returns. The order is: pages, sync, meta page, sync.
+//! * Every page that is read must have the checksum it was written with. If the state has no valid
+//!   checksum table, for example because another program wrote it, the page must have the checksum
+//!   that it had when the file was opened. Otherwise the read fails with
 //!   [`Error::Corrupt`](crate::Error::Corrupt). etcd ignores these [`checksums`].
-//! * bbolt reads and writes the file, and what it has written is read back.
+//! * bbolt can read and write the file, and this engine can read the result.
 //!
-//! From the bottom: [`page`], [`meta`], [`file`](mod@file), [`pager`], [`tree`], [`node`],
-//! [`commit`]. See `docs/bolt.md`.
+//! Read the modules in this order, from the bottom up: [`page`], [`meta`], [`file`](mod@file),
+//! [`pager`], [`tree`], [`node`], [`commit`]. See `docs/bolt.md`.
 
 mod page;
 mod meta;
@@ -64,14 +74,14 @@ impl DurableStore for BoltStore {
 
     fn create(data_path: DataPath, options: &Options) -> Result<BoltStore> {
         let path = data_path.shared_path();
-        let file = Box::new(DiskFile::open(&path.get(), true)?);
+        let file = Box::new(DiskFile::open(&path.get(), true)?.with_syncs(options.syncs));
         let store = BoltStore::create_on(file, open::PAGE_SIZE, path.clone(), options)?;
         Ok(store.at_path(data_path))
     }
 
     fn open(data_path: DataPath, options: &Options) -> Result<BoltStore> {
         let path = data_path.shared_path();
-        let file = Box::new(DiskFile::open(&path.get(), false)?);
+        let file = Box::new(DiskFile::open(&path.get(), false)?.with_syncs(options.syncs));
         let store = BoltStore::open_on(file, path.clone(), options)?;
         Ok(store.at_path(data_path))
     }
@@ -94,6 +104,13 @@ impl DurableStore for BoltStore {
 
     fn size_in_use(&self) -> u64 {
         self.newest().size_in_use
+    }
+
+    /// Counts free pages, and pages that become free when snapshots are closed. Free space inside
+    /// partly used pages is not counted.
+    fn free_bytes(&self) -> Result<u64> {
+        let (free, pending) = self.writer().freelist.counts();
+        Ok((free + pending) * self.pager.page_size() as u64)
     }
 
     fn opening_notes(&self) -> &[OpeningNote] {

@@ -1,17 +1,19 @@
-//! Pages of a tree that a write transaction changes, until the commit writes them anew.
+//! The pages of a tree that a write transaction changes, until the commit writes them to new pages.
 //!
-//! A node is made from its page when the first change comes to it or below it. At the commit, nodes
-//! that deletes have left small are merged with a neighbour, then every node is split into pages,
-//! leaves first, since a branch needs its children's new ids:
+//! A page becomes a node when it, or a page below it, is changed for the first time. If deletes
+//! have made a node small, the commit first merges the node with a neighbour. Then the commit
+//! splits every node into pages. It starts with the leaves, because a branch needs the new ids of
+//! its children:
 //!
 //! ```text
-//!   branch 3 ─┬─ leaf 4                              branch 12 ─┬─ leaf 4      as it was
+//!   branch 3 ─┬─ leaf 4                              branch 12 ─┬─ leaf 4      unchanged
 //!             ├─ leaf 5 ◀── a put: a node   spill ▶             ├─ leaf 10     the first half
 //!             └─ leaf 6                                         ├─ leaf 11     the second half
-//!                                                               └─ leaf 6      as it was
+//!                                                               └─ leaf 6      unchanged
 //! ```
 //!
-//! When pages are merged and where they are split is as in bbolt.
+//! The rules for merging and splitting are bbolt's rules, with two exceptions. `split` may put one
+//! element more on the page before the last, and it limits the size of a page.
 
 use std::ops::Range;
 
@@ -26,16 +28,18 @@ use super::pager::Pager;
 use super::search::{child_index, search};
 use crate::error::{Error, Result};
 
-/// A page has at least so many elements when it was split off.
+/// Minimum number of elements in a page after a split. There is one exception: if three elements
+/// are left that have more than [`PAGE_BYTES_MAX`] bytes, the first of them gets its own page.
 const SPLIT_ELEMENTS_MIN: usize = 2;
-/// A position in a page has 32 bits. Two elements of the greatest size fit.
+/// Maximum number of bytes of a page with more than two elements. Positions have 32 bits. Two
+/// elements always fit, even if both have the maximum size.
 const PAGE_BYTES_MAX: usize = u32::MAX as usize;
 
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Where it was read from; `None` for a new node and an inline page.
+    /// The pages that the node was read from, or `None` for a new node and for an inline page.
     place: Option<PageRun>,
-    /// Whether something was removed from it.
+    /// If true, an element or a child was removed from the node.
     is_reduced: bool,
     body: NodeBody,
 }
@@ -48,10 +52,10 @@ pub(super) enum NodeBody {
 
 #[derive(Debug)]
 pub(super) struct Child {
-    /// Not above the lowest key of the child.
+    /// A lower bound for the keys of the child.
     pub(super) key: Bytes,
     pub(super) page: PageId,
-    /// The child, if it is changed.
+    /// The changed child, or `None` if the child is unchanged.
     pub(super) node: Option<Box<Node>>,
 }
 
@@ -75,7 +79,7 @@ impl Node {
                 NodeBody::Branch(children.collect())
             }
         };
-        // An inline page lies in its bucket's value.
+        // An inline page is stored in its bucket's value, not in a page of the file.
         Node { place: (page.id() != 0).then_some(place), is_reduced: false, body }
     }
 
@@ -98,7 +102,8 @@ impl Node {
         PAGE_HEADER_BYTES + elements
     }
 
-    /// Puts `element` in its place, and returns the one of the same key that was there.
+    /// Inserts `element`. Returns the replaced element with the same key, if any. Fails if one of
+    /// the two is a bucket and the other is a record.
     pub(super) fn put(
         &mut self,
         element: LeafElement,
@@ -127,7 +132,7 @@ impl Node {
         Ok(Some(leaf.remove(index)))
     }
 
-    /// The elements of the leaf in which `key` has its place, and whether the leaf is reduced.
+    /// Returns the elements of the leaf to which `key` belongs, and the leaf's flag `is_reduced`.
     fn leaf_for(
         &mut self,
         key: &[u8],
@@ -143,9 +148,9 @@ impl Node {
     }
 }
 
-/// What bbolt calls an incompatible value.
+/// The error that bbolt calls an incompatible value.
 fn is_a_bucket() -> Error {
-    Error::Storage("the key is that of a bucket in the bucket".to_owned())
+    Error::Storage("the key is the name of a nested bucket".to_owned())
 }
 
 impl Child {
@@ -165,7 +170,7 @@ impl Child {
     }
 }
 
-/// What a commit does with the trees: it takes pages, fills them, and gives pages back.
+/// The work of a commit on the trees: it allocates pages, fills them, and frees the old pages.
 #[derive(Debug)]
 pub(super) struct Spill<'s> {
     pub(super) pager: &'s Pager,
@@ -175,13 +180,13 @@ pub(super) struct Spill<'s> {
 }
 
 impl Spill<'_> {
-    /// Splits and writes a tree. Returns its root's page.
+    /// Splits and writes a tree. Returns the page of its root.
     pub(super) fn write_tree(&mut self, root: Node, fill_percent: usize) -> PageId {
         let level = root.spill(fill_percent, self);
         self.write_branches(level, fill_percent)
     }
 
-    /// Writes the branches above a level of a tree. Returns the root's page.
+    /// Writes the branches above one level of a tree. Returns the page of the root.
     pub(super) fn write_branches(
         &mut self,
         mut level: Vec<BranchElement>,
@@ -193,7 +198,8 @@ impl Spill<'_> {
         level[0].child
     }
 
-    /// Splits and writes a part of a leaf level. Returns the pages.
+    /// Splits and writes a part of the leaf level. Returns the branch elements of the written
+    /// pages.
     pub(super) fn write_leaves(
         &mut self,
         elements: &[LeafElement],
@@ -202,7 +208,8 @@ impl Spill<'_> {
         spill_leaf(elements, fill_percent, self)
     }
 
-    /// Takes pages, and has `encode` fill them from (id, page size, bytes of all pages).
+    /// Allocates pages and fills them with `encode(id, page size, bytes of all pages)`. Returns the
+    /// id of the first page.
     fn write_page(
         &mut self,
         bytes: usize,
@@ -218,9 +225,11 @@ impl Spill<'_> {
 
 // Merging.
 impl Node {
-    /// Merges what is too small, below this node and at it, which is a root.
+    /// Merges the nodes below this node if they are too small. This node must be a root. Returns
+    /// the new root: if this node is a branch with one child, the child replaces it; without a
+    /// child, this node becomes an empty leaf.
     pub(super) fn rebalance(mut self, fill_percent: usize, spill: &mut Spill<'_>) -> Result<Node> {
-        // A quarter of a page at the usual fill.
+        // With the usual fill of 50 %, `bytes_min` is a quarter of a page.
         let bytes_min = spill.pager.page_size() * fill_percent / 200;
         self.merge_children(bytes_min, spill)?;
         loop {
@@ -286,7 +295,11 @@ fn merge_with_next(children: &mut Vec<Child>, left: usize, spill: &mut Spill<'_>
     match (&mut left.body, right.body) {
         (NodeBody::Leaf(elements), NodeBody::Leaf(more)) => elements.extend(more),
         (NodeBody::Branch(children), NodeBody::Branch(more)) => children.extend(more),
-        _ => return Err(spill.pager.damaged(page, "is not as deep in the tree as its neighbour")),
+        _ => {
+            return Err(spill
+                .pager
+                .damaged(page, "has a different number of levels than its neighbour"));
+        }
     }
     spill.freed.extend(right.place);
     Ok(())
@@ -294,7 +307,8 @@ fn merge_with_next(children: &mut Vec<Child>, left: usize, spill: &mut Spill<'_>
 
 // Splitting and writing.
 impl Node {
-    /// Writes the node and what is below it. Returns the pages that take its place.
+    /// Writes the node and the changed nodes below it. Returns the branch elements of the pages
+    /// that replace the node.
     fn spill(self, fill_percent: usize, spill: &mut Spill<'_>) -> Vec<BranchElement> {
         spill.freed.extend(self.place);
         match self.body {
@@ -312,7 +326,7 @@ impl Node {
         }
     }
 
-    /// The node as an inline page, if it may be one.
+    /// Returns the node as an inline page, or `None` if the bucket cannot be inline.
     pub(super) fn to_inline_page(&self, page_size: usize) -> Option<Bytes> {
         let NodeBody::Leaf(elements) = &self.body else { return None };
         inline_page(elements, page_size)
@@ -323,8 +337,8 @@ impl Node {
     }
 }
 
-/// All of a bucket as an inline page, if bbolt would make it one: it has no buckets, and is at most
-/// a quarter of a page.
+/// Returns a whole bucket as an inline page, or `None` if bbolt would not store the bucket inline.
+/// An inline bucket contains no buckets and needs at most a quarter of a page.
 pub(super) fn inline_page(elements: &[LeafElement], page_size: usize) -> Option<Bytes> {
     let elements_bytes: usize = elements.iter().map(LeafElement::encoded_bytes).sum();
     let bytes = PAGE_HEADER_BYTES + elements_bytes;
@@ -345,7 +359,7 @@ fn spill_leaf(
         let child = spill.write_page(bytes, |id, page_size, page_bytes| {
             encode_leaf(id, page_size, page_bytes, part)
         });
-        // Only a root can be empty, and no branch is above it.
+        // Only a root can be empty. A root has no branch above it, so its key is not used.
         BranchElement { key: part.first().map(LeafElement::shared_key).unwrap_or_default(), child }
     };
     parts.map(write_part).collect()
@@ -369,8 +383,10 @@ fn spill_branch(
     parts.map(write_part).collect()
 }
 
-/// Where to split elements of these sizes into pages. A page is filled up to `fill_percent`, which
-/// leaves room for later puts; with large elements, two make a page with overflow.
+/// Splits elements of the given sizes into pages. Each page except the last is filled up to
+/// `fill_percent`, which leaves space for later puts. The last page may be full. Large elements are
+/// stored two to a page, and up to four on the last page. Such a page has overflow pages. Returns
+/// the range of elements for each page.
 fn split(sizes: &[usize], page_size: usize, fill_percent: usize) -> Vec<Range<usize>> {
     let threshold = page_size * fill_percent / 100;
     let mut rest_bytes = PAGE_HEADER_BYTES + sizes.iter().sum::<usize>();
@@ -404,7 +420,7 @@ mod tests {
     use crate::KEY_BYTES_MAX;
     use crate::bolt::page::{ELEMENT_BYTES, VALUE_BYTES_MAX};
 
-    /// How many elements each page gets.
+    /// Returns the number of elements in each page.
     fn lengths(sizes: &[usize], fill_percent: usize) -> Vec<usize> {
         split(sizes, 4096, fill_percent).into_iter().map(|part| part.len()).collect()
     }

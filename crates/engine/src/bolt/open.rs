@@ -1,14 +1,20 @@
-//! Opening a file, and making a new one.
+//! Opens a file, or creates a new one.
 //!
-//! 1. The valid meta page with the larger txid is the state. One of the two may be damaged.
-//! 2. Its checksum table is read, if we wrote that meta page. Otherwise, or if the table is
-//!    damaged, the sums are made from what is read, and written by the next commit.
-//! 3. The [walk](super::walk) checks all pages in use; the others are free.
-//! 4. The meta page is written again and synced: the process before may have ended before its sync.
-//!    It is written to the page of its parity, where a snapshot of bbolt's need not have it.
+//! 1. The current state is given by the valid meta page with the larger txid. One of the two meta
+//!    pages may be damaged. If the damaged page had the last commit, the store opens one commit
+//!    earlier. Then the member's log repeats the commit, or the member refuses to start
+//!    (`open_at_start` in crate `replica`).
+//! 2. If the chosen meta page names a checksum table, the table is read. If there is no table, or
+//!    if it is damaged, the checksums are computed from the pages in use, and the next commit
+//!    writes a new table.
+//! 3. The [walk](super::walk) checks all pages in use. All other pages are free.
+//! 4. The chosen meta page is written again and synced, because the previous process may have died
+//!    before its sync. It is written to page `txid % 2`, although bbolt's `Tx.WriteTo` may have put
+//!    it on the other page. The next commit writes that other page, which also repairs it if it was
+//!    damaged.
 //!
-//! A file that cannot be opened is left as it was. What was found and mended is told in
-//! [notes](BoltStore::notes).
+//! A file that cannot be opened stays unchanged. Damage that was found and repaired is listed in
+//! the [notes](BoltStore::notes).
 
 use std::io;
 use std::path::Path;
@@ -32,11 +38,12 @@ use crate::interface::OpeningNote;
 use crate::options::Options;
 use crate::place::SharedPath;
 
-/// Of a new file.
+/// The page size of a new file.
 pub(super) const PAGE_SIZE: usize = 4096;
 
 impl BoltStore {
-    /// Makes a store with the ten buckets in an empty file. It is on disk when this returns.
+    /// Creates a store with the ten buckets in an empty file. The store is on disk when the call
+    /// returns.
     pub(super) fn create_on(
         file: Box<dyn StoreFile>,
         page_size: usize,
@@ -78,7 +85,8 @@ impl BoltStore {
         let MetaPage { meta, table: root, is_damaged, is_of_bbolt, is_misplaced } = chosen;
         let needed = meta.high_water * u64::from(meta.page_size);
         if needed > len {
-            let detail = format!("cut short: {len} bytes, and its pages take {needed}");
+            let detail =
+                format!("cut short: the file has {len} bytes, but its pages need {needed}");
             return Err(Error::corrupt(path, detail));
         }
         let pager = Pager::new(file, meta.page_size as usize, shared, options);
@@ -91,7 +99,8 @@ impl BoltStore {
         table.runs().try_for_each(|run| walk.claim(run))?;
         let mut freelist = Freelist::new(meta.high_water);
         if meta.freelist != NO_FREELIST {
-            // The state before the next commit needs it.
+            // The freelist's own pages stay in use until the next commit, because the present meta
+            // page names them.
             let run = walk.check_freelist(meta.freelist)?;
             freelist.free_after(meta.txid + 1, vec![run]);
         }
@@ -103,8 +112,9 @@ impl BoltStore {
         let size_in_use = in_use.size;
         let has_foreign_buckets = !in_use.foreign_buckets.is_empty();
         let buckets = load_buckets(&pager, meta.root)?;
-        // A process may have ended between a commit's last write and its sync, or the sync may have
-        // failed: what was found is on disk before anything is built on it.
+        // The state that was found must be on disk before anything is built on it. The previous
+        // process may have died between a commit's last write and its sync, or the sync may have
+        // failed.
         let meta_page = match is_damaged || is_misplaced {
             true => Bytes::from(encode_meta_page(&meta, root)),
             false => pager.read_run(PageRun { first: meta.place(), count: 1 })?,
@@ -118,7 +128,8 @@ impl BoltStore {
     }
 }
 
-/// Reads both meta pages and returns the one that counts.
+/// Reads both meta pages and returns the one with the current state. Adds notes about damaged meta
+/// pages. Fails if neither is valid.
 fn choose_meta(
     file: &dyn StoreFile,
     path: &Path,
@@ -129,7 +140,9 @@ fn choose_meta(
         let found = read_meta(file, place, page_size).map_err(Error::at(path))?;
         Ok::<_, Error>(found.and_then(|found| match found.meta.page_size {
             size if size as usize == page_size => Ok(found),
-            size => Err(format!("page size {size}, and it lies where {page_size} puts it")),
+            size => Err(format!(
+                "page size {size}, but it was found at the place for page size {page_size}"
+            )),
         }))
     };
     let (chosen, lost) = match (read(0)?, read(1)?) {
@@ -145,7 +158,7 @@ fn choose_meta(
     let MetaPage { meta: Meta { txid, .. }, is_damaged, .. } = chosen;
     if let Some((place, reason)) = lost {
         let detail = format!("meta page {place} is damaged: {reason}");
-        let note = format!("{detail}; the state is that of transaction {txid}, one may be lost");
+        let note = format!("{detail}; the state is of transaction {txid}; a later one may be lost");
         notes.push(OpeningNote::Repaired(note));
     }
     if is_damaged {
@@ -155,7 +168,8 @@ fn choose_meta(
     Ok(chosen)
 }
 
-/// Of the first meta page, or of the second, which is one page behind it.
+/// Returns the page size that the first meta page states. If the first is damaged, searches for the
+/// second, which follows it at a distance of one page. Returns [`PAGE_SIZE`] if neither is valid.
 pub(super) fn find_page_size(file: &dyn StoreFile) -> io::Result<usize> {
     if let Ok(found) = read_meta(file, 0, PAGE_SIZE)? {
         return Ok(found.meta.page_size as usize);
@@ -186,7 +200,8 @@ pub(super) fn read_meta(
 
 const RECALCULATED: &str = "the next commit writes new ones";
 
-/// Gives the pager the checksums of a table that exists and is undamaged.
+/// Reads the checksum table and gives its checksums to the pager. If the table is missing or
+/// damaged, adds a note and returns `None`.
 fn load_table(
     pager: &Pager,
     (meta, root, is_of_bbolt): (&Meta, Option<TableRoot>, bool),
@@ -226,10 +241,10 @@ pub(super) fn read_table(
     ChecksumTable::load(root, pager.page_size(), high_water, &mut read)
 }
 
-/// Why a checksum table was not read.
+/// The reason why a checksum table was not read.
 #[derive(Debug)]
 pub(super) enum LoadError {
-    /// It is not what was written.
+    /// The table is damaged.
     Table(Damage),
     File(Error),
 }

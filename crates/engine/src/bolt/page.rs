@@ -1,4 +1,4 @@
-//! The layout of branch and leaf pages, as bbolt has it; nothing that is read is trusted.
+//! The layout of branch and leaf pages, as in bbolt. The reader trusts no byte of a page.
 //!
 //! ```text
 //!   0        8           10          12             16
@@ -8,10 +8,10 @@
 //!   element of a leaf     flags u32 · position u32 · key size u32 · value size u32
 //! ```
 //!
-//! A position counts from the start of its own element. `overflow` is the number of further pages
-//! that belong to this one. Numbers are little endian.
+//! A position is an offset from the start of its own element. `overflow` is the number of further
+//! pages that belong to this page. Numbers are little endian.
 //!
-//! A [`Page`] was checked as a whole when it was parsed, so its accessors cannot fail.
+//! A [`Page`] is checked completely when it is parsed, so its accessors cannot fail.
 
 use std::ops::Range;
 use std::path::Path;
@@ -26,32 +26,34 @@ pub type PageId = u64;
 
 pub(super) const PAGE_HEADER_BYTES: usize = 16;
 pub(super) const ELEMENT_BYTES: usize = 16;
-/// Root page and sequence, before an inline page.
+/// Size of a bucket's header: the id of its root page, and its sequence. An inline page follows the
+/// header.
 pub(super) const BUCKET_HEADER_BYTES: usize = 16;
 
 pub(super) const BRANCH_FLAG: u16 = 0x01;
 pub(super) const LEAF_FLAG: u16 = 0x02;
 pub(super) const META_FLAG: u16 = 0x04;
 pub(super) const FREELIST_FLAG: u16 = 0x10;
-/// Ours: a page of the checksum table. bbolt takes it for a free page and never looks at it.
+/// Our own flag, for a page of the checksum table. For bbolt such a page is free, so bbolt never
+/// reads it.
 pub(super) const CHECKSUM_FLAG: u16 = 0x40;
 
-/// What is above is damage, and arithmetic with it may overflow.
+/// Maximum page id. A larger id is damage, and arithmetic with it could overflow.
 pub(super) const PAGE_ID_MAX: PageId = 1 << 40;
 
-/// Whether a page of a tree may have this id: pages 0 and 1 are the meta pages.
+/// Returns whether a page of a tree may have this id. Pages 0 and 1 are the meta pages.
 pub(super) fn is_tree_page(id: PageId) -> bool {
     (2..=PAGE_ID_MAX).contains(&id)
 }
 
-/// In the flags of a leaf element: the value is a bucket.
+/// A flag of a leaf element: its value is a bucket.
 const BUCKET_FLAG: u32 = 0x01;
 
 pub(super) const VALUE_BYTES_MAX: usize = (1 << 31) - 2;
-/// What a page may count; 0xFFFF has another meaning in a freelist.
+/// Maximum number of elements in a page. The count 0xFFFF has another meaning in a freelist.
 pub(super) const ELEMENTS_MAX: usize = 0xFFFE;
 
-/// What is wrong with a page.
+/// A damaged page, and the reason why it is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Damage {
     pub(super) page: PageId,
@@ -68,7 +70,7 @@ impl Damage {
     }
 }
 
-/// A page with its overflow.
+/// Consecutive pages, for example a page together with its overflow pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PageRun {
     pub(super) first: PageId,
@@ -90,7 +92,7 @@ pub(super) struct PageHeader {
 }
 
 impl PageHeader {
-    /// `bytes` holds at least a header.
+    /// `bytes` must contain at least a header.
     pub(super) fn parse(bytes: &[u8]) -> PageHeader {
         PageHeader {
             id: u64_at(bytes, 0),
@@ -122,12 +124,12 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 fn header_of(bytes: &[u8], id: PageId) -> Result<PageHeader, Damage> {
     if bytes.len() < PAGE_HEADER_BYTES {
-        return Err(Damage::new(id, format!("{} bytes are no page", bytes.len())));
+        return Err(Damage::new(id, format!("{} bytes are too few for a page", bytes.len())));
     }
     Ok(PageHeader::parse(bytes))
 }
 
-/// A branch or leaf page whose layout is right. Clones share their bytes.
+/// A branch or leaf page whose layout is correct. Clones share their bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
     id: PageId,
@@ -137,18 +139,19 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// `bytes` are the page `id` with its overflow. An inline page has the id 0.
+    /// Parses `bytes`, which are page `id` with its overflow. An inline page has the id 0.
     pub(super) fn parse(bytes: Bytes, id: PageId) -> Result<Page, Damage> {
         let header = header_of(&bytes, id)?;
         if header.id != id {
-            return Err(Damage::new(id, format!("says that it is page {}", header.id)));
+            return Err(Damage::new(id, format!("has the id {} in its header", header.id)));
         }
         let page = Page::with_header(bytes, id, header)?;
         page.check_elements().map_err(|reason| Damage::new(id, reason))?;
         Ok(page)
     }
 
-    /// What can be read of a page that [`parse`](Page::parse) may refuse.
+    /// Returns the readable elements of a page, even if [`parse`](Page::parse) would reject the
+    /// page. Fails if the page is neither a branch nor a leaf.
     pub(super) fn salvage(bytes: Bytes, id: PageId) -> Result<Salvage, Damage> {
         let header = header_of(&bytes, id)?;
         let mut page = Page::with_header(bytes, id, header)?;
@@ -159,7 +162,7 @@ impl Page {
         Ok(Salvage { page, elements })
     }
 
-    /// A branch or leaf of which nothing else was checked.
+    /// Creates a page after checking only that it is a branch or leaf.
     fn with_header(bytes: Bytes, id: PageId, header: PageHeader) -> Result<Page, Damage> {
         let is_leaf = match header.flags {
             BRANCH_FLAG => false,
@@ -183,9 +186,11 @@ impl Page {
         let mut previous_end = data as u64;
         for index in 0..self.count {
             let place = self.check_element(index, data)?;
-            // As bbolt writes them. So what is taken for the elements is no more than the page.
+            // bbolt writes the data of the elements in the order of the elements, so another order
+            // is damage. The check also ensures that all keys and values together are not larger
+            // than the page.
             if place.start < previous_end {
-                return Err(format!("element {index} lies over the one before"));
+                return Err(format!("element {index} overlaps the previous one"));
             }
             previous_end = place.end;
             let key = self.key(index);
@@ -197,13 +202,14 @@ impl Page {
         Ok(())
     }
 
-    /// Its key must not begin before `data`. Returns where key and value lie.
+    /// Checks one element, whose key must not start before offset `data`. Returns the range of its
+    /// key and value.
     fn check_element(&self, index: usize, data: usize) -> Result<Range<u64>, String> {
         let (position, key_bytes, value_bytes) = self.sizes(index);
         let from = self.element(index) as u64 + u64::from(position);
         let end = from + u64::from(key_bytes) + u64::from(value_bytes);
         if from < data as u64 || end > self.bytes.len() as u64 {
-            return Err(format!("element {index} lies outside"));
+            return Err(format!("element {index} is outside the page"));
         }
         if key_bytes == 0 || key_bytes as usize > KEY_BYTES_MAX {
             return Err(format!("element {index} has a key of {key_bytes} bytes"));
@@ -215,13 +221,17 @@ impl Page {
     fn check_kind(&self, index: usize, value_bytes: u32) -> Result<(), String> {
         if !self.is_leaf {
             let child = self.child(index);
-            return if is_tree_page(child) { Ok(()) } else { Err(format!("child {child}")) };
+            return if is_tree_page(child) {
+                Ok(())
+            } else {
+                Err(format!("invalid child page {child}"))
+            };
         }
         match u32_at(&self.bytes, self.element(index)) {
             0 => Ok(()),
             BUCKET_FLAG if value_bytes as usize >= BUCKET_HEADER_BYTES => Ok(()),
             BUCKET_FLAG => Err(format!("element {index} is too short for a bucket")),
-            flags => Err(format!("element {index} has flags {flags:#x}")),
+            flags => Err(format!("element {index} has invalid flags {flags:#x}")),
         }
     }
 
@@ -252,7 +262,7 @@ impl Page {
         &self.bytes[from + key_bytes..from + key_bytes + value_bytes]
     }
 
-    /// Shares the page's bytes.
+    /// Returns the value as a slice that shares the page's bytes.
     pub(super) fn shared_value(&self, index: usize) -> Bytes {
         self.bytes.slice_ref(self.value(index))
     }
@@ -261,7 +271,7 @@ impl Page {
         self.is_leaf && u32_at(&self.bytes, self.element(index)) == BUCKET_FLAG
     }
 
-    /// The child page of a branch's element.
+    /// Returns the child page of an element of a branch.
     pub(super) fn child(&self, index: usize) -> PageId {
         u64_at(&self.bytes, self.element(index) + 8)
     }
@@ -276,7 +286,7 @@ impl Page {
         self.bytes.slice_ref(self.key(index))
     }
 
-    /// Header, elements, keys and values.
+    /// Returns the bytes that the header, the elements, the keys and the values use.
     pub(super) fn used_bytes(&self) -> usize {
         let data = |index| {
             let (_, key_bytes, value_bytes) = self.place(index);
@@ -285,16 +295,16 @@ impl Page {
         self.element(self.count) + (0..self.count).map(data).sum::<usize>()
     }
 
-    /// Where an element begins.
+    /// Returns the offset at which an element starts.
     fn element(&self, index: usize) -> usize {
         PAGE_HEADER_BYTES + index * ELEMENT_BYTES
     }
 
-    /// Position, key size and value size as the element has them.
+    /// Returns the position, key size and value size that are stored in the element.
     #[inline]
     fn sizes(&self, index: usize) -> (u32, u32, u32) {
         let at = self.element(index);
-        // One check of bounds for all of it.
+        // The array needs one bounds check for the whole element, not one for each field.
         let element: &[u8; ELEMENT_BYTES] =
             self.bytes[at..at + ELEMENT_BYTES].try_into().expect("an element's length");
         match self.is_leaf {
@@ -303,7 +313,7 @@ impl Page {
         }
     }
 
-    /// Where the key begins, and the sizes of key and value.
+    /// Returns the offset of the key, and the sizes of key and value.
     #[inline]
     fn place(&self, index: usize) -> (usize, usize, usize) {
         let (position, key_bytes, value_bytes) = self.sizes(index);
@@ -311,25 +321,26 @@ impl Page {
     }
 }
 
-/// What a damaged page still has.
+/// The readable part of a damaged page.
 #[derive(Debug)]
 pub(super) struct Salvage {
-    /// Only of these elements, key and value can be asked for.
+    /// The indexes of the readable elements. Only the keys and values of these elements may be
+    /// requested.
     pub(super) elements: Vec<usize>,
     pub(super) page: Page,
 }
 
-/// A record, or a bucket, of a leaf.
+/// One element of a leaf: a record or a bucket.
 #[derive(Clone, Debug)]
 pub(super) struct LeafElement {
     pub(super) is_bucket: bool,
     key_bytes: u32,
-    /// Key and value, one behind the other as on the page.
+    /// The key, followed by the value as on the page.
     record: Bytes,
 }
 
 impl LeafElement {
-    /// `record` is the key and behind it the value.
+    /// `record` is the key, followed by the value.
     pub(super) fn new(record: Bytes, key_bytes: usize, is_bucket: bool) -> LeafElement {
         LeafElement { is_bucket, key_bytes: key_bytes as u32, record }
     }
@@ -350,7 +361,7 @@ impl LeafElement {
         self.record.slice(self.key_bytes as usize..)
     }
 
-    /// Bytes of key and value.
+    /// Returns the number of bytes of key and value together.
     pub(super) fn record_bytes(&self) -> usize {
         self.record.len()
     }
@@ -360,7 +371,7 @@ impl LeafElement {
     }
 }
 
-/// A child of a branch: its lowest key, and its page.
+/// A child of a branch: a lower bound of its keys, and its page.
 #[derive(Clone, Debug)]
 pub(super) struct BranchElement {
     pub(super) key: Bytes,
@@ -373,8 +384,8 @@ impl BranchElement {
     }
 }
 
-/// A leaf of `page_bytes`, its overflow included, as it lies in `page_size` pages. An inline page
-/// has the id 0 and is as long as its contents.
+/// Returns the encoded leaf of `page_bytes` bytes, including its overflow. An inline page has the
+/// id 0 and is as long as its contents.
 pub(super) fn encode_leaf(
     id: PageId,
     page_size: usize,
@@ -448,7 +459,8 @@ mod tests {
         let bytes = leaf(&[("a", "1"), ("bc", ""), ("d", "45")]);
         let expected: &[u8] = &[7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 0, 0];
         assert_eq!(&bytes[..16], expected);
-        // The second element: no flags, its data behind two elements and two bytes.
+        // The second element has no flags. Its position is 34: the lengths of two elements, and two
+        // bytes of the first record.
         assert_eq!(&bytes[32..48], [0, 0, 0, 0, 34, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[64..71], b"a1bcd45");
         let page = Page::parse(bytes, 7).unwrap();
@@ -476,17 +488,17 @@ mod tests {
             change(&mut bytes);
             Page::parse(Bytes::from(bytes), 7).unwrap_err().reason
         };
-        assert_eq!(refused(&|page| page[0] = 8), "says that it is page 8");
+        assert_eq!(refused(&|page| page[0] = 8), "has the id 8 in its header");
         assert_eq!(refused(&|page| page[8] = 3), "flags 0x3, not a branch or leaf");
         assert_eq!(refused(&|page| page[11] = 1), "258 elements do not fit");
-        assert_eq!(refused(&|page| page[16] = 2), "element 0 has flags 0x2");
+        assert_eq!(refused(&|page| page[16] = 2), "element 0 has invalid flags 0x2");
         assert_eq!(refused(&|page| page[16] = 1), "element 0 is too short for a bucket");
-        assert_eq!(refused(&|page| page[20] = 0), "element 0 lies outside");
-        assert_eq!(refused(&|page| page[31] = 1), "element 0 lies outside");
-        assert_eq!(refused(&|page| page[36] -= 1), "element 1 lies over the one before");
+        assert_eq!(refused(&|page| page[20] = 0), "element 0 is outside the page");
+        assert_eq!(refused(&|page| page[31] = 1), "element 0 is outside the page");
+        assert_eq!(refused(&|page| page[36] -= 1), "element 1 overlaps the previous one");
         assert_eq!(refused(&|page| page[24] = 0), "element 0 has a key of 0 bytes");
         assert_eq!(refused(&|page| page[48] = b'c'), "the key of element 1 is out of order");
-        assert_eq!(refused(&|page| page.truncate(9)), "9 bytes are no page");
+        assert_eq!(refused(&|page| page.truncate(9)), "9 bytes are too few for a page");
         let no_branch = refused(&|page| page[8..12].copy_from_slice(&[1, 0, 0, 0]));
         assert_eq!(no_branch, "a branch without children");
     }

@@ -1,11 +1,12 @@
-//! Pages in memory, up to a number of bytes.
+//! Keeps pages in memory, up to a number of bytes.
 //!
-//! The cache is in shards by page id, each with a lock that is held for an insertion, or for a
-//! look-up and the search in one page, not across a read of the file. What is to go is found by a
-//! second chance: the oldest page goes, unless it was used since it was last considered.
+//! The cache has shards, which are chosen by page id. Each shard has a lock. The lock is held
+//! during an insertion, or during a lookup and the search in the found page. It is never held while
+//! the file is read. Eviction gives each page a second chance: the oldest page is evicted unless it
+//! was used since it was last considered.
 //!
-//! A committed page does not change while a reader can reach it. When its id is used again, the
-//! writer's insertion takes the place of the old page.
+//! A committed page does not change while a reader can reach it. When a page id is used again, the
+//! writer inserts the new page, which replaces the old one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use super::page::{Page, PageId};
 
 const SHARDS: usize = 16;
-/// What an entry takes beside the page's bytes.
+/// The bytes that an entry needs in addition to the page's bytes.
 const ENTRY_BYTES: usize = 128;
 
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) struct PageCache {
 #[derive(Debug, Default)]
 struct Shard {
     pages: HashMap<PageId, CachedPage, BuildHasherDefault<PageIdHasher>>,
-    /// Every id of `pages`, once; the next to be considered is in front.
+    /// Every id of `pages` exactly once. The next candidate for eviction is at the front.
     order: VecDeque<PageId>,
     bytes: usize,
 }
@@ -47,7 +48,8 @@ impl PageCache {
         self.with(id, Page::clone)
     }
 
-    /// Looks at a page that is there. The shard's lock is held meanwhile.
+    /// Calls `look` with a cached page, or returns `None` if the page is not cached. The shard's
+    /// lock is held during the call.
     pub(super) fn with<T>(&self, id: PageId, look: impl FnOnce(&Page) -> T) -> Option<T> {
         let mut shard = self.shard(id).lock();
         let cached = shard.pages.get_mut(&id)?;
@@ -58,7 +60,8 @@ impl PageCache {
     pub(super) fn insert(&self, page: Page) {
         let mut shard = self.shard(page.id()).lock();
         if cost(&page) > self.shard_bytes_max {
-            // All others would go, and then it.
+            // Keeping this page would evict all others of the shard and then the page itself. An
+            // old version of the page must not stay, because it would be outdated.
             shard.remove(page.id());
             return;
         }
@@ -107,7 +110,8 @@ fn cost(page: &Page) -> usize {
     page.bytes().len() + ENTRY_BYTES
 }
 
-/// Page ids are small and come in rows: one multiplication spreads them.
+/// A hasher for page ids. Page ids are small and consecutive, so one multiplication spreads them
+/// well.
 #[derive(Debug, Default)]
 struct PageIdHasher {
     hash: u64,
@@ -138,7 +142,7 @@ mod tests {
         Page::parse(encode_leaf(id, 1024, 1024, &[]), id).unwrap()
     }
 
-    /// All of one shard.
+    /// Ids that all belong to the same shard.
     fn ids(count: u64) -> impl Iterator<Item = PageId> {
         (1..=count).map(|number| number * SHARDS as u64)
     }

@@ -1,13 +1,13 @@
-//! Pages by their ids: read through the cache and checked against their sums, written in a row.
+//! Reads and writes pages by their ids. A read page is checked against its checksum.
 //!
 //! ```text
-//!   cache ──no──▶ file ──▶ the sum that the table has? ──▶ layout ──▶ cache
-//!                                 └── no: Error::Corrupt
+//!   in the cache? ──no──▶ read the file ──▶ checksum as in the table? ──▶ check layout ──▶ cache
+//!                                               └── no: Error::Corrupt
 //! ```
 //!
-//! A page and its overflow are one read result and one entry of the cache; a value that is read out
-//! of it shares its bytes. Why pages are read and not mapped is in
-//! `docs/decisions/engine-bolt-pages-by-reads.md`.
+//! A page and its overflow pages are read together and form one entry of the cache. A value that is
+//! read from a page may share the page's bytes. `docs/decisions/engine-bolt-pages-by-reads.md`
+//! explains why pages are read and not mapped into memory.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::place::SharedPath;
 
-/// Pages that follow each other go to the file in writes of this size.
+/// Pages that follow each other in the file are written together. A write ends when it has at least
+/// this many bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -32,9 +33,10 @@ pub(super) struct Pager {
     file: Box<dyn StoreFile>,
     page_size: usize,
     cache: PageCache,
-    /// By page id. Of a page that a reader can reach, the sum does not change.
+    /// The checksum of each page, by page id. The checksum of a page that a reader can reach does
+    /// not change.
     sums: RwLock<Vec<u32>>,
-    /// Whether pages are read without sums: see [`Pager::ignore_sums`].
+    /// If true, pages are read without checking their checksums: see [`Pager::ignore_sums`].
     is_unchecked: bool,
     sync_bytes: Option<usize>,
     path: SharedPath,
@@ -58,7 +60,8 @@ impl Pager {
         }
     }
 
-    /// For a file that is only read, and has no table of sums.
+    /// Turns off the comparison of checksums, for a file that is only read and has no valid
+    /// checksum table.
     pub(super) fn ignore_sums(&mut self) {
         self.is_unchecked = true;
     }
@@ -71,7 +74,8 @@ impl Pager {
         self.path.get()
     }
 
-    /// The file grows in steps; what was never written takes no blocks.
+    /// Returns the bytes that the file occupies. The file grows in steps, and a part that was never
+    /// written occupies no blocks.
     pub(super) fn size_on_disk(&self) -> Result<u64> {
         self.file.size_on_disk().map_err(|source| self.file_error(source))
     }
@@ -93,7 +97,7 @@ impl Pager {
         Ok(page)
     }
 
-    /// The cache stays as it is.
+    /// Like [`page`](Pager::page), but a page that is read from the file is not put into the cache.
     pub(super) fn page_without_keeping(&self, id: PageId) -> Result<Page> {
         match self.cache.get(id) {
             Some(page) => Ok(page),
@@ -106,7 +110,8 @@ impl Pager {
         self.cache.get(id).is_some()
     }
 
-    /// Looks at a page, under a lock of the cache if it is there.
+    /// Calls `look` with a page. If the page is in the cache, the lock of its shard is held during
+    /// the call.
     pub(super) fn with_page<T>(&self, id: PageId, look: impl Fn(&Page) -> T) -> Result<T> {
         if let Some(seen) = self.cache.with(id, &look) {
             return Ok(seen);
@@ -118,7 +123,7 @@ impl Pager {
         self.cache.insert(page);
     }
 
-    /// Not through the cache.
+    /// Reads a page from the file and checks it, without using the cache.
     pub(super) fn read_checked(&self, id: PageId) -> Result<Page> {
         let bytes = self.read(id)?;
         if !self.is_unchecked {
@@ -131,7 +136,7 @@ impl Pager {
         self.compare_sum(id, crc32c::crc32c(bytes))
     }
 
-    /// `sum` is that of the page with its overflow.
+    /// Fails unless the table has `sum` as the checksum of page `id` with its overflow.
     pub(super) fn compare_sum(&self, id: PageId, sum: u32) -> Result<()> {
         let expected = self.sums.read().get(id as usize).copied();
         if Some(sum) != expected {
@@ -140,26 +145,30 @@ impl Pager {
         Ok(())
     }
 
-    /// A page with its overflow.
+    /// Reads a page with its overflow, without checking it.
     pub(super) fn read(&self, id: PageId) -> Result<Bytes> {
         let (first, run) = self.read_first(id)?;
         self.read_rest(first, run)
     }
 
-    /// A page without its overflow, and how long it is with it.
+    /// Reads a page without its overflow. Also returns the run that consists of the page and its
+    /// overflow.
     pub(super) fn read_first(&self, id: PageId) -> Result<(Bytes, PageRun)> {
         let first = self.read_run(PageRun { first: id, count: 1 })?;
         let header = PageHeader::parse(&first[..PAGE_HEADER_BYTES]);
         let run = PageRun { first: id, count: 1 + u64::from(header.overflow) };
-        // Before memory is taken for a number that may be damaged.
+        // The length is checked before memory is allocated, because the number may be damaged.
         let end = run.ids().end * self.page_size as u64;
         if run.count > 1 && end > self.file.len().map_err(|source| self.file_error(source))? {
-            return Err(self.damaged(id, format!("overflow {} lies outside", header.overflow)));
+            return Err(
+                self.damaged(id, format!("overflow {} is outside the file", header.overflow))
+            );
         }
         Ok((first, run))
     }
 
-    /// All of a page of which `first` was read.
+    /// Returns a page with its overflow. Together they occupy `run`. `first` is the first page,
+    /// which was read already.
     pub(super) fn read_rest(&self, first: Bytes, run: PageRun) -> Result<Bytes> {
         if run.count == 1 { Ok(first) } else { self.read_run(run) }
     }
@@ -168,7 +177,8 @@ impl Pager {
         self.read_bytes(run).map(Bytes::from)
     }
 
-    /// The pages from `first` up to `end` of which `bytes` has room, and at least one.
+    /// Returns the run of pages from `first` that fits into `bytes` and ends before `end`. It has
+    /// at least one page.
     pub(super) fn run_of_bytes(&self, first: PageId, end: PageId, bytes: usize) -> PageRun {
         let room = (bytes / self.page_size).max(1) as u64;
         PageRun { first, count: room.min(end - first) }
@@ -187,7 +197,7 @@ impl Pager {
             Ok(true) => Ok(bytes),
             Ok(false) => Err(cached_read::not_cached()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(self.damaged(run.first, "lies behind the end of the file"))
+                Err(self.damaged(run.first, "is after the end of the file"))
             }
             Err(error) => Err(self.file_error(error)),
         }
@@ -216,8 +226,8 @@ impl Pager {
         look(&self.sums.read())
     }
 
-    /// Makes the file long enough for the pages below `high_water`: by doubling up to 16 MiB, then
-    /// in steps of that.
+    /// Makes the file long enough for the pages below `high_water`. The length doubles up to 16
+    /// MiB, and then grows in steps of 16 MiB.
     pub(super) fn grow(&self, high_water: PageId) -> Result<()> {
         const SMALLEST: u64 = 32 << 10;
         const STEP: u64 = 16 << 20;
@@ -232,13 +242,13 @@ impl Pager {
         self.file.set_len(len).map_err(|source| self.file_error(source))
     }
 
-    /// Writes pages, which come in the order of their ids, and syncs them.
+    /// Writes pages, which must be in the order of their ids, and syncs them.
     pub(super) fn write(&self, pages: &[(PageId, Bytes)]) -> Result<()> {
         self.write_unsynced(pages)?;
         self.file.sync_data().map_err(|source| self.file_error(source))
     }
 
-    /// Like [`write`](Pager::write), but the pages are on disk after a later sync.
+    /// Like [`write`](Pager::write), but the pages are certainly on disk only after a later sync.
     pub(super) fn write_unsynced(&self, pages: &[(PageId, Bytes)]) -> Result<()> {
         let follows = |(id, page): &(PageId, Bytes), (next, _): &(PageId, Bytes)| {
             id * self.page_size as u64 + page.len() as u64 == next * self.page_size as u64
@@ -250,7 +260,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Writes pages that follow each other in the file.
+    /// Writes pages that follow each other in the file. `unsynced` counts the bytes since the last
+    /// sync. Syncs when this number reaches `sync_bytes`.
     fn write_row(&self, row: &[(PageId, Bytes)], unsynced: &mut usize) -> io::Result<()> {
         let mut offset = row[0].0 * self.page_size as u64;
         let mut buffer = Vec::new();

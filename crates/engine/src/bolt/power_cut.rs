@@ -1,15 +1,19 @@
-//! Power cuts on a [simulated disk](super::simulated_disk): at a random write of thousands of
-//! seeds, and at every write of one.
+//! Power cuts on a [simulated disk](super::simulated_disk): at a random write or sync for each of
+//! 2,000 seeds, and at every write and sync for one seed.
 //!
-//! Each seed commits its workload, loses power at some write or sync, loses what the disk had not
-//! synced, opens what is left, and compares it with the model: every commit that returned is there,
-//! and the one under way as a whole or not at all. Half of the seeds lose power a second time.
-//! Readers are open meanwhile, so that pages wait to be free.
+//! For each seed, a test commits the seed's workload until the power fails at some write or sync.
+//! Then everything that the disk had not synced may be lost. The test opens the remaining contents
+//! and compares them with the model: every commit that returned must be present, and the commit in
+//! progress must be present completely or not at all. For about half of the seeds, the power fails
+//! a second time. Snapshots are open during the commits, so that pages have to wait before they are
+//! free.
 //!
-//! That the test can fail is a test too: on a disk that lies about syncs, seeds must lose data.
+//! Two more tests show that these tests can fail: on a disk that lies about all or some syncs, at
+//! least one seed must lose data.
 //!
-//! One seed again: `CLEARLANE_SEED=17 CLEARLANE_SEEDS=1 cargo test -p clearlane-engine power_cut`.
-//! Every write and sync of more commits: `CLEARLANE_COMMITS=2000`.
+//! Run one seed again:
+//! `CLEARLANE_SEED=17 CLEARLANE_SEEDS=1 cargo test -p clearlane-engine power_cut`. Cut at every
+//! write and sync of more commits: `CLEARLANE_COMMITS=2000`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -26,13 +30,16 @@ use crate::writer_lock::WriterLock;
 use crate::{Error, Result, Snapshot};
 
 const SEEDS: u64 = 2_000;
-/// How many seeds a lying disk may take to be caught.
+/// Maximum number of seeds that are tried on a disk that lies about syncs. At least one seed must
+/// detect such a disk.
 const LIES_MAX: u64 = 100;
 const COMMITS_MAX: u64 = 12;
-/// Each is cut at every operation, in four orders.
+/// Number of commits during which the power is cut at every operation. Each cut is repeated with
+/// four random outcomes.
 const COMMITS_CUT_EVERYWHERE: u64 = 40;
 
-/// Made once: it is the same for every seed.
+/// Returns a disk with a new store. The store is created once, because it is the same for every
+/// seed.
 fn new_store() -> SimulatedDisk {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     let make = || {
@@ -43,7 +50,8 @@ fn new_store() -> SimulatedDisk {
     SimulatedDisk::with_contents(MADE.get_or_init(make).clone())
 }
 
-/// Returns the last commit that was acknowledged.
+/// Commits until the power fails, or until `commits` commits are done. Returns the number of the
+/// last acknowledged commit.
 fn commit_until_the_power_fails(store: &Arc<BoltStore>, seed: u64, commits: u64) -> u64 {
     let lock = Arc::new(WriterLock::default());
     let mut acknowledged = commit_number(&*store.snapshot().unwrap());
@@ -77,7 +85,7 @@ fn run(seed: u64, disk: SimulatedDisk) -> std::result::Result<(), String> {
     drop(store);
     let found = disk.after_power_cut(&mut rng);
     if rng.random_ratio(1, 2) {
-        // Again, in the commits after the first cut; they are the same ones.
+        // The power fails again, while the commits that the first cut lost are repeated.
         let disk = SimulatedDisk::with_contents(found);
         let store = open(&disk).map_err(|error| error.to_string())?;
         disk.fail_after(rng.random_range(0..12));
@@ -91,7 +99,9 @@ fn check(found: Vec<u8>, seed: u64, acknowledged: u64) -> std::result::Result<()
     check_with(found, acknowledged, &|commits| model_after(seed, commits))
 }
 
-/// `model` says what must be there after so many commits.
+/// Opens the contents `found` after a power cut. Fails unless the store has all acknowledged
+/// commits, at most one more, and the right records. `model` returns the expected records after a
+/// number of commits.
 fn check_with(
     found: Vec<u8>,
     acknowledged: u64,
@@ -108,7 +118,8 @@ fn check_with(
     if store.size_in_use() != model.size() {
         return Err(format!("size in use {}, not {}", store.size_in_use(), model.size()));
     }
-    // A cut may come between the sectors of a meta page, and damages none.
+    // A cut may lose some sectors of a meta page, but it damages no sector. So no note may report
+    // damage.
     match store.opening_notes().iter().find(|note| note.text().contains("damaged")) {
         Some(note) => Err(note.text().to_owned()),
         None => Ok(()),
@@ -125,7 +136,7 @@ fn power_cuts_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// What reaches the disk is repeated on a second one, which is cut at each operation.
+/// Repeats every operation of the disk on a second disk, which loses power at each of them.
 #[test]
 fn a_power_cut_at_any_write_or_sync_loses_nothing() {
     let commits = seed_or("CLEARLANE_COMMITS", COMMITS_CUT_EVERYWHERE);
@@ -149,7 +160,9 @@ fn a_power_cut_at_any_write_or_sync_loses_nothing() {
         let model = |commits| if commits < number { before.clone() } else { after.clone() };
         for operation in disk.take_recorded() {
             let is_sync = matches!(operation, DiskOperation::Sync);
-            // A change may be lost in part; a sync that is cut has done nothing for certain.
+            // If the power fails during a write, the write may be partly lost. If the power fails
+            // during a sync, the sync has done nothing. So a write is repeated before the cut, and
+            // a sync after it.
             let sync = match is_sync {
                 true => Some(operation),
                 false => {
@@ -171,7 +184,8 @@ fn a_power_cut_at_any_write_or_sync_loses_nothing() {
     assert!(cuts > 16 * commits, "{cuts} cuts in {commits} commits");
 }
 
-/// What a process has read after a kill was on no disk perhaps, until opening has synced it.
+/// After a kill, the next process may read bytes that are not on the disk yet. Opening the store
+/// must sync these bytes, because new commits are built on them.
 #[test]
 fn a_kill_and_then_a_power_cut_lose_nothing() {
     const COMMITS: u64 = 6;
@@ -202,11 +216,14 @@ fn a_kill_and_then_a_power_cut_lose_nothing() {
     assert!(states >= COMMITS, "no kill came between a meta page and its sync");
 }
 
-/// Finds the first seed that catches a disk that lies about one of `every` syncs.
+/// Asserts that at least one of the first [`LIES_MAX`] seeds detects a disk that skips syncs. The
+/// disk skips each sync whose number is a multiple of `every`. Prints the first seed that detects
+/// the disk.
 fn catch_a_lying_disk(every: u64) {
     let caught = (1..=LIES_MAX).find(|seed| {
         let disk = new_store().lying(every);
-        // What is found may be so mixed that comparing it panics: caught as well.
+        // The remaining contents may be so inconsistent that `run` panics. A panic is also a
+        // detection of the lie.
         !matches!(crate::catch_panic::catch_panic(|| run(*seed, disk)), Ok(Ok(())))
     });
     let seed = caught.expect("a missing sync went unnoticed");

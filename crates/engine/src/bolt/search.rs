@@ -2,13 +2,15 @@
 
 use std::cmp::Ordering;
 
-/// The index of `key` among `count` sorted keys, or the one where it belongs.
+/// Returns `Ok` with the index of `key` among `count` sorted keys, or `Err` with the index at which
+/// to insert it.
 pub(super) fn search<'k>(
     count: usize,
     key: &[u8],
     key_at: impl Fn(usize) -> &'k [u8],
 ) -> Result<usize, usize> {
-    // Revisions come in order: most keys that are put belong behind all others.
+    // Most new keys are revisions, which grow. They belong after all existing keys, so this case is
+    // checked first.
     if count == 0 || compare(key_at(count - 1), key) == Ordering::Less {
         return Err(count);
     }
@@ -24,8 +26,9 @@ pub(super) fn search<'k>(
     Err(from)
 }
 
-/// As `a.cmp(b)`. Two revisions differ in their first eight bytes, unless one transaction made
-/// both: one comparison of numbers, and no call.
+/// Compares like `a.cmp(b)`, but faster. Two revisions differ in their first eight bytes unless
+/// they are of the same transaction. So one comparison of numbers is usually enough, without a
+/// function call.
 #[inline]
 fn compare(a: &[u8], b: &[u8]) -> Ordering {
     match (a.first_chunk(), b.first_chunk()) {
@@ -36,8 +39,8 @@ fn compare(a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// The child of a branch below which `key` belongs: the last whose key is not above it. What is
-/// below all keys belongs to the first.
+/// Returns the index of the child to which `key` belongs: the last child whose key is at most
+/// `key`. A `key` below the keys of all children belongs to the first child.
 pub(super) fn child_index<'k>(
     count: usize,
     key: &[u8],

@@ -1,16 +1,17 @@
-//! A disk in memory on which the power can fail.
+//! A disk in memory whose power can fail.
 //!
-//! The disk counts writes, changes of length and syncs, and fails at the one that it was set to;
-//! from then on nothing reaches it. [`SimulatedDisk::after_power_cut`] is the disk found
-//! afterwards: what was synced, and of the rest, sector by sector, what the seed says.
+//! The disk counts its operations: writes, changes of length and syncs. The power fails at an
+//! operation that the test has chosen. After the failure nothing reaches the disk.
+//! [`SimulatedDisk::after_power_cut`] returns the contents that are found afterwards: all synced
+//! bytes, and a random selection of the sectors of the unsynced writes.
 //!
 //! ```text
 //!   write A ─ write B ─ sync ─ write C ─ write D (2 sectors) ─✂
-//!   found again: A, B for certain;  C: yes or no;  D: neither, one, or both sectors, even if
-//!                                                  C, which came first, is missing
+//!   found again: A and B for certain;  C: maybe;  D: neither, one, or both sectors, even if
+//!                                                 the earlier write C is missing
 //! ```
 //!
-//! A disk that [lies](SimulatedDisk::lying) reports some syncs as done and has done nothing.
+//! A disk that [lies](SimulatedDisk::lying) reports some syncs as done without doing them.
 
 use std::io;
 use std::sync::Arc;
@@ -22,10 +23,10 @@ use rand::seq::SliceRandom;
 
 use super::file::StoreFile;
 
-/// Bytes that a disk writes as a whole.
+/// The number of bytes that a disk writes as a unit.
 const SECTOR: usize = 512;
 
-/// Clones are the same disk.
+/// A disk in memory. All clones share its contents and its power.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedDisk {
     state: Arc<Mutex<DiskState>>,
@@ -34,14 +35,16 @@ pub(super) struct SimulatedDisk {
 #[derive(Debug, Default)]
 struct DiskState {
     written: Vec<u8>,
-    /// Certain to survive.
+    /// The contents that certainly survive a power cut.
     synced: Vec<u8>,
     unsynced: Vec<DiskChange>,
-    /// Changes and syncs until the power fails; `None`: never.
+    /// Number of changes and syncs that still succeed before the power fails. If `None`, the power
+    /// never fails.
     operations_left: Option<u64>,
     has_failed: bool,
     sync_count: u64,
-    /// Every sync whose number this divides is a lie.
+    /// If set, every sync whose number is a multiple of this number reports success and does
+    /// nothing.
     lie_every: Option<u64>,
     recorded: Option<Vec<DiskOperation>>,
 }
@@ -59,39 +62,39 @@ pub(super) enum DiskChange {
 }
 
 impl SimulatedDisk {
-    /// All synced.
+    /// Creates a disk whose contents are all synced.
     pub(super) fn with_contents(bytes: Vec<u8>) -> SimulatedDisk {
         let state = DiskState { written: bytes.clone(), synced: bytes, ..DiskState::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Makes one of `every` syncs from now on do nothing and report success.
+    /// Makes every `every`-th sync do nothing and report success.
     pub(super) fn lying(self, every: u64) -> SimulatedDisk {
         self.state.lock().lie_every = Some(every);
         self
     }
 
-    /// Lets the power fail at the `count`-th change or sync from now.
+    /// Lets `count` more changes and syncs succeed. The power fails at the next one.
     pub(super) fn fail_after(&self, count: u64) {
         self.state.lock().operations_left = Some(count);
     }
 
-    /// Everything that was written, as after an orderly end.
+    /// Returns everything that was written, as after an orderly shutdown.
     pub(super) fn contents(&self) -> Vec<u8> {
         self.state.lock().written.clone()
     }
 
-    /// Begins to record what reaches the disk.
+    /// Starts to record the operations of the disk.
     pub(super) fn record(&self) {
         self.state.lock().recorded = Some(Vec::new());
     }
 
-    /// What was recorded since the last call.
+    /// Returns the operations that were recorded since the last call, or since recording started.
     pub(super) fn take_recorded(&self) -> Vec<DiskOperation> {
         self.state.lock().recorded.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Does the same as was done to another disk.
+    /// Repeats an operation that was recorded on another disk.
     pub(super) fn repeat(&self, operation: DiskOperation) -> io::Result<()> {
         match operation {
             DiskOperation::Change(DiskChange::Write { offset, data }) => {
@@ -106,8 +109,9 @@ impl SimulatedDisk {
         self.state.lock().sync_count
     }
 
-    /// What the next process finds when the one before was killed where the power would have
-    /// failed: all that was written, though the disk may still lose what was not synced.
+    /// Returns the disk as the next process finds it, if the previous process was killed at the
+    /// point where the power would have failed. All writes are present, but a later power cut may
+    /// still lose unsynced writes.
     pub(super) fn after_kill(&self) -> SimulatedDisk {
         let state = self.state.lock();
         let (synced, unsynced) = (state.synced.clone(), state.unsynced.clone());
@@ -120,10 +124,12 @@ impl SimulatedDisk {
     pub(super) fn after_power_cut(&self, rng: &mut StdRng) -> Vec<u8> {
         let state = self.state.lock();
         let mut found = state.synced.clone();
-        // One cut loses nearly everything, another nearly nothing.
+        // The share of kept sectors is random, so that some power cuts lose nearly all writes and
+        // others nearly none.
         let kept_of_eight = rng.random_range(0..=8);
         let mut order: Vec<&DiskChange> = state.unsynced.iter().collect();
-        // The length is the file system's: it changes in order, up to some point.
+        // The file system keeps its changes of the length in order. So a random number of these
+        // changes take effect, starting with the oldest.
         let lengths = order.iter().filter_map(|change| match change {
             DiskChange::Length(length) => Some(*length),
             DiskChange::Write { .. } => None,
@@ -142,7 +148,8 @@ impl SimulatedDisk {
     }
 }
 
-/// Writes those sectors of `data` that the seed keeps and that lie within the file.
+/// Writes a random selection of the sectors of `data`, about `kept` of eight. Skips sectors outside
+/// of the file.
 fn write_some_sectors(disk: &mut [u8], offset: usize, data: &[u8], kept: u32, rng: &mut StdRng) {
     let mut from = offset;
     let end = offset + data.len();
@@ -186,8 +193,8 @@ impl DiskState {
         Ok(())
     }
 
-    /// Counts an operation, at which the power may fail. A write that it fails at is lost like
-    /// the unsynced ones before it: perhaps.
+    /// Counts an operation, and fails if the power fails during it. If the power fails during a
+    /// write, that write may be lost, like the unsynced writes before it.
     fn count_operation(&mut self) -> io::Result<()> {
         self.has_failed = self.operations_left == Some(0);
         self.operations_left = self.operations_left.map(|left| left.saturating_sub(1));

@@ -1,4 +1,4 @@
-//! A store on the simulated disk, whose power can fail.
+//! Creates and opens stores on the simulated disk, whose power can fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::simulated_disk::SimulatedDisk;
 use crate::options::Options;
 use crate::{Error, Result};
 
-/// A small cache, so that pages are read again.
+/// The cache is small, so that pages are often read from the disk.
 fn options() -> Options {
     Options { cache_bytes: 64 << 10, ..Options::default() }
 }
@@ -31,7 +31,7 @@ pub(super) fn open_image(image: Vec<u8>) -> Result<Arc<BoltStore>> {
     open(&SimulatedDisk::with_contents(image))
 }
 
-/// Expects a refusal as damaged, and returns its words.
+/// Asserts that opening `image` fails as damaged and changes nothing. Returns the error message.
 pub(super) fn refused(image: Vec<u8>) -> String {
     let disk = SimulatedDisk::with_contents(image.clone());
     let error = open(&disk).expect_err("it was opened");

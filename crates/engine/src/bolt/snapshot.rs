@@ -1,5 +1,7 @@
-//! A committed state, for as long as it is held. A get in bucket `key` tries the lock of the last
-//! leaf, and does not wait for it; the page cache has the other locks that a read takes.
+//! A snapshot of one committed state. The snapshot keeps the leaf that the last get in bucket `key`
+//! has read, unless the leaf is too large. A get in bucket `key` tries to lock this leaf, but never
+//! waits for the lock. All other locks of a get belong to the page cache. A read that misses the
+//! cache also takes the pager's lock `sums` shared, and waits while a commit sets checksums.
 
 use std::sync::Arc;
 
@@ -14,14 +16,15 @@ use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::interface::{KeyRange, Read, Snapshot, Visitor};
 
-/// Pages of more bytes are not kept as the last leaf.
+/// Maximum size of a page that is kept as the last leaf.
 const LAST_LEAF_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct BoltSnapshot {
     pub(super) committed: Arc<Committed>,
-    /// Of bucket `key`, where the last get ended. A range gets records one by one that lie together
-    /// as their keys were put together. A thread that finds it locked goes down the tree.
+    /// The leaf of bucket `key` that the last get has read, if it was not too large. A range reads
+    /// records one by one, and records are neighbours if their keys were written together. A thread
+    /// searches the tree from the root if another thread holds this lock.
     last_leaf: Mutex<Option<Page>>,
     pub(super) store: Arc<BoltStore>,
 }
@@ -32,7 +35,9 @@ impl BoltSnapshot {
         BoltSnapshot { committed, last_leaf, store: Arc::clone(store) }
     }
 
-    /// If the last leaf has the place of this key: its value, or that it has none.
+    /// If the key belongs to the last leaf, returns the result of the get: the value, or `None` if
+    /// the key does not exist. Returns the outer `None` if no leaf is kept, if the key does not
+    /// belong to the kept leaf, or if another thread holds the lock.
     fn get_near(&self, key: &[u8]) -> Option<Option<Bytes>> {
         let last_leaf = self.last_leaf.try_lock()?;
         let leaf = last_leaf.as_ref()?;
@@ -49,7 +54,7 @@ impl BoltSnapshot {
         }
     }
 
-    /// `None` if there is no such bucket.
+    /// Returns the root of a bucket's tree, or `None` if there is no such bucket.
     fn root(&self, bucket: Bucket) -> Option<TreePage<'static>> {
         self.committed.buckets[bucket.index()].root.clone().map(TreePage::Committed)
     }
@@ -110,10 +115,10 @@ mod tests {
         number.to_be_bytes()
     }
 
-    /// Of the first 1,000 numbers the even ones, with values of `byte`.
+    /// Puts the even numbers below 1,000, with values that consist of `byte`.
     fn put_even(txn: &mut dyn WriteTxn, byte: u8) {
         for number in (0..1_000).step_by(2) {
-            // Some leaves are too large to be kept.
+            // Some leaves are too large to be kept as the last leaf.
             let bytes = if number % 100 == 0 { 20_000 } else { 60 };
             txn.put(Bucket::Key, &key(number), &vec![byte; bytes]).unwrap();
         }
@@ -121,7 +126,8 @@ mod tests {
     }
 
     fn check_all(snapshot: &dyn Snapshot, byte: u8) {
-        // Forwards, backwards, and far from the last one.
+        // The keys are read in ascending order, in descending order, and each far from the previous
+        // key.
         let numbers = (0..1_001).chain((0..1_001).rev()).chain((0..1_001).map(|n| n * 617 % 1_001));
         for number in numbers {
             let found = snapshot.get(Bucket::Key, &key(number)).unwrap();
@@ -145,7 +151,7 @@ mod tests {
         commit(1);
         let old = store.snapshot().unwrap();
         check_all(&*old, 1);
-        // Pages of the states between are used again.
+        // These commits reuse the pages of states that no snapshot shows.
         (2..6).for_each(commit);
         let new = store.snapshot().unwrap();
         thread::scope(|scope| {

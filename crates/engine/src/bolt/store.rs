@@ -1,4 +1,4 @@
-//! An open file: the newest commit, which snapshots are open, and what the writer knows.
+//! An open file: its newest commit, its open snapshots, and the state of the writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub(super) type Buckets = [CommittedBucket; Bucket::ALL.len()];
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct CommittedBucket {
-    /// Kept at hand, since every read begins there. `None` if there is no such bucket.
+    /// The root page. It is always in memory, because every read needs it. `None` if there is no
+    /// such bucket.
     pub(super) root: Option<Page>,
     pub(super) sequence: u64,
 }
@@ -42,22 +43,25 @@ pub(super) struct WriterState {
 #[derive(Debug)]
 pub(crate) struct BoltStore {
     pub(super) pager: Pager,
-    /// Held for a few instructions at a time.
+    /// Locked for a few instructions at a time.
     readers: Mutex<ReaderState>,
-    /// Held by a commit. There is one writer, so no thread waits here.
+    /// Locked during a commit. Commits do not wait for each other, because there is only one
+    /// writer. `free_bytes` also takes this lock, so it waits while a commit writes and syncs.
     writer: Mutex<WriterState>,
-    /// Buckets that are not the ten, which no commit changes.
+    /// If true, the file has buckets that are not among etcd's ten. No commit changes them.
     pub(super) has_foreign_buckets: bool,
-    /// What opening has found and mended.
+    /// The notes from the opening: damage that was repaired, and expected differences such as
+    /// missing checksums after a commit by etcd.
     pub(super) notes: Vec<OpeningNote>,
-    /// Last, so that the file is closed when its path goes. Absent on a simulated disk.
+    /// Declared last, so that the file is closed before its path is removed. `None` on a simulated
+    /// disk.
     pub(super) data_path: Option<DataPath>,
 }
 
 #[derive(Debug)]
 struct ReaderState {
     newest: Arc<Committed>,
-    /// How many snapshots show the commit of each txid.
+    /// The number of open snapshots of each commit, by the commit's txid.
     open_snapshots: BTreeMap<u64, usize>,
 }
 
@@ -88,7 +92,8 @@ impl BoltStore {
         Arc::clone(&self.readers.lock().newest)
     }
 
-    /// Its pages stay as they are until [`close_snapshot`](BoltStore::close_snapshot).
+    /// Opens a snapshot of the newest state. Its pages do not change until
+    /// [`close_snapshot`](BoltStore::close_snapshot) is called.
     pub(super) fn open_snapshot(&self) -> Arc<Committed> {
         let mut readers = self.readers.lock();
         let newest = Arc::clone(&readers.newest);
@@ -96,6 +101,8 @@ impl BoltStore {
         newest
     }
 
+    /// Closes a snapshot. This frees no page: the next commit finds the pages that it can use
+    /// again.
     pub(super) fn close_snapshot(&self, txid: u64) {
         let mut readers = self.readers.lock();
         if let Some(count) = readers.open_snapshots.get_mut(&txid) {
@@ -106,7 +113,8 @@ impl BoltStore {
         }
     }
 
-    /// The txids of the states that snapshots show, and of the newest, which a new one would.
+    /// Returns the txids of all states that a snapshot shows, and of the newest state, which a new
+    /// snapshot would show.
     pub(super) fn visible(&self) -> BTreeSet<u64> {
         let readers = self.readers.lock();
         let newest = readers.newest.meta.txid;
@@ -124,7 +132,8 @@ impl BoltStore {
     }
 }
 
-/// The ten buckets as the tree with this root has them.
+/// Reads the ten buckets from the tree of buckets with this root. A bucket that is missing has no
+/// root page.
 pub(super) fn load_buckets(pager: &Pager, root: PageId) -> Result<Buckets> {
     let root_page = pager.page(root)?;
     let mut buckets = Buckets::default();

@@ -1,13 +1,14 @@
-//! Reading a tree: one key, the keys of a range, the last key. The pages may be committed, or
-//! changed by the open write transaction.
+//! Reads a tree: the value of a key, the keys of a range, or the last key. The pages of the tree
+//! may be committed, or changed by the open write transaction.
 //!
 //! ```text
-//!                      branch:  b ─▶ 7   k ─▶ 9          "c": the last key not above it is b
-//!                               │        │
+//!                      branch:  b ─▶ 7   k ─▶ 9          key "c" is below b, the last branch
+//!                               │        │               key that is not larger than "c"
 //!                    leaf 7: b c g   leaf 9: k m z
 //! ```
 //!
-//! A bucket in a bucket is no record: reads pass over it.
+//! A bucket may contain another bucket, as an element of a leaf. That element is not a record, so
+//! all reads except [`find`] skip it.
 
 use std::ops::ControlFlow;
 
@@ -20,18 +21,19 @@ use super::search::{child_index, search};
 use crate::error::Result;
 use crate::interface::{KeyRange, Visitor};
 
-/// No tree is deeper: with two children per branch it would have more pages than a file can.
+/// Maximum depth of a tree. With two children per branch, a deeper tree would need more pages than
+/// a file can have.
 pub(super) const DEPTH_MAX: usize = 64;
 
-/// Where a bucket's tree begins.
+/// The place where the tree of a bucket starts.
 #[derive(Clone, Debug)]
 pub(super) enum BucketRoot {
-    /// In the value that the bucket has in the tree above.
+    /// The whole bucket is stored in its value in the parent tree.
     Inline(Page),
     Stored(PageId),
 }
 
-/// A bucket as the tree above has it.
+/// The value of a bucket in its parent tree.
 #[derive(Clone, Debug)]
 pub(super) struct BucketHead {
     pub(super) root: BucketRoot,
@@ -39,13 +41,18 @@ pub(super) struct BucketHead {
 }
 
 impl BucketHead {
-    /// `value` is that of a leaf's element which is a bucket.
+    /// Parses `value`, the value of a leaf element that is a bucket.
     pub(super) fn parse(value: &Bytes) -> std::result::Result<BucketHead, Damage> {
         let (root, sequence) = (u64_at(value, 0), u64_at(value, 8));
         let root = match root {
             0 => BucketRoot::Inline(parse_inline(value.slice(BUCKET_HEADER_BYTES..))?),
             _ if is_tree_page(root) => BucketRoot::Stored(root),
-            _ => return Err(Damage::new(root, "the root of a bucket lies outside")),
+            _ => {
+                return Err(Damage::new(
+                    root,
+                    "the root of a bucket is not a possible page number",
+                ));
+            }
         };
         Ok(BucketHead { root, sequence })
     }
@@ -53,14 +60,15 @@ impl BucketHead {
 
 fn parse_inline(bytes: Bytes) -> std::result::Result<Page, Damage> {
     let page = Page::parse(bytes, 0)?;
-    // Without buckets, so that none can lie in another a million times.
+    // An inline bucket must not contain buckets. Otherwise a small file could nest a million
+    // buckets.
     if !page.is_leaf() || (0..page.count()).any(|index| page.is_bucket(index)) {
         return Err(Damage::new(0, "an inline bucket is a branch, or holds a bucket"));
     }
     Ok(page)
 }
 
-/// One page of a tree, as it is read.
+/// One page of a tree, as seen by a reader.
 #[derive(Debug)]
 pub(super) enum TreePage<'t> {
     Changed(&'t Node),
@@ -92,7 +100,7 @@ impl<'t> TreePage<'t> {
         }
     }
 
-    /// Of a leaf.
+    /// The page must be a leaf.
     fn value(&self, index: usize) -> &[u8] {
         match self {
             TreePage::Changed(node) => leaf_elements(node)[index].value(),
@@ -100,7 +108,7 @@ impl<'t> TreePage<'t> {
         }
     }
 
-    /// Of a leaf.
+    /// The page must be a leaf.
     fn element(&self, index: usize) -> LeafElement {
         match self {
             TreePage::Changed(node) => leaf_elements(node)[index].clone(),
@@ -108,7 +116,7 @@ impl<'t> TreePage<'t> {
         }
     }
 
-    /// Of a leaf.
+    /// The page must be a leaf.
     fn is_bucket(&self, index: usize) -> bool {
         match self {
             TreePage::Changed(node) => leaf_elements(node)[index].is_bucket,
@@ -116,7 +124,7 @@ impl<'t> TreePage<'t> {
         }
     }
 
-    /// Of a branch.
+    /// The page must be a branch.
     fn child(&self, index: usize, pager: &Pager) -> Result<TreePage<'t>> {
         let id = match self {
             TreePage::Changed(node) => match node.body() {
@@ -139,7 +147,7 @@ fn leaf_elements(node: &Node) -> &[LeafElement] {
     }
 }
 
-/// The element of a key: a record, or a bucket.
+/// Returns the element of a key, which is a record or a bucket, or `None`.
 pub(super) fn find(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Option<LeafElement>> {
     let mut page = root;
     for _ in 0..DEPTH_MAX {
@@ -158,13 +166,14 @@ pub(super) fn get(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Optio
     Ok(found.map(|element| element.shared_value()))
 }
 
-/// Values of more bytes share those of their page. To copy a smaller one costs less than to count
-/// its page's users, which threads do at one address; and it does not keep its page.
+/// Maximum length of a value that is copied, in bytes. A larger value shares the bytes of its page.
+/// Copying a small value is cheaper than counting the users of its page, because all threads change
+/// that counter at one address. A copy also does not keep its page in memory.
 const COPIED_BYTES_MAX: usize = 1024;
 
-/// Like [`get`], of a committed tree; and the leaf where the key is, or would be. Branches are
-/// looked at where they are in the cache: all threads read them, and each that took one would count
-/// its users up and down.
+/// Like [`get`], for a committed tree. Also returns the leaf where the key is or would be. Branches
+/// are read inside the cache and not cloned: all threads read them, and each clone would change the
+/// same reference counter twice.
 pub(super) fn get_committed(
     root: &Page,
     key: &[u8],
@@ -193,7 +202,7 @@ fn go_down(page: &Page, key: &[u8]) -> Step {
     Step::Child(page.child(index))
 }
 
-/// The value of a record of a leaf.
+/// Returns the value of a record in a leaf, or `None` if the leaf does not have the record.
 pub(super) fn value_of(leaf: &Page, key: &[u8]) -> Option<Bytes> {
     let found = search(leaf.count(), key, |index| leaf.key(index)).ok();
     found.filter(|index| !leaf.is_bucket(*index)).map(|index| {
@@ -233,7 +242,9 @@ pub(super) fn last_key(root: &TreePage<'_>, pager: &Pager) -> Result<Option<Byte
     last_key_below(root, pager, 0)
 }
 
-/// Goes back over leaves that have no record: a tree may have some in an open transaction.
+/// Returns the largest key in `page` and the pages below it, or `None` if they contain no record.
+/// Searches backwards and skips leaves without records. A tree may have such leaves during an open
+/// transaction.
 fn last_key_below(page: &TreePage<'_>, pager: &Pager, depth: usize) -> Result<Option<Bytes>> {
     if depth == DEPTH_MAX {
         return Err(too_deep(pager));
@@ -254,16 +265,17 @@ fn too_deep(pager: &Pager) -> crate::error::Error {
     pager.damaged(0, format!("a tree is deeper than {DEPTH_MAX} pages"))
 }
 
-/// A place in a leaf, and the branches above it.
+/// A position in a leaf, with the branches above it.
 #[derive(Debug)]
 struct Cursor<'t> {
     pager: &'t Pager,
-    /// From the root to a leaf; with each the index that was taken.
+    /// The pages from the root to a leaf, each with the index that was chosen in it.
     path: Vec<(TreePage<'t>, usize)>,
 }
 
 impl<'t> Cursor<'t> {
-    /// The first place that is not below `key`, perhaps behind the last element of its leaf.
+    /// Returns a cursor at the first position whose key is at least `key`. The position may be
+    /// after the last element of its leaf.
     fn seek(root: TreePage<'t>, key: &[u8], pager: &'t Pager) -> Result<Cursor<'t>> {
         let mut cursor = Cursor { pager, path: Vec::with_capacity(4) };
         cursor.descend(root, |page| match page.is_leaf() {
@@ -278,7 +290,8 @@ impl<'t> Cursor<'t> {
         (leaf, *index)
     }
 
-    /// Returns whether there is one. If not, the cursor is at its end.
+    /// Moves to the first element of the next leaf. Returns false if there is no further leaf. The
+    /// cursor is then at its end.
     fn go_to_next_leaf(&mut self) -> Result<bool> {
         self.path.pop();
         while let Some((branch, index)) = self.path.last_mut() {

@@ -1,4 +1,4 @@
-//! What becomes of the trees and of their pages: depth, fill, merging, and that no page is lost.
+//! Tests of the shape of trees: depth, fill and merging, and that no page is lost.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -35,12 +35,13 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// An inline one has the id 0.
+/// Returns the root page of a bucket. An inline root has the id 0.
 fn root_of(store: &BoltStore, bucket: Bucket) -> Page {
     store.newest().buckets[bucket.index()].root.clone().unwrap()
 }
 
-/// Levels and pages of a bucket's tree; none of an inline one.
+/// Returns the number of levels and the number of pages of a bucket's tree. Both are 0 for an
+/// inline bucket.
 fn shape(store: &BoltStore, bucket: Bucket) -> (usize, usize) {
     let root = root_of(store, bucket);
     if root.id() == 0 {
@@ -59,8 +60,9 @@ fn shape(store: &BoltStore, bucket: Bucket) -> (usize, usize) {
     (depth, pages)
 }
 
-/// Every page below the high-water mark is in use, free or pending, and none is two of these: what
-/// a walk finds unused is what the running store has.
+/// Asserts that every page below the high-water mark is either in use, free or pending. A store
+/// that is opened again finds by its walk which pages are unused. Their number must equal the
+/// number of free and pending pages of the running store.
 fn assert_no_page_is_lost(disk: &SimulatedDisk, store: &BoltStore) {
     let (free, pending) = store.writer().freelist.counts();
     let again = open(disk).unwrap();
@@ -76,12 +78,12 @@ fn deep_trees_equal_the_model_and_lose_no_page() {
     let mut model = Model::default();
     let mut deepest = 0;
     for round in 0..120 {
-        // Mostly puts, then mostly deletes, so that trees grow and shrink.
+        // First most changes are puts, then most are deletes, so the trees grow and shrink.
         let deletes_of_8 = if round < 60 { 2 } else { 6 };
         let changes: Vec<Change> = (0..rng.random_range(1..300))
             .map(|_| Change {
                 bucket: [Bucket::Key, Bucket::Lease][rng.random_range(0..2)],
-                // Long, so that a branch has few children.
+                // The keys are long, so that a branch has few children.
                 key: format!("{:060}", rng.random_range(0..8_000)).into_bytes(),
                 value: (!rng.random_ratio(deletes_of_8, 8))
                     .then(|| vec![round as u8; rng.random_range(0..150)]),
@@ -110,7 +112,7 @@ fn puts_in_order_fill_their_pages() {
             }
         });
     }
-    // An element takes 40 bytes, so that 22 or 23 fill 0.9 of a page, and 12 the half of it.
+    // An element takes 40 bytes. So 22 elements fill 90 % of a page, and 12 fill half of it.
     let pages = [Bucket::Key, Bucket::Lease].map(|bucket| shape(&store, bucket).1);
     assert!(pages[0] < 5_000 / 20 && pages[1] > 5_000 / 16, "{pages:?}");
 }
@@ -146,7 +148,7 @@ fn a_small_bucket_is_inline_until_it_grows() {
     let is_inline = || root_of(&store, Bucket::Meta).id() == 0;
     for number in 0..40 {
         commit(&store, |txn| txn.put(Bucket::Meta, &key(number), b"v").unwrap());
-        // A quarter of a page: a header, and elements of 21 bytes.
+        // A quarter of a page has space for a header and 11 elements of 21 bytes.
         assert_eq!(is_inline(), number < 11, "{number}");
         let again = open(&disk).unwrap();
         assert_eq!(again.size_in_use(), u64::from(number + 1) * 5);
@@ -206,7 +208,7 @@ fn pages_of_a_snapshot_stay_as_long_as_it_is_open() {
     put_all(2);
     let high_water = store.newest().meta.high_water;
     (3..50).for_each(&put_all);
-    // Those of the snapshot's own state, and of the last commit.
+    // Only the pages of the snapshot's own state and of the last commit are pending.
     let (_, held_later) = store.writer().freelist.counts();
     assert!(held_later < 3 * held, "{held_later} pages are pending");
     assert!(store.newest().meta.high_water < high_water + 2 * held, "the file grows");

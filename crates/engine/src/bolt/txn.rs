@@ -1,7 +1,7 @@
-//! The write transaction: changes are kept as [nodes](super::node) until the commit.
+//! The write transaction. It keeps its changes as [nodes](super::node) until the commit.
 //!
-//! Pages that it changes are read when a change comes to them, and nothing is written before the
-//! commit: dropping the transaction needs no undoing.
+//! A page becomes a node at the first change in it or below it. Nothing is written before the
+//! commit, so a transaction that is dropped leaves nothing to undo.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,17 +19,18 @@ use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Visitor, WriteTxn};
 use crate::writer_lock::WriterGuard;
 
-/// Small records share allocations of this size.
+/// Small records are copied into shared allocations of this size.
 const RECORDS_BYTES: usize = 64 << 10;
+/// Maximum size of a small record. A larger record has its own allocation.
 const RECORD_BYTES_SMALL: usize = RECORDS_BYTES / 4;
 
 pub(super) struct BoltWriteTxn {
     base: Arc<Committed>,
     changed: ChangedTrees,
     size_in_use: u64,
-    /// Where the next small records go.
+    /// The buffer for the next small records.
     records: BytesMut,
-    /// Set by a change that came to an end half way: then the rest must not be committed.
+    /// If true, a change failed half way, and the transaction must not be committed.
     has_failed: bool,
     store: Arc<BoltStore>,
     guard: WriterGuard,
@@ -49,13 +50,13 @@ impl BoltWriteTxn {
         }
     }
 
-    /// `None` if there is no such bucket.
+    /// Returns the root of a bucket's tree, or `None` if there is no such bucket.
     fn root(&self, bucket: Bucket) -> Option<TreePage<'_>> {
         let committed = || self.base.buckets[bucket.index()].root.clone().map(TreePage::Committed);
         self.changed[bucket.index()].as_deref().map(TreePage::Changed).or_else(committed)
     }
 
-    /// The tree of a bucket, to be changed.
+    /// Returns the tree of a bucket as a node that the caller may change.
     fn tree(&mut self, bucket: Bucket) -> &mut Node {
         let root = &self.base.buckets[bucket.index()].root;
         let new = || Box::new(root.as_ref().map_or_else(Node::empty, Node::from_page));
@@ -87,7 +88,8 @@ impl BoltWriteTxn {
     }
 
     fn try_delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
-        // A key that is not there changes no page.
+        // Deleting a key that does not exist must not turn pages into nodes. So the key is searched
+        // first.
         let found = match self.root(bucket) {
             Some(root) => tree::find(root, key, &self.store.pager)?,
             None => None,
@@ -145,7 +147,7 @@ impl WriteTxn for BoltWriteTxn {
         let outcome = if has_failed {
             Err(Error::Storage("a change of this transaction failed".to_owned()))
         } else if changed.iter().all(Option::is_none) {
-            // Nothing to be made durable.
+            // There is nothing to write.
             Ok(())
         } else {
             commit(&store, changed, size_in_use)

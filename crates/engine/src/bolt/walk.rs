@@ -1,12 +1,13 @@
-//! The walk over all trees: which pages are in use, and is the file whole?
+//! Walks all trees to learn which pages are in use and whether the file is undamaged.
 //!
-//! etcd writes no list of free pages, so a program that opens its file walks the trees. What the
-//! walk reads anyway is checked: sums, layouts, the order of keys across pages, that no page is
-//! reached twice, and that all leaves of a tree are equally deep. It runs before the store is
-//! there, and takes no lock.
+//! etcd writes no list of free pages, so a program that opens its file must walk the trees. The
+//! walk also checks everything that it reads: checksums, layouts and the order of keys across
+//! pages. No page may be reached twice, and all leaves of a tree must have the same depth. The walk
+//! runs before the store exists, or on a file that is only read. So no other thread waits for the
+//! locks of the pager and of its cache.
 //!
-//! What is done with what it finds, and with what is damaged, is a [`Visit`]: opening stops at the
-//! first damage; a [survey](super::inspect) goes on with what is whole.
+//! A [`Visit`] decides what happens with each page and with damage. Opening a store stops at the
+//! first damage. A [survey](super::inspect) continues with the undamaged pages.
 
 use bytes::Bytes;
 
@@ -17,36 +18,39 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::KeyRange;
 
-/// So many levels a tree may have beyond those of one whose branches have two children each. A
-/// tree with fewer does not come to have more, since a level is added to full pages only: what was
-/// opened is opened again.
+/// Number of levels that a tree may have in addition to log2 of the high-water mark, which is the
+/// number of pages. A tree whose branches have two children each needs only log2 levels. A tree
+/// within the limit never grows beyond it, because a level is added only above full pages. So a
+/// store that was opened once can be opened again.
 const LEVELS_TO_SPARE: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Walk<'w> {
     pager: &'w Pager,
     high_water: PageId,
-    /// Whether the pager has the sums, or they are made here.
+    /// If true, the pager knows the checksums. If false, the walk computes them.
     has_sums: bool,
     used: PageSet,
 }
 
-/// What is done with what a walk finds.
+/// The actions of a walk: a walk calls these methods for everything it finds.
 pub(super) trait Visit {
-    /// Why a walk ends early.
+    /// The reason why a walk ends early.
     type Stop: From<Error>;
 
-    /// Something is wrong with a page. If this returns `Ok`, the walk goes on with the rest.
+    /// Called for a damaged page. If it returns `Ok`, the walk continues with the other pages.
     fn damaged(&mut self, page: PageId, error: Error) -> std::result::Result<(), Self::Stop>;
 
-    /// A page of a tree, before what is on it and below it. The root has the depth 0.
+    /// Called for a page of a tree, before its elements and the pages below it. The root has the
+    /// depth 0.
     fn page(&mut self, _page: &Page, _depth: usize) {}
 
     fn record(&mut self, _leaf: &Page, _index: usize) -> std::result::Result<(), Self::Stop> {
         Ok(())
     }
 
-    /// A bucket's record on a leaf. Returns whether to walk the bucket's tree.
+    /// Called for a leaf element that contains a bucket. Returns whether the walk must enter the
+    /// bucket's tree.
     fn begin_bucket(
         &mut self,
         leaf: &Page,
@@ -54,20 +58,21 @@ pub(super) trait Visit {
         head: &BucketHead,
     ) -> std::result::Result<bool, Self::Stop>;
 
-    /// The walk leaves a tree that it was told to walk.
+    /// Called when the walk leaves a tree that it has entered.
     fn end_bucket(&mut self) -> std::result::Result<(), Self::Stop> {
         Ok(())
     }
 }
 
-/// Where a page is that the walk comes to.
+/// The position of a page in the trees.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// In the tree of the buckets, in which there are no records.
+    /// If true, the page belongs to the tree of the buckets, which contains no records.
     is_root: bool,
-    /// Below the root of its own tree.
+    /// Number of levels from the root of the page's own tree down to the page.
     depth: usize,
-    /// Below the first page of the walk.
+    /// Number of levels from the page where the walk started down to this page. This number
+    /// includes the trees of the buckets above.
     depth_of_all: usize,
 }
 
@@ -86,7 +91,7 @@ impl Walk<'_> {
         Walk { pager, high_water, has_sums, used: PageSet::new(high_water) }
     }
 
-    /// Walks everything below the root of the buckets.
+    /// Walks the tree of the buckets and every tree below it.
     pub(super) fn walk<V: Visit>(
         &mut self,
         root: PageId,
@@ -96,7 +101,7 @@ impl Walk<'_> {
         self.walk_page(root, KeyRange::ALL, place, visit).map(|_| ())
     }
 
-    /// Walks the tree of one bucket, and those below it.
+    /// Walks the tree of one bucket and the trees of the buckets in it.
     pub(super) fn walk_tree<V: Visit>(
         &mut self,
         root: &BucketRoot,
@@ -111,39 +116,42 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes pages as used that no tree reaches.
+    /// Marks pages as used. Fails if one of them is already used or is after the last page.
     pub(super) fn claim(&mut self, run: PageRun) -> Result<()> {
         if run.ids().end > self.high_water {
-            return Err(self.pager.damaged(run.first, "lies behind the last page"));
+            return Err(self.pager.damaged(run.first, "is after the last page"));
         }
         match run.ids().find(|id| !self.used.insert(*id)) {
             Some(id) if id == run.first => Err(self.pager.damaged(id, "is used twice")),
             Some(id) => {
-                let reason = format!("its overflow reaches page {id}, which is used already");
+                let reason = format!("its overflow reaches page {id}, which is already used");
                 Err(self.pager.damaged(run.first, reason))
             }
             None => Ok(()),
         }
     }
 
-    /// Reads a freelist, and checks that no page in use is on it. Called after the walk. Returns
-    /// where it lies.
+    /// Reads a freelist and checks that it lists no page that is in use or outside the file. Must
+    /// be called after the walk. Returns the pages that the freelist occupies.
     pub(super) fn check_freelist(&mut self, id: PageId) -> Result<PageRun> {
         let (run, ids) = read_freelist(self.pager, id)?;
         let is_wrong = |free: &PageId| *free >= self.high_water || self.used.contains(*free);
         if let Some(free) = ids.into_iter().find(is_wrong) {
-            return Err(self.pager.damaged(id, format!("page {free} is in use or lies outside")));
+            return Err(self.pager.damaged(
+                id,
+                format!("page {free} is listed as free, but is in use or outside the file"),
+            ));
         }
         self.claim(run)?;
         Ok(run)
     }
 
-    /// `id` is below the high-water mark.
+    /// Returns whether page `id` is in use. `id` must be below the high-water mark.
     pub(super) fn is_used(&self, id: PageId) -> bool {
         self.used.contains(id)
     }
 
-    /// The runs of pages that are not in use.
+    /// Returns the runs of pages that are not in use.
     pub(super) fn unused(&self) -> Vec<PageRun> {
         let mut runs: Vec<PageRun> = Vec::new();
         for id in (2..self.high_water).filter(|id| !self.used.contains(*id)) {
@@ -155,7 +163,8 @@ impl Walk<'_> {
         runs
     }
 
-    /// Returns how many levels lie below the page, if that is known.
+    /// Walks a page and everything below it. Returns the number of levels below the page, or `None`
+    /// if this number is unknown because of damage.
     fn walk_page<V: Visit>(
         &mut self,
         id: PageId,
@@ -164,7 +173,7 @@ impl Walk<'_> {
         visit: &mut V,
     ) -> std::result::Result<Option<usize>, V::Stop> {
         if place.depth_of_all == DEPTH_MAX {
-            let error = self.pager.damaged(id, format!("lies below {DEPTH_MAX} others"));
+            let error = self.pager.damaged(id, format!("is deeper than {DEPTH_MAX} levels"));
             return visit.damaged(id, error).map(|()| None);
         }
         let Some(page) = self.read(id, visit)? else { return Ok(None) };
@@ -185,19 +194,21 @@ impl Walk<'_> {
             let range = KeyRange { from: page.key(index), to };
             let child = page.child(index);
             let below = self.walk_page(child, range, place.below(), visit)?;
-            // Such pages cannot be merged.
+            // Neighbours with different numbers of levels could not be merged later.
             if below.is_some_and(|below| *levels.get_or_insert(below) != below) {
-                let error = self.pager.damaged(child, "has not as many levels as its neighbour");
+                let error = self
+                    .pager
+                    .damaged(child, "has a different number of levels than its neighbour");
                 visit.damaged(child, error)?;
             }
         }
         let levels = levels.map(|levels| levels + 1);
         let levels_max = LEVELS_TO_SPARE + self.high_water.ilog2() as usize;
         if let Some(levels) = levels.filter(|levels| *levels > levels_max) {
-            let error = self.pager.damaged(id, format!("lies above {levels} levels, too many"));
+            let error = self.pager.damaged(id, format!("has {levels} levels below it, too many"));
             visit.damaged(id, error)?;
         }
-        // A survey goes on behind a wrong sum, and such a page must not be found in the cache.
+        // A survey continues after a wrong checksum, but such a page must not get into the cache.
         if !self.has_sums || self.pager.check_sum(id, page.bytes()).is_ok() {
             self.pager.keep(page);
         }
@@ -249,7 +260,7 @@ impl Walk<'_> {
         visit.end_bucket()
     }
 
-    /// `None` if the page is damaged and the walk goes on without it.
+    /// Reads one page. Returns `None` if it is damaged and the walk continues without it.
     fn read<V: Visit>(
         &mut self,
         id: PageId,
@@ -270,10 +281,11 @@ impl Walk<'_> {
         }
     }
 
-    /// A page is claimed before its overflow is read, so that nothing is read twice.
+    /// Claims a page with its overflow, and then reads the overflow. In this order, no overflow is
+    /// read twice.
     fn claim_and_read(&mut self, id: PageId) -> Result<Bytes> {
         if id >= self.high_water {
-            return Err(self.pager.damaged(id, "lies behind the last page"));
+            return Err(self.pager.damaged(id, "is after the last page"));
         }
         if self.used.contains(id) {
             return Err(self.pager.damaged(id, "is used twice"));
@@ -288,7 +300,7 @@ impl Walk<'_> {
     }
 }
 
-/// Where a freelist lies, and the pages on it.
+/// Returns the pages that a freelist occupies, and the free pages that it lists.
 pub(super) fn read_freelist(pager: &Pager, id: PageId) -> Result<(PageRun, Vec<PageId>)> {
     let bytes = pager.read(id)?;
     let header = PageHeader::parse(&bytes);
@@ -297,15 +309,16 @@ pub(super) fn read_freelist(pager: &Pager, id: PageId) -> Result<(PageRun, Vec<P
     }
     let (count, ids) = freelist_entries(&bytes);
     if count > ids.len() as u64 {
-        return Err(pager.damaged(id, format!("a freelist of {count} pages")));
+        return Err(pager.damaged(id, format!("a freelist of {count} pages, more than fit")));
     }
     let run = PageRun { first: id, count: 1 + u64::from(header.overflow) };
     Ok((run, ids.take(count as usize).collect()))
 }
 
-/// How many pages a freelist says that it has, and all that it has room for.
+/// Returns the number of pages that a freelist claims to list, and an iterator over all ids for
+/// which it has space.
 pub(super) fn freelist_entries(bytes: &[u8]) -> (u64, impl ExactSizeIterator<Item = PageId>) {
-    // A count that does not fit stands in front of the ids.
+    // A count that does not fit into the header is stored before the ids.
     let (first, count) = match PageHeader::parse(bytes).count {
         0xFFFF => (PAGE_HEADER_BYTES + 8, u64_at(bytes, PAGE_HEADER_BYTES)),
         count => (PAGE_HEADER_BYTES, u64::from(count)),
@@ -313,23 +326,23 @@ pub(super) fn freelist_entries(bytes: &[u8]) -> (u64, impl ExactSizeIterator<Ite
     (count, bytes[first..].chunks_exact(8).map(|id| u64_at(id, 0)))
 }
 
-/// What opening takes from a walk. It stops at the first damage.
+/// The result of the walk that opens a store. This walk stops at the first damage.
 #[derive(Debug)]
 pub(super) struct InUse {
-    /// Of the trees from the root to the one that is walked.
+    /// The kinds of the trees from the root to the tree that is being walked.
     levels: Vec<Level>,
     /// Bytes of the records in etcd's buckets.
     pub(super) size: u64,
-    /// Buckets that are not etcd's.
+    /// The names of buckets that etcd does not have.
     pub(super) foreign_buckets: Vec<String>,
 }
 
-/// In which tree a page is.
+/// The kind of tree that contains a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
-    /// That of the buckets.
+    /// The tree of the buckets.
     Root,
-    /// That of one of the ten.
+    /// The tree of one of the ten buckets.
     Bucket,
     Foreign,
 }
@@ -375,7 +388,7 @@ impl Visit for InUse {
     }
 }
 
-/// One bit per page.
+/// A set of pages, with one bit for each page.
 #[derive(Debug)]
 pub(super) struct PageSet {
     words: Vec<u64>,
@@ -386,7 +399,7 @@ impl PageSet {
         PageSet { words: vec![0; pages.div_ceil(64) as usize] }
     }
 
-    /// Returns whether it is new.
+    /// Adds a page. Returns false if the set already had it.
     pub(super) fn insert(&mut self, id: PageId) -> bool {
         let word = &mut self.words[id as usize / 64];
         let bit = 1 << (id % 64);
@@ -428,7 +441,8 @@ mod tests {
         encode_branch(id, PAGE, PAGE, &elements)
     }
 
-    /// A file whose bucket `key` has these pages, from page 3 on; the first is the root.
+    /// Returns a file whose bucket `key` consists of `pages`, starting at page 3. The first of them
+    /// is the root.
     fn file(pages: &[Bytes]) -> Vec<u8> {
         let high_water = 3 + pages.len() as PageId;
         let (page_size, root, freelist) = (PAGE as u32, 2, NO_FREELIST);
@@ -452,7 +466,10 @@ mod tests {
             leaf(7, "p"),
         ];
         let line = refused(file(&pages));
-        assert!(line.ends_with("page 5: has not as many levels as its neighbour"), "{line}");
+        assert!(
+            line.ends_with("page 5: has a different number of levels than its neighbour"),
+            "{line}"
+        );
     }
 
     #[test]
@@ -463,7 +480,8 @@ mod tests {
             pages.push(leaf(3 + levels, "a"));
             file(&pages)
         };
-        // What is just not too deep may grow.
+        // A tree with exactly the maximum depth opens, and opens again after commits have added
+        // records.
         let disk = SimulatedDisk::with_contents(chain(12));
         for round in 0..5 {
             let store = open(&disk).unwrap();
@@ -477,9 +495,9 @@ mod tests {
             }
             txn.commit().unwrap();
         }
-        // 8 to spare, and 4 for less than 32 pages.
+        // The limit is 12: 8 levels to spare, and 4 because log2 of 16 to 31 pages is 4.
         let line = refused(chain(13));
-        assert!(line.ends_with("page 3: lies above 13 levels, too many"), "{line}");
-        assert!(refused(chain(80)).ends_with("lies below 64 others"));
+        assert!(line.ends_with("page 3: has 13 levels below it, too many"), "{line}");
+        assert!(refused(chain(80)).ends_with("is deeper than 64 levels"));
     }
 }

@@ -1,4 +1,5 @@
-//! Stores whose file the system has forgotten, so that reads must wait for the disk.
+//! A test with a store whose file is not in the system's page cache, so that reads must wait for
+//! the disk.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +12,8 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::{Bucket, EngineKind, KeyRange, NotCached, Options, open, try_read_cached};
 
-/// Returns whether the system has forgotten the file.
+/// Drops the file from the system's page cache. Returns `true` if its first byte is no longer
+/// cached. Otherwise prints that the test is skipped, and returns `false`.
 pub(crate) fn drop_page_cache(file: &File) -> bool {
     file.sync_all().unwrap();
     fadvise(file, 0, None, Advice::DontNeed).unwrap();
@@ -19,7 +21,8 @@ pub(crate) fn drop_page_cache(file: &File) -> bool {
     let into = &mut [io::IoSliceMut::new(&mut byte)];
     let answer = preadv2(file, into, 0, ReadWriteFlags::NOWAIT);
     if answer != Err(Errno::AGAIN) {
-        // Past the harness, which shows what a test prints only if it fails.
+        // The message is written to stderr directly, because the test harness shows printed text
+        // only for failed tests.
         let words = format!("SKIPPED: no page of this file system was cold: {answer:?}\n");
         io::stderr().write_all(words.as_bytes()).unwrap();
     }
@@ -59,9 +62,11 @@ fn a_store_goes_on_after_reads_that_gave_up() {
         });
         assert_eq!(found.unwrap().unwrap(), value(key));
     }
-    // The system decides how many it reads ahead.
+    // The system reads ahead, so some of the 55 keys are found in memory. At least one must be
+    // cold.
     assert!(cold > 0, "none of 55 was cold");
-    // What it has read ahead by now may be all.
+    // By now the system may have read the whole file ahead, so the file is dropped from the cache
+    // again.
     drop_page_cache(&open_file(&largest));
     let mut seen = 0;
     let all = KeyRange { from: &[], to: None };

@@ -1,23 +1,25 @@
-//! Reads that give up rather than wait for the disk.
+//! Reads that give up instead of waiting for the disk.
 //!
-//! Inside [`try_read_cached`] a page that is not in memory is [`Error::NotCached`], which ends the
-//! read as any error does; the outcome is [`NotCached`] even if a layer above hides the error. A
-//! thread that can wait then reads all again. See `docs/decisions/engine-cold-reads.md`.
+//! Inside [`try_read_cached`], a read fails with [`Error::NotCached`] if it needs a page that is
+//! not in memory. Then [`try_read_cached`] returns [`NotCached`], even if a layer in between has
+//! hidden the error. The caller repeats all its reads on a thread that may wait. See
+//! `docs/decisions/engine-cold-reads.md`.
 //!
-//! Only [`mod@crate::bolt`] asks whether a page is in memory, and only on Linux; elsewhere all
-//! reads wait. Linux may read ahead, or note the time of access, before it answers.
+//! Only [`mod@crate::bolt`] checks whether a page is in memory, and only on Linux. Everywhere else
+//! all reads wait for the disk. During such a check, Linux may read further pages ahead or update
+//! the file's access time.
 
 use std::cell::Cell;
 
 use crate::error::Error;
 
-/// What the reads of this thread do.
+/// How the reads of this thread behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// They wait for the disk.
+    /// Reads wait for the disk.
     Waiting,
     CachedOnly,
-    /// As `CachedOnly`, and one has found a page that is not in memory.
+    /// Like `CachedOnly`, after a read has found that a page is not in memory.
     Missed,
 }
 
@@ -28,9 +30,9 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotCached;
 
-/// Runs `read`, all of whose reads must find what they want in memory.
+/// Runs `read`, and fails if one of its reads needs a page that is not in memory.
 ///
-/// It must only read: if it ends early, whatever it has changed stays as it is then.
+/// `read` must not change anything: if it ends early, its changes would remain half done.
 pub fn try_read_cached<T>(read: impl FnOnce() -> T) -> Result<T, NotCached> {
     let _until_here = CachedOnlyScope::start();
     let outcome = read();
@@ -44,7 +46,7 @@ pub(crate) fn is_cached_only() -> bool {
     MODE.get() != Mode::Waiting
 }
 
-/// The error of a read that found a page that is not in memory.
+/// Records that a page is not in memory, and returns the error for it.
 pub(crate) fn not_cached() -> Error {
     MODE.set(Mode::Missed);
     Error::NotCached

@@ -1,17 +1,22 @@
-//! What `bolt` and `sled` have in common: from a [`DurableStore`] to an engine.
+//! The code that `bolt` and `sled` share: it turns a [`DurableStore`] into an engine.
 //!
-//! A [`DurableStore`] is one generation of the data: it is read, written and closed. Around it are
-//! the [writer lock](crate::writer_lock), the [place](crate::place) and a defragmentation
-//! that copies one generation into the next, from a fresh snapshot per step. A snapshot held for
-//! minutes would keep all pages of its state. `docs/engine.md` draws the copy.
+//! A [`DurableStore`] is one generation of the data, which can be read, written and closed. This
+//! module adds the [writer lock](crate::writer_lock), the [place](crate::place) of the generations,
+//! and the defragmentation, which copies one generation into the next. Each step of the copy reads
+//! from a new snapshot, because a snapshot that is open for minutes would keep all pages of its
+//! state. `docs/engine.md` draws the copy.
 //!
-//! * The switch is one rename. Before it, the old generation is the store and untouched.
-//! * A replay copies the current value of a changed key, or its absence: order and repetition do
-//!   not matter. The copy is one state only after [`finish`](Defragment::finish), which keeps
-//!   writers out.
-//! * A replaced generation lives until its last snapshot is dropped; then its data is removed.
-//! * A copy of which one step failed does not become the store: keys to carry over are lost.
-//! * Memory is bounded by one step's keys and the keys that commits changed since the step before.
+//! * The switch to the next generation is one rename. Until the rename, the old generation is the
+//!   store, and the copy does not change it.
+//! * A replay copies the current value of a changed key. If the key no longer exists, the replay
+//!   deletes it in the copy. So neither the order of replays nor their repetition matters. The copy
+//!   is a mixture of several states until [`finish`](Defragment::finish) has blocked writers and
+//!   copied the rest.
+//! * A replaced generation lives until its last snapshot is dropped. Then its data is removed.
+//! * If one step fails, the copy can never become the store: the changed keys that this step had
+//!   taken are lost.
+//! * The memory in use is bounded by the records of one step and all changed keys that are not
+//!   copied yet.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -33,23 +38,28 @@ use crate::writer_lock::{DefragmentGuard, WriterGuard, WriterLock};
 pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
     const KIND: EngineKind;
 
-    /// Makes an empty store where nothing is. It is on disk when this returns.
+    /// Creates an empty store where no data exists. The store is on disk when the call returns.
     fn create(data_path: DataPath, options: &Options) -> Result<Self>;
 
-    /// Opens the store. Changes nothing on disk if it fails.
+    /// Opens the store. If the call fails, nothing on disk has changed.
     fn open(data_path: DataPath, options: &Options) -> Result<Self>;
 
     fn data_path(&self) -> &DataPath;
 
     fn snapshot(self: &Arc<Self>) -> Result<Arc<dyn Snapshot>>;
 
-    /// Opens the write transaction; `guard` says that it is the only one.
+    /// Opens the write transaction. `guard` proves that no other write transaction is open.
     fn begin_write(self: &Arc<Self>, guard: WriterGuard) -> Result<Box<dyn WriteTxn>>;
 
     fn size_on_disk(&self) -> Result<u64>;
 
-    /// Bytes of live keys and values as of the last commit.
+    /// Returns the bytes of live keys and values as of the last commit.
     fn size_in_use(&self) -> u64;
+
+    /// See [`Engine::free_bytes`].
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(self.size_on_disk()?.saturating_sub(self.size_in_use()))
+    }
 
     /// See [`Engine::opening_notes`].
     fn opening_notes(&self) -> &[OpeningNote] {
@@ -57,15 +67,17 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
     }
 }
 
-/// The place of one generation. A store holds it as its *last* field, so that it is dropped when
-/// the files are closed.
+/// The path of one generation. A store must declare it as its *last* field: fields are dropped in
+/// order, so the files are closed before the data is removed.
 #[derive(Debug)]
 pub(crate) struct DataPath {
     generation: Generation,
-    /// Whether the data goes when the store does: so for a copy that is not finished, and for a
-    /// generation that was replaced.
+    /// If true, the data is removed when the store is dropped. This is the case for a copy that is
+    /// not finished, and for a replaced generation if the place
+    /// [keeps its name](Place::keeps_replaced).
     removes_on_drop: AtomicBool,
-    /// The lock on a directory is held for as long as anything in it is in use.
+    /// If the place is a directory, this reference keeps the directory locked while any of its data
+    /// is in use.
     place: Arc<dyn Place>,
 }
 
@@ -88,7 +100,8 @@ impl DataPath {
     }
 
     fn make_current(&self) -> Result<bool> {
-        // Before the switch: should it fail half way, both generations have to stay.
+        // The flag is cleared before the switch: if the switch fails half way, both generations
+        // must be kept.
         self.set_removed_on_drop(false);
         let is_current = self.place.make_current(&self.generation)?;
         self.set_removed_on_drop(!is_current);
@@ -107,7 +120,7 @@ impl DataPath {
 impl Drop for DataPath {
     fn drop(&mut self) {
         if self.removes_on_drop.load(Ordering::Acquire) {
-            // If this fails, the next start removes the leftover.
+            // If the removal fails, the next start of the server removes the data.
             let _ = remove_data(&self.path());
         }
     }
@@ -115,7 +128,7 @@ impl Drop for DataPath {
 
 #[derive(Debug)]
 pub(crate) struct DurableEngine<S> {
-    /// The current generation. Held only while a pointer is copied.
+    /// The current generation. The lock is held only while a pointer is copied or replaced.
     current: Mutex<Arc<S>>,
     writer_lock: Arc<WriterLock>,
     place: Arc<dyn Place>,
@@ -123,7 +136,7 @@ pub(crate) struct DurableEngine<S> {
 }
 
 impl<S: DurableStore> DurableEngine<S> {
-    /// Makes a store if there is none.
+    /// Opens the store, or creates one if there is none.
     pub(crate) fn open(place: Arc<dyn Place>, options: Options) -> Result<Arc<Self>> {
         let store = match place.current() {
             Some(generation) => S::open(DataPath::new(generation, &place, false), &options)?,
@@ -162,7 +175,8 @@ impl<S: DurableStore> Engine for Arc<DurableEngine<S>> {
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn>> {
-        // The guard first: a switch of generations holds it, so this is the right store.
+        // A switch of generations must hold the same guard. So the current generation does not
+        // change while this transaction holds the guard.
         let guard = self.writer_lock.acquire()?;
         self.current().begin_write(guard)
     }
@@ -179,6 +193,10 @@ impl<S: DurableStore> Engine for Arc<DurableEngine<S>> {
         self.current().size_in_use()
     }
 
+    fn free_bytes(&self) -> Result<u64> {
+        self.current().free_bytes()
+    }
+
     fn opening_notes(&self) -> Vec<OpeningNote> {
         self.current().opening_notes().to_vec()
     }
@@ -192,24 +210,26 @@ impl<S: DurableStore> Engine for Arc<DurableEngine<S>> {
 struct DurableDefragment<S: DurableStore> {
     target: Arc<S>,
     target_lock: Arc<WriterLock>,
-    /// Where the next chunk begins; `None` when every key was visited.
+    /// The position where the next chunk starts, or `None` after all keys were visited.
     cursor: Option<(Bucket, Vec<u8>)>,
-    /// Set while a step is under way, so that it stays when the step fails or panics.
+    /// True while a step runs. It stays true if the step fails or panics, and then all later steps
+    /// fail.
     has_failed: bool,
     guard: DefragmentGuard,
     engine: Arc<DurableEngine<S>>,
 }
 
-/// How many changed keys the last replays carry over in one transaction.
+/// Maximum number of changed keys that `finish` replays in one transaction.
 const REPLAY_KEYS_MAX: usize = 10_000;
 
-/// A chunk ends when it holds this much, however few records that is.
+/// A chunk ends when it has at least this many bytes, even if it has few records.
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 
 impl<S: DurableStore> DurableDefragment<S> {
-    /// Returns the number of keys carried over.
+    /// Copies up to `records` changed keys. Returns the number of copied keys.
     fn replay(&self, records: usize) -> Result<usize> {
-        // Keys first, snapshot second: see the invariants of the writer lock.
+        // The keys are taken before the snapshot, so the snapshot has the commits that changed
+        // them. See the invariants of the [writer lock](crate::writer_lock).
         let changed = self.guard.take_changed_keys(records);
         if changed.is_empty() {
             return Ok(0);
@@ -255,18 +275,20 @@ impl<S: DurableStore> DurableDefragment<S> {
 
     fn require_not_failed(&self) -> Result<()> {
         if self.has_failed {
-            let why = "an earlier step of this defragmentation failed; begin another";
+            let why = "an earlier step of this defragmentation failed; start another";
             return Err(Error::Storage(why.to_owned()));
         }
         Ok(())
     }
 
-    /// Returns whether there is little left to do.
+    /// Copies about `records` records: first changed keys, then the next chunk. Returns true if all
+    /// keys were visited and no changed key is left.
     fn advance(&mut self, records: usize) -> Result<bool> {
         let records = records.max(1);
         let replayed = self.replay(records)?;
         match self.cursor.clone() {
-            // At least one record, so that a copy gets on however busy the writer is.
+            // Each step copies at least one record of the chunk, so the copy advances even if
+            // replays use up `records`.
             Some(cursor) => {
                 self.copy_chunk(cursor, records.saturating_sub(replayed).max(1))?;
                 Ok(false)
@@ -295,11 +317,12 @@ impl<S: DurableStore> Defragment for DurableDefragment<S> {
             self.copy_chunk(cursor, usize::MAX)?;
         }
         while self.replay(REPLAY_KEYS_MAX)? > 0 {}
-        // From here on the outcome is on disk or not known: a failure stops all writing.
+        // After `Ok(true)` the switch is on disk. After an error nobody knows which generation is
+        // the store, so all further writes must fail.
         let switched = self.target.data_path().make_current();
         if matches!(switched, Ok(false)) {
             writers.release(Ok(()))?;
-            let why = "the store was replaced by one that another member has sent";
+            let why = "the store was replaced by a raft snapshot from another member";
             return Err(Error::Storage(why.to_owned()));
         }
         if switched.is_ok() {

@@ -1,4 +1,5 @@
-//! A copy of which a step failed, over the `bolt` engine.
+//! Tests, with the engine `bolt`, that a defragmentation cannot finish after one of its steps has
+//! failed.
 
 use super::DurableEngine;
 use crate::bolt::BoltStore;
@@ -24,7 +25,8 @@ fn a_copy_that_failed_to_carry_over_a_key_is_never_the_store() {
     let mut copy = engine.start_defragment().unwrap();
     while !copy.step(10).unwrap() {}
     put(&engine, b"new");
-    // The copy cannot be written for a moment, and the step has taken the changed key by then.
+    // While another writer holds the copy's lock, a step fails. The step has already taken the
+    // changed key, so the copy never gets the new value.
     let in_the_way = copy.target_lock.acquire().unwrap();
     assert!(copy.step(10).is_err());
     drop(in_the_way);

@@ -1,11 +1,14 @@
-//! Opening and closing sled's files, and a file of our own beside them.
+//! Opens and closes sled's files, and maintains our own file next to them.
 //!
-//! sled takes a log that ends early for one that a crash cut, and goes on without the rest. So the
-//! number of each commit is in our file before it is acknowledged, and a tree with a smaller one is
-//! refused. The file is not synced: a power cut can hide a loss, not invent one.
+//! If a log ends early, sled assumes that a crash cut it off, and continues without the rest. We
+//! must notice such a loss. So the number of each commit is written to our file before the commit
+//! is acknowledged, and a tree whose last commit has a smaller number is rejected. Commits do not
+//! sync our file. So after a power cut our file may have an old number and hide a loss, but it
+//! never reports a loss that did not happen.
 //!
-//! sled repairs while it opens. A store that is refused must stay as it was, so its files are
-//! copied, the copy is opened and checked, and only if that went well is the store itself opened.
+//! sled repairs files while it opens them, but a store that is rejected must stay unchanged. So the
+//! files are copied, and the copy is opened and checked. The store itself is opened only if the
+//! copy is accepted.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,20 +25,22 @@ use crate::options::Options;
 const COMMIT_FILE_NAME: &str = "witness";
 const CONFIG_NAME: &str = "conf";
 const LOG_NAME: &str = "db";
-/// Some seconds in all, after which it is assumed that another process has the files.
+/// Maximum number of attempts to lock sled's log, which take some seconds in total. After these
+/// attempts we assume that another process uses the files.
 const RELEASE_TRIES_MAX: usize = 4_000_000;
 
 pub(super) struct CommitFile {
     file: File,
-    /// What it said when it was opened.
+    /// The commit number that the file contained when it was opened.
     acknowledged: u64,
-    /// sled's log, to sync what sled has written.
+    /// sled's log file, which we use to sync the bytes that sled has written.
     log: File,
     store: PathBuf,
 }
 
 impl CommitFile {
-    /// Brings a new store, and the names of its files, to the disk.
+    /// Creates our file in a new store. Then syncs the store and the names of its files to the
+    /// disk.
     pub(super) fn create(store: &Path) -> Result<CommitFile> {
         let path = store.join(COMMIT_FILE_NAME);
         fs::write(&path, 0u64.to_be_bytes()).map_err(Error::at(&path))?;
@@ -47,7 +52,7 @@ impl CommitFile {
     }
 
     pub(super) fn open(store: &Path) -> Result<CommitFile> {
-        // sled would make anew what is missing.
+        // sled would create missing files again, so they are checked first.
         for name in [CONFIG_NAME, LOG_NAME, COMMIT_FILE_NAME] {
             if !fs::metadata(store.join(name)).is_ok_and(|found| found.len() >= 8) {
                 return Err(Error::corrupt(store, format!("file {name} is missing or too short")));
@@ -62,8 +67,9 @@ impl CommitFile {
         Ok(CommitFile { file, acknowledged, log, store: store.to_owned() })
     }
 
-    /// Records that `commit` is about to be acknowledged, with sled's log on the disk: sled's own
-    /// flush leaves it in the disk's cache.
+    /// Syncs sled's log, and then writes the number `commit` to our file. The caller may
+    /// acknowledge the commit afterwards. The sync is needed because sled's own flush may leave
+    /// bytes in the disk's cache.
     pub(super) fn acknowledge(&self, commit: u64) -> Result<()> {
         let synced = self.log.sync_data();
         let written = synced.and_then(|()| self.file.write_all_at(&commit.to_be_bytes(), 0));
@@ -74,18 +80,20 @@ impl CommitFile {
         wait_for_release(&self.store)?;
         self.check_copy(options)?;
         let (database, metadata) = self.open_and_check(&self.store, options)?;
-        // A crash may have come between the flush of this commit and its acknowledgement.
+        // A crash may have happened between the flush of the last commit and its acknowledgement,
+        // so our file may have an older number.
         self.acknowledge(metadata.commit)?;
         Ok((database, metadata))
     }
 
-    /// Fails as opening the store would fail, without touching it.
+    /// Fails if opening the store would fail. The check opens a copy, so the store is not changed.
     fn check_copy(&self, options: &Options) -> Result<()> {
         let copy = &trial_path(&self.store);
         remove_data(copy)?;
         let copied = copy_files(&self.store, copy).map_err(Error::at(copy));
         let opened = copied.and_then(|()| self.open_and_check(copy, options)).map(drop);
-        // If it stays, or after a kill, it is one of the leftovers that the next open removes.
+        // If the removal fails, or the process is killed before it, the next open removes the copy
+        // as a leftover.
         let _ = wait_for_release(copy);
         let _ = remove_data(copy);
         opened
@@ -94,7 +102,7 @@ impl CommitFile {
     fn open_and_check(&self, files: &Path, options: &Options) -> Result<(sled::Db, TreeMetadata)> {
         let CommitFile { store, acknowledged, .. } = self;
         let database = open_database(files, store, options)?;
-        // Absent before the first commit.
+        // The entry does not exist before the first commit.
         let found = database.get(METADATA_KEY).map_err(storage_error)?;
         let metadata = found.and_then(|bytes| TreeMetadata::from_bytes(&bytes)).unwrap_or_default();
         let commit = metadata.commit;
@@ -106,10 +114,11 @@ impl CommitFile {
     }
 }
 
-/// Dropped after the database: what was dropped is closed, its bytes at rest.
+/// Runs after the database is dropped, and waits until sled has closed its files, but at most some
+/// seconds.
 impl Drop for CommitFile {
     fn drop(&mut self) {
-        // If this fails, the next open waits, too.
+        // If sled has not closed its files after this wait, the next open waits again.
         let _ = wait_for_release(&self.store);
     }
 }
@@ -128,12 +137,13 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens `files`, which are the store's or a copy of them; an error names the store.
+/// Opens sled's database in the directory `files`, which is the store itself or a copy of it. An
+/// error always names `store`.
 pub(super) fn open_database(files: &Path, store: &Path, options: &Options) -> Result<sled::Db> {
     let config = sled::Config::new()
         .path(files)
         .cache_capacity(options.cache_bytes as u64)
-        // We flush at every commit; a timer would only add writes in between.
+        // We flush at every commit, so a timer would only add needless writes.
         .flush_every_ms(None);
     let opened = catch_panic(|| config.open()).map_err(|panic| Error::corrupt(store, panic))?;
     opened.map_err(|error| match error {
@@ -142,11 +152,12 @@ pub(super) fn open_database(files: &Path, store: &Path, options: &Options) -> Re
     })
 }
 
-/// Waits until sled has let go of the files in `path`. A sled that is dropped closes them later,
-/// from a thread of its own; the directory is locked by us, so no other process should have them.
+/// Waits until sled has released the files in `path`, or fails with [`Error::Locked`] after some
+/// seconds. When sled is dropped, one of its threads closes the files later. No other process
+/// should use them, because we hold the lock on the directory.
 fn wait_for_release(path: &Path) -> Result<()> {
     let path = path.join(LOG_NAME);
-    // A handle of its own, whose lock goes with it.
+    // This handle is used only to test the lock. Closing the handle releases the lock.
     let log = File::open(&path).map_err(Error::at(&path))?;
     for _ in 0..RELEASE_TRIES_MAX {
         if log.try_lock().is_ok() {

@@ -1,8 +1,9 @@
-//! The `sled` engine: a log-structured tree, and how to give it snapshots, which sled 0.34 lacks.
+//! The `sled` engine: a log-structured tree, with snapshots that we add because sled 0.34 has none.
 //!
-//! All buckets share one tree (the bucket is the key's first byte): a sled batch is atomic within
-//! one. A batch carries a commit's records, its number and the size in use. `docs/engine.md` has an
-//! example, `docs/decisions/engine-sled.md` what this engine cannot promise.
+//! All buckets share one tree, because a sled batch is atomic only within one tree. The first byte
+//! of a key is its bucket. A batch contains the changes of a commit, the commit's number and the
+//! size in use. `docs/engine.md` shows an example, and `docs/decisions/engine-sled.md` lists the
+//! guarantees that this engine cannot give.
 
 mod files;
 mod txn;
@@ -23,12 +24,13 @@ use txn::{SledSnapshot, SledWriteTxn};
 use undo_log::{Overlay, UndoLog};
 
 pub(crate) struct SledStore {
-    /// sled's default tree, and with it the whole of sled.
+    /// sled's database. We use only its default tree, which contains all records.
     database: sled::Db,
     undo_log: UndoLog,
-    /// After the database: it waits until sled has closed its files.
+    /// Declared after the database, so that it is dropped later and waits until sled has closed its
+    /// files.
     commit_file: CommitFile,
-    /// Last, so that sled's files are closed when their path goes.
+    /// Declared last, so that sled's files are closed before their directory is removed.
     data_path: DataPath,
 }
 
@@ -72,14 +74,14 @@ impl DurableStore for SledStore {
     }
 }
 
-// By hand: sled would print every record.
+// A derived implementation would print every record of sled's tree.
 impl fmt::Debug for SledStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SledStore").field("data_path", &self.data_path).finish_non_exhaustive()
     }
 }
 
-/// Our own entry in the tree, behind all buckets.
+/// The key of our own entry in the tree. It is larger than the keys of all buckets.
 const METADATA_KEY: &[u8] = &[0xff];
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,7 +106,7 @@ fn tree_key(bucket: Bucket, key: &[u8]) -> sled::IVec {
     [&[bucket as u8][..], key].concat().into()
 }
 
-/// Above all keys of the bucket.
+/// Returns the smallest tree key that is larger than all keys of the bucket.
 fn after_bucket(bucket: Bucket) -> sled::IVec {
     sled::IVec::from(&[bucket as u8 + 1])
 }

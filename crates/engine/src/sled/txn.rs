@@ -1,8 +1,9 @@
-//! Snapshots and the write transaction: both read the tree with values laid over it.
+//! Snapshots and the write transaction. Both read the tree and then correct the result with an
+//! overlay.
 //!
-//! Over what a snapshot reads lie the values that later commits replaced, over what the transaction
-//! reads its own changes. A scan goes a chunk at a time, to bound its memory: the tree, and *then*
-//! the [`Overlay`] of the keys between.
+//! The overlay of a snapshot contains the values that later commits have replaced. The overlay of
+//! the transaction contains its own changes. A scan reads one chunk at a time to bound its memory:
+//! first the records of the tree, and *then* the entries of the [`Overlay`] for the same keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +18,15 @@ use crate::error::Result;
 use crate::interface::{KeyRange, Read, Snapshot, Visitor, WriteTxn};
 use crate::writer_lock::WriterGuard;
 
-/// A chunk ends when it has this many records, or this many bytes.
+/// A chunk of a scan ends when it has this many records, or at least `CHUNK_BYTES_MAX` bytes.
 const CHUNK_RECORDS_MAX: usize = 256;
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// A reader of the tree with an overlay.
+/// A reader that sees the tree through an overlay.
 trait Overlaid {
     fn tree(&self) -> &sled::Tree;
 
-    /// Asked for after the tree was read.
+    /// Returns the overlay. It must be called after the tree was read.
     fn overlay(&self) -> Overlay;
 }
 
@@ -58,7 +59,8 @@ impl<R: Overlaid> Read for R {
             let in_tree = self.tree().get_lt(&below).map_err(storage_error)?.map(|(key, _)| key);
             let last = in_tree.max(self.overlay().key_below(&below));
             let Some(last) = last.filter(|key| *key >= first) else { return Ok(None) };
-            // Either may have a key that the reader does not see.
+            // The key `last` has an entry in the tree or in the overlay. The key may still not
+            // exist for this reader, for example if a later commit has put it.
             if self.get(bucket, &last[1..])?.is_some() {
                 return Ok(Some(Bytes::copy_from_slice(&last[1..])));
             }
@@ -67,7 +69,8 @@ impl<R: Overlaid> Read for R {
     }
 }
 
-/// The tree's first records from `from` on, and the key where the next chunk begins.
+/// Reads one chunk of the tree's records in `from..end`. Also returns the key at which the next
+/// chunk starts, or `end` if no record is left.
 fn read_chunk(tree: &sled::Tree, from: &IVec, end: &IVec) -> Result<(BTreeMap<IVec, IVec>, IVec)> {
     let (mut records, mut bytes) = (Vec::new(), 0);
     for record in tree.range::<&IVec, _>(from..end) {
@@ -107,7 +110,8 @@ impl Snapshot for SledSnapshot {}
 
 #[derive(Debug)]
 pub(super) struct SledWriteTxn {
-    /// Entries of one commit, the next: the tree knows nothing of them.
+    /// The changes of this transaction, under the number of the next commit. The tree does not have
+    /// them yet.
     pub(super) changes: Overlay,
     pub(super) store: Arc<SledStore>,
     pub(super) guard: WriterGuard,
@@ -148,8 +152,8 @@ impl WriteTxn for SledWriteTxn {
     }
 }
 
-/// Commits: puts on record what is replaced, applies the batch, flushes, and only then lets new
-/// snapshots see it.
+/// Commits the changes: records the replaced values, applies the batch, flushes it, and writes the
+/// commit's number to our file. Only then can new snapshots see the commit.
 fn apply(store: &SledStore, changes: Overlay) -> Result<()> {
     let mut committed = store.undo_log.committed();
     committed.commit += 1;
@@ -173,6 +177,6 @@ fn apply(store: &SledStore, changes: Overlay) -> Result<()> {
 }
 
 fn record_size(key: &IVec, value: &Value) -> u64 {
-    // The bucket's byte does not count.
+    // The byte that names the bucket is not counted.
     value.as_ref().map_or(0, |value| (key.len() - 1 + value.len()) as u64)
 }

@@ -1,11 +1,12 @@
-//! What snapshots remember: the values that later commits replaced.
+//! The values that later commits have replaced, kept for the open snapshots.
 //!
-//! * The entries of a commit are complete before the tree changes, and stay until no snapshot older
-//!   than the commit is open. So a reader that asks the tree first and this map second gets the
-//!   right value: if it has read a change, the entry that undoes it is here.
-//! * A snapshot is registered with the number of the last commit that completed; the entries of a
-//!   commit under way are above it.
-//! * The map is persistent: a reader takes its root under the lock and searches without it.
+//! * All entries of a commit exist before the tree changes. They stay until no snapshot older than
+//!   the commit is open. So a reader that reads first the tree and then this map gets the right
+//!   value: if it has read a later change, the map has the entry that undoes the change.
+//! * A snapshot is registered under the number of the last completed commit. The entries of a
+//!   commit in progress have a larger number.
+//! * The map is persistent: a reader copies its root under the lock and searches it without the
+//!   lock.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +16,7 @@ use sled::IVec;
 
 use super::TreeMetadata;
 
-/// A key's value; `None` if it has none.
+/// The value of a key, or `None` if the key does not exist.
 pub(super) type Value = Option<IVec>;
 
 #[derive(Default)]
@@ -26,11 +27,11 @@ pub(super) struct UndoLog {
 #[derive(Default)]
 struct UndoState {
     committed: TreeMetadata,
-    /// How many snapshots are open, by their commit.
+    /// The number of open snapshots for each commit.
     open_snapshots: BTreeMap<u64, usize>,
-    /// What a key was before a commit.
+    /// The value that a key had before a commit, by key and commit.
     entries: OrdMap<(IVec, u64), Value>,
-    /// The keys of `entries`, oldest commit first.
+    /// The keys of `entries`, with the oldest commit first.
     keys_by_commit: VecDeque<(IVec, u64)>,
 }
 
@@ -39,7 +40,7 @@ impl UndoLog {
         UndoLog { state: Mutex::new(UndoState { committed, ..UndoState::default() }) }
     }
 
-    /// As of the last commit that completed.
+    /// Returns the state as of the last completed commit.
     pub(super) fn committed(&self) -> TreeMetadata {
         self.state.lock().committed
     }
@@ -51,7 +52,7 @@ impl UndoLog {
         commit
     }
 
-    /// Forgets, too, whatever only this snapshot could still ask for.
+    /// Closes a snapshot, and drops the entries that only this snapshot needed.
     pub(super) fn close_snapshot(&self, commit: u64) {
         let mut state = self.state.lock();
         let count = state.open_snapshots.get_mut(&commit).expect("only an open snapshot is closed");
@@ -62,7 +63,8 @@ impl UndoLog {
         }
     }
 
-    /// Called for each key of a commit before the tree changes.
+    /// Records the value that `commit` replaces. Must be called for each key before the tree
+    /// changes.
     pub(super) fn record(&self, commit: u64, key: IVec, old: Value) {
         let mut state = self.state.lock();
         state.keys_by_commit.push_back((key.clone(), commit));
@@ -75,14 +77,15 @@ impl UndoLog {
         state.drop_unneeded();
     }
 
-    /// What the snapshot of `commit` sees instead of what the tree had before this call.
+    /// Returns the overlay with which the snapshot of `commit` corrects records that it has read
+    /// before this call.
     pub(super) fn overlay(&self, commit: u64) -> Overlay {
         Overlay { entries: self.state.lock().entries.clone(), commit }
     }
 }
 
 impl UndoState {
-    /// Drops the entries of commits that every open snapshot, and every one to come, contains.
+    /// Drops the entries of each commit that is contained in all open and all future snapshots.
     fn drop_unneeded(&mut self) {
         let oldest = self.open_snapshots.keys().next().copied().unwrap_or(self.committed.commit);
         while let Some(key) = self.keys_by_commit.pop_front_if(|(_, commit)| *commit <= oldest) {
@@ -91,8 +94,8 @@ impl UndoState {
     }
 }
 
-/// Values that lie over the tree. Of a key's entries, the one with the smallest commit above
-/// `commit` counts.
+/// Values that replace values of the tree. If a key has several entries, the entry with the
+/// smallest commit above `commit` is valid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overlay {
     pub(super) entries: OrdMap<(IVec, u64), Value>,
@@ -106,10 +109,10 @@ impl Overlay {
         (found == key).then(|| value.clone())
     }
 
-    /// Lays the entries of the keys from `from` on, below `to`, over the tree's records of these.
+    /// Corrects `records`, the tree's records in `from..to`, with the entries of the same keys.
     pub(super) fn lay_over(&self, records: &mut BTreeMap<IVec, IVec>, from: &IVec, to: &IVec) {
         let entries = self.entries.range((from.clone(), 0)..(to.clone(), 0));
-        // Backwards, so that of a key's entries the one that counts comes last.
+        // The entries are visited backwards, so the valid entry of a key is applied last.
         for ((key, _), value) in entries.rev().filter(|((_, commit), _)| *commit > self.commit) {
             match value {
                 Some(value) => records.insert(key.clone(), value.clone()),
@@ -118,7 +121,8 @@ impl Overlay {
         }
     }
 
-    /// The greatest key below `key` that has an entry of any commit.
+    /// Returns the largest key below `key` that has an entry of any commit, or `None` if there is
+    /// no such key.
     pub(super) fn key_below(&self, key: &IVec) -> Option<IVec> {
         let mut entries = self.entries.range(..(key.clone(), 0));
         entries.next_back().map(|((key, _), _)| key.clone())

@@ -1,14 +1,9 @@
-//! bbolt itself, from Go, judges the files of the `bolt` engine, and writes on in them.
+//! Tests in which bbolt itself, written in Go, checks files of the `bolt` engine and then writes to
+//! them.
 //!
-//! The program is `tests/compat/bbolt`; `.ci/bbolt` builds it and runs these tests. More of them:
-//! `CLEARLANE_TXNS=10000 CLEARLANE_ROUNDS=1000 .ci/bbolt`. Other runs: `CLEARLANE_SEED=7`.
-
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-#![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]
-
-#[allow(dead_code, reason = "this suite uses a part of it")]
-#[path = "suite/support.rs"]
-mod support;
+//! `tests/compat/bbolt/run` builds the Go program and runs these tests.
+//! `CLEARLANE_TXNS=10000 CLEARLANE_ROUNDS=1000` makes a longer run, and `CLEARLANE_SEED=7` selects
+//! other data.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,12 +17,13 @@ use clearlane_engine::{Bucket, Engine, EngineKind, Snapshot};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use support::{Change, Model, apply_all, changes_of, open_small, seed_or};
+use crate::support::{Change, Model, apply_all, changes_of, open_small, seed_or};
 
-/// What Go alone writes.
+/// A bucket that only the Go program writes.
 const FOREIGN_BUCKET: &str = "scratch";
 
-/// Runs bbolt on a file; returns what it prints. `page_size` is for a file that it makes.
+/// Runs bbolt on a file with `lines` as its input, and returns its output. `page_size` is used if
+/// bbolt creates the file. If `writes_freelist`, bbolt stores its freelist in the file.
 fn bbolt(file: &Path, page_size: usize, writes_freelist: bool, lines: &str) -> String {
     let program = std::env::var_os("CLEARLANE_BBOLT").expect("CLEARLANE_BBOLT names the program");
     let mut command = Command::new(program);
@@ -39,7 +35,7 @@ fn bbolt(file: &Path, page_size: usize, writes_freelist: bool, lines: &str) -> S
         .spawn()
         .unwrap();
     let mut input = child.stdin.take().unwrap();
-    // If it has ended early, what it said is told below.
+    // If the program has ended early, the assertion below shows its error message.
     let _ = input.write_all(lines.as_bytes());
     drop(input);
     let output = child.wait_with_output().unwrap();
@@ -48,7 +44,7 @@ fn bbolt(file: &Path, page_size: usize, writes_freelist: bool, lines: &str) -> S
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What bbolt prints for `check` and for the sums of all buckets.
+/// Returns the expected output of bbolt for `check` and for the checksums of all buckets.
 fn judgement(model: &Model) -> String {
     let mut text = "ok\n".to_owned();
     for bucket in Bucket::ALL {
@@ -75,7 +71,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// A change as a line for bbolt.
+/// Returns a change as an input line for bbolt.
 fn line(change: &Change) -> String {
     let (bucket, key) = (change.bucket.name(), hex(&change.key));
     match change.value.as_deref() {
@@ -88,8 +84,9 @@ fn line(change: &Change) -> String {
     }
 }
 
-/// The changes of a transaction: those of the other suites, and sometimes a large value, or the
-/// deletion of many records, after which pages are merged.
+/// Returns the changes of transaction `number`. They include the changes of the workload in
+/// `support.rs`. Some transactions also put or delete a large value, delete many records so that
+/// pages are merged, or delete the records of an old transaction.
 fn changes(seed: u64, number: u64) -> Vec<Change> {
     let mut rng = StdRng::seed_from_u64(seed ^ (number << 32));
     let mut changes = changes_of(seed, number);
@@ -105,7 +102,7 @@ fn changes(seed: u64, number: u64) -> Vec<Change> {
         changes.extend(keys.map(|key| Change { bucket, key: key.into_bytes(), value: None }));
     }
     if number > 40 && rng.random_ratio(1, 4) {
-        // As a compaction does with old revisions.
+        // A compaction also deletes old records like this.
         let old = number - 40;
         let keys = (0..8u8).map(|sub| [b"r", &old.to_be_bytes()[..], &[sub]].concat());
         changes.extend(keys.map(|key| Change { bucket: Bucket::Key, key, value: None }));
@@ -147,7 +144,7 @@ fn bbolt_accepts_every_file_of_random_transactions() {
             seen.assert_same(&*reader, &format!("seed {seed}, a reader at {number}"));
         }
         if number % 100 == 0 {
-            // Beside the open store, which has the lock on its file.
+            // bbolt gets a copy, because the store is open and holds the lock on its file.
             fs::copy(data_file(&store), &copy).unwrap();
             let judged = bbolt(&copy, 4096, false, &questions());
             assert_eq!(judged, judgement(&model), "seed {seed}, transaction {number}");
@@ -164,7 +161,8 @@ fn bbolt_accepts_every_file_of_random_transactions() {
     println!("seed {seed}: {transactions} transactions, {size} bytes");
 }
 
-/// The pages that our file has, against those of bbolt's for the same transactions.
+/// Compares the number of pages in our file with bbolt's file after the same transactions. Our file
+/// may have up to 10 % more.
 #[test]
 #[ignore = "needs the program of tests/compat/bbolt"]
 fn our_file_is_not_larger_than_bbolts() {
@@ -189,8 +187,8 @@ fn our_file_is_not_larger_than_bbolts() {
     assert!(ours * 10 <= theirs * 11, "{ours} pages, bbolt {theirs}");
 }
 
-/// What `docs/bolt.md` says of bbolt: no sum covers a value, and if that of the newest meta page is
-/// wrong, the state before counts, without a word.
+/// Checks two claims of `docs/bolt.md` about bbolt. bbolt has no checksum for values. If the
+/// checksum of the newest meta page is wrong, bbolt opens the previous state without a message.
 #[test]
 #[ignore = "needs the program of tests/compat/bbolt"]
 fn a_flipped_bit_is_a_value_to_bbolt() {
@@ -221,13 +219,15 @@ fn a_flipped_bit_is_a_value_to_bbolt() {
     assert_eq!(judged(leaf), judgement(&wrong));
     let refused = clearlane_engine::open(EngineKind::Bolt, &store, Default::default());
     assert!(refused.unwrap_err().to_string().contains("the checksum is wrong"));
-    // The commits here are those of txid 3 and 4, and 4 is even: its meta page is the first.
+    // The two commits have the txids 3 and 4. Since 4 is even, page 0 is the newest meta page, and
+    // offset 32 is inside it.
     assert_eq!(judged(32), judgement(before));
     let engine = open_small(EngineKind::Bolt, &store);
     newest.assert_same(&*engine.snapshot().unwrap(), "mended from its second copy");
 }
 
-/// Both write by turns into one file, and check what the other has written.
+/// bbolt and our engine write into one file in turn. Each checks the records that the other has
+/// written.
 fn take_turns(page_size: usize, writes_freelist: bool) {
     let (seed, rounds) = (seed_or("CLEARLANE_SEED", 1), seed_or("CLEARLANE_ROUNDS", 100));
     let dir = tempfile::tempdir().unwrap();
@@ -238,7 +238,7 @@ fn take_turns(page_size: usize, writes_freelist: bool) {
     let mut model = Model::default();
     let mut foreign = BTreeMap::new();
     for round in 0..rounds {
-        // The first turn is bbolt's, which makes the file.
+        // bbolt has the first turn, and creates the file.
         let mut lines = String::new();
         for number in [4 * round + 1, 4 * round + 2] {
             let changes = changes(seed, number);
@@ -269,7 +269,8 @@ fn take_turns(page_size: usize, writes_freelist: bool) {
     println!("seed {seed}: {rounds} rounds");
 }
 
-/// Makes, changes and removes a bucket that is not etcd's.
+/// Returns input lines for bbolt that create, change or remove a bucket that is not etcd's. Applies
+/// the same changes to `foreign`.
 fn foreign_changes(foreign: &mut BTreeMap<Vec<u8>, Vec<u8>>, rng: &mut StdRng) -> String {
     if !foreign.is_empty() && rng.random_ratio(1, 4) {
         foreign.clear();
@@ -286,7 +287,8 @@ fn foreign_changes(foreign: &mut BTreeMap<Vec<u8>, Vec<u8>>, rng: &mut StdRng) -
 }
 
 fn foreign_sum(foreign: &BTreeMap<Vec<u8>, Vec<u8>>) -> String {
-    // The sum of a bucket does not depend on its name.
+    // The checksum of a bucket does not depend on its name, so the records are put under the name
+    // `alarm`.
     let of_key = |(key, value): (&Vec<u8>, &Vec<u8>)| ((Bucket::Alarm, key.clone()), value.clone());
     let model = Model { records: foreign.iter().map(of_key).collect() };
     let line = judgement(&model).lines().nth(1).unwrap().replace("alarm", FOREIGN_BUCKET);

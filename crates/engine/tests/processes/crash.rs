@@ -1,25 +1,19 @@
-//! A writing child process is killed with SIGKILL at random moments; nothing acknowledged may be
-//! lost, and no commit may be there by half.
+//! Kills a writing child process with SIGKILL at random times. No acknowledged commit may be lost,
+//! and every commit must be present completely or not at all.
 //!
-//! The child is this same binary, run again for one test with its orders in the environment. It
-//! commits the workload of a seed and writes a line for every commit *after* the commit returned.
-//! The parent reads lines, kills, reads what is left in the pipe, opens the store and compares it
-//! with the model after the last acknowledged commit, or the one after that: a commit may be
-//! durable though its line was never written. Then the next child goes on where this one was
-//! killed, so a store lives through many kills.
+//! The child runs one test of this same binary, with its parameters in the environment. It commits
+//! the workload of a seed, and prints a line for every commit *after* the commit has returned. The
+//! parent reads some lines, kills the child, reads the rest of the pipe and opens the store. It
+//! compares the store with the model after the last acknowledged commit or after the next one,
+//! because a commit may be durable although its line was never printed. Then the next child
+//! continues with the same store, so a store survives many kills.
 //!
-//! A kill leaves to the kernel what was written and not synced; what a power cut does is the
-//! business of the simulated disk (`power_cut.rs` of `bolt`).
+//! After a kill, the kernel still has the bytes that were written and not synced. The loss of these
+//! bytes in a power cut is tested on the simulated disk (`power_cut.rs` of `bolt`).
 //!
-//! Run one seed again: `CLEARLANE_SEED=7 cargo test -p clearlane-engine --test crash`.
-//! More kills per engine: `CLEARLANE_KILLS=2000`.
-
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
-#![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]
-
-#[allow(dead_code, reason = "this suite uses a part of it")]
-#[path = "suite/support.rs"]
-mod support;
+//! Each seed has a store, whose writers are killed 20 times. Run one seed again:
+//! `CLEARLANE_SEED=7 CLEARLANE_KILLS=20 cargo test -p clearlane-engine --test processes crash`.
+//! `CLEARLANE_KILLS=2000` uses 100 seeds per engine.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -31,7 +25,7 @@ use clearlane_engine::{Defragment, EngineKind};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use support::{apply_all, changes_of, commit_number, model_after, open_small, seed_or};
+use crate::support::{apply_all, changes_of, commit_number, model_after, open_small, seed_or};
 
 const KILLS: u64 = 100;
 const KILLS_PER_STORE: u64 = 20;
@@ -46,8 +40,9 @@ fn sled_survives_being_killed() {
     kill_many(EngineKind::Sled);
 }
 
-/// While one test starts a child, the child holds copies of the other's open files, and with them
-/// its lock on the directory, until it runs its own program.
+/// Only one test may run at a time. A child holds copies of all open files of this process until it
+/// has started its own program. If another test had a store open at that time, the child would also
+/// hold the lock on the directory of that store.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn kill_many(kind: EngineKind) {
@@ -62,7 +57,8 @@ fn kill_many(kind: EngineKind) {
     println!("{kind}: {kills} kills, {commits} commits, none lost");
 }
 
-/// Kills the writers of one store again and again; returns how many commits it has in the end.
+/// Kills the writers of one store many times. Returns the number of commits that the store has at
+/// the end.
 fn kill_one_store(kind: EngineKind, seed: u64) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let mut rng = StdRng::seed_from_u64(seed);
@@ -74,7 +70,8 @@ fn kill_one_store(kind: EngineKind, seed: u64) -> u64 {
     commits
 }
 
-/// Lets a child write until the seed says stop, and returns the last commit it acknowledged.
+/// Lets a child write until a random time, and kills it. Returns the last commit that the child
+/// acknowledged.
 fn write_and_kill(kind: EngineKind, dir: &Path, seed: u64, rng: &mut StdRng) -> u64 {
     let mut child = start_child(kind, dir, seed);
     let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -85,7 +82,7 @@ fn write_and_kill(kind: EngineKind, dir: &Path, seed: u64, rng: &mut StdRng) -> 
         assert_ne!(lines.read_line(&mut line).unwrap(), 0, "seed {seed}: the child stopped");
         acknowledged = acknowledged.max(parse(&line));
     }
-    // Anywhere within the next commits, not only right behind an acknowledgement.
+    // The kill may hit any part of the next commits, not only the time after an acknowledgement.
     let moment = Instant::now() + Duration::from_micros(rng.random_range(0..4_000));
     while Instant::now() < moment {
         std::hint::spin_loop();
@@ -94,13 +91,14 @@ fn write_and_kill(kind: EngineKind, dir: &Path, seed: u64, rng: &mut StdRng) -> 
     child.wait().unwrap();
     let mut rest = String::new();
     lines.read_to_string(&mut rest).unwrap();
-    // The last line may be cut; a number without its line end was still written after its commit,
-    // but may be cut itself.
+    // Only lines with a line end are used. The kill may have cut off the last line, and its number
+    // may be incomplete.
     let whole = rest.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(parse).fold(acknowledged, u64::max)
 }
 
-/// The commit that a line acknowledges. The test harness writes lines of its own.
+/// Returns the commit that a line acknowledges, or 0 for other lines, which the test harness
+/// prints.
 fn parse(line: &str) -> u64 {
     let number = line.trim_end().rsplit_once("committed ").map(|(_, number)| number.parse());
     number.map_or(0, |number| number.expect("a number follows"))
@@ -120,7 +118,7 @@ fn check(kind: EngineKind, dir: &Path, seed: u64, kill: u64, acknowledged: u64) 
 
 fn start_child(kind: EngineKind, dir: &Path, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "writing_child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "crash::writing_child", "--nocapture", "--test-threads=1"])
         .env("CLEARLANE_CHILD_ENGINE", kind.name())
         .env("CLEARLANE_CHILD_DIR", dir)
         .env("CLEARLANE_CHILD_SEED", seed.to_string())
@@ -130,7 +128,8 @@ fn start_child(kind: EngineKind, dir: &Path, seed: u64) -> Child {
         .unwrap()
 }
 
-/// Not a test by itself: without orders it has nothing to do.
+/// This is the child's program. If the test harness runs it as a test, without parameters, it does
+/// nothing.
 #[test]
 fn writing_child() {
     let Ok(kind) = std::env::var("CLEARLANE_CHILD_ENGINE") else { return };

@@ -1,4 +1,4 @@
-//! One suite for all engines: every guarantee of the crate, as a test of that name.
+//! One suite for all engines. Each guarantee of the crate is a test with the name of the guarantee.
 
 use std::ops::ControlFlow;
 
@@ -102,7 +102,7 @@ fn a_snapshot_of_any_age_shows_its_own_commit(store: Store) {
         assert!(expected.contains(&format!("n={number}")));
         snapshots.push((snapshot, expected));
     }
-    // Dropped from the middle, the others must not notice.
+    // Some snapshots are dropped, which must not change the others.
     snapshots.drain(5..12);
     store.delete(META, "n");
     for (snapshot, expected) in snapshots {
@@ -337,7 +337,8 @@ fn put_all_puts_all(store: Store) {
     });
     assert_eq!(shown(&*store.engine.snapshot().unwrap(), KEY), "a=4 b=2 c=3");
     assert_eq!(store.engine.size_in_use(), 6);
-    // Behind all others first, then a key that is there, then behind all others again.
+    // `d` and `e` are after all existing keys. The second `e` and `a` exist already. `f` is again
+    // after all existing keys.
     let pairs = [("d", "5"), ("e", "6"), ("e", "77"), ("a", ""), ("f", "8")];
     store.commit(|txn| {
         let mut bytes = pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes()));
@@ -377,8 +378,9 @@ fn a_defragmentation_carries_over_what_commits_meanwhile(store: Store) {
     defragment.finish().unwrap();
     let store = if store.kind.is_durable() { store.reopened() } else { store };
     let snapshot = store.engine.snapshot().unwrap();
-    // Each round wrote a key from below and deleted one from above: the last word on the lower
-    // half was a delete, on the upper half a put.
+    // Each iteration has put one key and deleted another: the put keys rise, and the deleted keys
+    // fall. So the last change of a key in the lower half was a delete, and in the upper half a
+    // put.
     let upper: Vec<_> = (15..30).map(|number| format!("k{number:02}=new")).collect();
     assert_eq!(shown(&*snapshot, KEY), format!("{} last=minute", upper.join(" ")));
     assert_eq!(shown(&*snapshot, META), "n=29");

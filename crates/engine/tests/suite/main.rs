@@ -1,7 +1,9 @@
-//! The suites that hold all engines to the guarantees of the crate.
+//! The suites that test all engines against the guarantees of the crate.
 //!
-//! One binary, so that it is linked once. The crash test is another one: it starts processes, and
-//! a process that is being started holds copies of all open files, locks included, for a moment.
+//! All suites are one binary, so that it is linked once. The tests in `tests/processes` are a
+//! separate binary, because they start processes. A process that is just starting holds copies of
+//! all open files and their locks for a short time. Such a copy would keep the store of another
+//! test locked after that test has closed the store.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 

@@ -1,6 +1,7 @@
-//! Each engine races a plain map: random histories, with snapshots held across them.
+//! Runs random histories on each engine, and compares the engine with a plain map. Snapshots stay
+//! open while later actions of the history run.
 //!
-//! A failing case prints its history, shortened; proptest's own seed goes to a regression file.
+//! A failing case prints its history in shortened form. No regression file is written.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ fn a_bucket() -> impl Strategy<Value = Bucket> {
     prop::sample::select(vec![Bucket::Key, Bucket::Lease, Bucket::Meta])
 }
 
-/// Few and short, so that histories meet their own keys again.
+/// Keys are few and short, so that a history uses the same keys again.
 fn a_key() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(vec![0, b'a', b'b', 255]), 1..4)
 }
@@ -60,13 +61,13 @@ fn an_action() -> impl Strategy<Value = Action> {
 }
 
 struct Race {
-    /// Present but for the moment of a reopening.
+    /// `None` only while the store is reopened.
     store: Option<Store>,
     txn: Option<Box<dyn WriteTxn>>,
     defragment: Option<Box<dyn Defragment>>,
     snapshots: Vec<(Arc<dyn Snapshot>, Model)>,
     committed: Model,
-    /// With the open transaction's changes.
+    /// The committed state, with the changes of the open transaction applied.
     ahead: Model,
 }
 

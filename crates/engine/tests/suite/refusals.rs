@@ -1,4 +1,5 @@
-//! What is not ours is refused in one clear line, and left exactly as it was.
+//! Tests that directories and files that are not a store of this crate are rejected with a clear
+//! message in one line, and stay exactly as they were.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -9,7 +10,8 @@ use clearlane_engine::{Bucket, EngineKind, Error, Options, open};
 
 use crate::support::{Store, open_small, shown};
 
-/// Every file below a directory with its bytes.
+/// Returns the path of every file below a directory, with its bytes, and the path of every
+/// directory.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -26,7 +28,7 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// Opens and expects a refusal that changes nothing.
+/// Asserts that opening fails and changes nothing. Returns the error.
 fn refused(kind: EngineKind, dir: &Path) -> Error {
     let before = dir.is_dir().then(|| contents(dir));
     let error = open(kind, dir, Options::default()).unwrap_err();
@@ -38,7 +40,7 @@ fn refused(kind: EngineKind, dir: &Path) -> Error {
     error
 }
 
-/// A closed store with one record, its bytes at rest.
+/// Returns the directory of a closed store with one record. Its files no longer change.
 fn store_with_a_record(kind: EngineKind) -> tempfile::TempDir {
     let store = Store::new(kind);
     store.put(Bucket::Key, "a", "1");
@@ -169,8 +171,8 @@ fn a_store_of_an_engine_that_is_not_here_any_more() {
     fs::write(&marker, text.replace("engine bolt", "engine redb")).unwrap();
     let error = refused(EngineKind::Bolt, dir.path());
     assert!(matches!(error, Error::Foreign { .. }), "{error}");
-    let told = "of engine \"redb\", which this version does not have; a snapshot";
-    assert!(error.to_string().contains(told), "{error}");
+    let message = "of engine \"redb\", which this version does not have";
+    assert!(error.to_string().contains(message), "{error}");
 }
 
 #[test]
@@ -190,7 +192,7 @@ fn a_store_that_is_open_already() {
         store.put(Bucket::Key, "a", "1");
         assert!(matches!(refused(kind, store.dir.path()), Error::Locked { .. }));
         if kind.is_durable() {
-            // The lock lasts as long as anything that reads the files.
+            // The lock lasts until everything that reads the files is dropped.
             let snapshot = store.engine.snapshot().unwrap();
             let Store { engine, dir, .. } = store;
             drop(engine);
@@ -201,7 +203,8 @@ fn a_store_that_is_open_already() {
     }
 }
 
-/// Damages the file of a bolt store and expects `path: damaged: …`, with these words in it.
+/// Damages the file of a bolt store and asserts that opening fails with `path: damaged: …`, with
+/// `words` in the message.
 fn damaged_bolt(words: &str, damage: impl FnOnce(&mut Vec<u8>)) {
     let dir = store_with_a_record(EngineKind::Bolt);
     let file = dir.path().join("data.0");
@@ -221,14 +224,16 @@ fn a_truncated_bolt_file() {
         damaged_bolt("", |bytes| bytes.truncate(length));
     }
     damaged_bolt("no meta page is valid: page 0: the file is too short", Vec::clear);
-    damaged_bolt("cut short: 8192 bytes, and its pages take", |bytes| bytes.truncate(8192));
+    damaged_bolt("cut short: the file has 8192 bytes, but its pages need", |bytes| {
+        bytes.truncate(8192)
+    });
 }
 
 #[test]
 fn a_bolt_file_of_garbage() {
     damaged_bolt("no meta page is valid", |bytes| bytes.fill(0x5a));
     damaged_bolt("no meta page is valid", |bytes| *bytes = b"hello".to_vec());
-    damaged_bolt("says that it is page 0", |bytes| bytes[8192..].fill(0));
+    damaged_bolt("has the id 0 in its header", |bytes| bytes[8192..].fill(0));
 }
 
 #[test]
@@ -258,7 +263,7 @@ fn keys_and_values_that_bolt_has_no_place_for() {
             let error = txn.put(Bucket::Key, key, b"2").unwrap_err();
             assert!(matches!(error, Error::KeySize { bytes } if bytes == key.len()), "{error}");
         }
-        // The transaction goes on.
+        // The transaction is still usable.
         txn.put(Bucket::Key, b"a", b"3").unwrap();
     });
     assert_eq!(store.engine.size_in_use(), 32_769 + 2);
@@ -290,7 +295,7 @@ fn a_truncated_sled_log() {
 }
 
 #[test]
-fn a_sled_log_with_a_wrong_bit_and_its_right_length() {
+fn a_sled_log_with_wrong_bits_and_its_right_length() {
     let store = Store::new(EngineKind::Sled);
     for number in 0..200u64 {
         store.commit(|txn| {
@@ -304,8 +309,12 @@ fn a_sled_log_with_a_wrong_bit_and_its_right_length() {
     drop(engine);
     let file = dir.path().join("data.0").join("db");
     let mut bytes = fs::read(&file).unwrap();
-    let position = bytes.len() / 10;
-    bytes[position] ^= 0x10;
+    // sled's threads choose the positions of its pages, and a page may be outdated. So several
+    // positions are damaged.
+    for tenth in 1..10 {
+        let position = bytes.len() / 10 * tenth;
+        bytes[position] ^= 0x10;
+    }
     fs::write(&file, bytes).unwrap();
     assert!(matches!(refused(EngineKind::Sled, dir.path()), Error::Corrupt { .. }));
 }

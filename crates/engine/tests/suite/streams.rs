@@ -1,4 +1,4 @@
-//! A snapshot streamed from each engine into each other one, and streams that are damaged.
+//! Tests that stream a snapshot from each engine into every engine, and tests with damaged streams.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use clearlane_engine::{Bucket, Engine, EngineKind, Error, MemoryEngine};
 
 use crate::support::{Model, Store, apply_all, changes_of, model_after};
 
-/// A store with the records of a workload, some of them large.
+/// Returns a store with the records of a workload and some large records, and its model.
 fn filled(kind: EngineKind) -> (Store, Model) {
     let store = Store::new(kind);
     let mut model = model_after(1, 200);
@@ -87,7 +87,8 @@ fn an_empty_store_makes_a_short_stream() {
     assert_eq!(records, 0);
 }
 
-/// A stream of a few small frames would hide nothing: one frame, then the trailer.
+/// Returns a stream that is small enough to damage each of its bits: one frame of records, then the
+/// trailer.
 fn small_stream() -> Vec<u8> {
     let engine = MemoryEngine::new();
     let mut txn = engine.begin_write().unwrap();
@@ -139,7 +140,7 @@ fn a_wrong_bit_in_a_frames_head_is_noticed_before_its_body_comes() {
     }
 }
 
-/// The chunks of a store of 12 MB.
+/// Returns the chunks of a store of 12 MB.
 fn large_stream() -> Vec<Bytes> {
     let source = Store::new(EngineKind::Memory);
     source.commit(|txn| {
@@ -163,7 +164,8 @@ fn an_import_that_ended_early_leaves_a_store_that_takes_no_other() {
     assert!(Importer::new(engine).is_err());
 }
 
-/// Each commit is a sync, and what is not committed takes memory.
+/// An import must not commit often, because each commit is a sync. It must not keep many records
+/// uncommitted, because they take memory.
 #[test]
 fn an_import_commits_seldom_and_keeps_little_back() {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());

@@ -1,5 +1,4 @@
-//! What the suites share: a store in a directory that goes away, and a plain model to compare it
-//! with.
+//! Helpers of the suites: a store in a temporary directory, and a plain model to compare it with.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +27,7 @@ impl Store {
         Store { kind, engine: open_small(kind, dir.path()), dir }
     }
 
-    /// No snapshot may be open.
+    /// Closes the store and opens it again. No snapshot may be open.
     pub(crate) fn reopened(self) -> Store {
         let Store { kind, engine, dir } = self;
         drop(engine);
@@ -56,8 +55,8 @@ impl Store {
     }
 }
 
-/// Waits for the directory: a process that another test starts has all locks of this one until it
-/// runs its program.
+/// Opens a store, and waits up to 10 s for its directory. A process that another test starts holds
+/// copies of all locks of this process until it runs its own program.
 pub(crate) fn open_small(kind: EngineKind, dir: &Path) -> Arc<dyn Engine> {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
@@ -81,7 +80,7 @@ pub(crate) fn records(reader: &dyn Read, bucket: Bucket, range: KeyRange<'_>) ->
     found
 }
 
-/// The records of a bucket as text, `key=value` with a space between them.
+/// Returns the records of a bucket as text: `key=value`, separated by spaces.
 pub(crate) fn shown(reader: &dyn Read, bucket: Bucket) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let all = records(reader, bucket, KeyRange::ALL);
@@ -127,7 +126,7 @@ impl Model {
     }
 }
 
-/// A put, or a delete where there is no value.
+/// A put, or a delete if it has no value.
 #[derive(Clone)]
 pub(crate) struct Change {
     pub(crate) bucket: Bucket,
@@ -154,7 +153,7 @@ impl fmt::Debug for Change {
     }
 }
 
-/// Applies changes in order; puts of one bucket that follow each other go through `put_all`.
+/// Applies changes in order. Consecutive puts into the same bucket are made by one `put_all`.
 pub(crate) fn apply_all(changes: &[Change], txn: &mut dyn WriteTxn) -> Result<()> {
     let alike =
         |a: &Change, b: &Change| a.bucket == b.bucket && a.value.is_some() && b.value.is_some();
@@ -170,11 +169,11 @@ pub(crate) fn apply_all(changes: &[Change], txn: &mut dyn WriteTxn) -> Result<()
     Ok(())
 }
 
-/// Where a workload writes the number of each commit.
+/// The key under which a workload stores the number of each commit.
 pub(crate) const COMMIT_KEY: &[u8] = b"commit";
 
-/// The changes of commit `number` of a workload: new records, overwrites and deletes, all known
-/// from the seed, so that a checker can tell what must be there after any commit.
+/// Returns the changes of commit `number` of a workload: new records, overwrites and deletes. They
+/// depend only on the seed, so a test can compute the expected contents after any commit.
 pub(crate) fn changes_of(seed: u64, number: u64) -> Vec<Change> {
     let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number));
     let buckets = [Bucket::Key, Bucket::Key, Bucket::Lease, Bucket::Meta];
@@ -188,7 +187,8 @@ pub(crate) fn changes_of(seed: u64, number: u64) -> Vec<Change> {
             Change { bucket, key, value }
         })
         .collect();
-    // And records as revisions are: each behind all others of its bucket.
+    // These records resemble records of revisions: the key of each is above all other keys of its
+    // bucket.
     changes.extend((0..rng.random_range(0..8u8)).map(|sub| Change {
         bucket: Bucket::Key,
         key: [b"r", &number.to_be_bytes()[..], &[sub]].concat(),
@@ -207,13 +207,13 @@ pub(crate) fn model_after(seed: u64, commits: u64) -> Model {
     model
 }
 
-/// The number of the last commit of a workload that a store holds.
+/// Returns the number of the last commit of a workload that the store contains.
 pub(crate) fn commit_number(reader: &dyn Read) -> u64 {
     let number = reader.get(Bucket::Meta, COMMIT_KEY).unwrap();
     number.map_or(0, |bytes| u64::from_be_bytes(bytes[..].try_into().unwrap()))
 }
 
-/// A seed from the environment, or a fixed one.
+/// Returns the number in the environment variable `name`, such as a seed, or `default`.
 pub(crate) fn seed_or(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a seed is a number"))
 }

@@ -1,8 +1,8 @@
-//! Readers on threads beside the writer: no snapshot is ever torn.
+//! Readers on other threads while the writer commits: no snapshot may show a part of a commit.
 //!
-//! Every commit writes the same number under every key. A reader that finds two different
-//! numbers in one snapshot has seen half a commit; one that finds a smaller number than before
-//! has seen time run backwards.
+//! Every commit writes the same number under every key. If a reader finds two different numbers in
+//! one snapshot, the snapshot contains only a part of a commit. If a reader finds a smaller number
+//! than before, it has seen an older state after a newer one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ fn write_all(store: &Store, number: u64) {
         for key in 0..KEYS {
             txn.put(Bucket::Lease, &key.to_be_bytes(), &number.to_be_bytes()).unwrap();
         }
-        // A record that only every other commit has: it comes and goes with a delete.
+        // This record exists after every other commit. The commits in between delete it.
         match number % 2 {
             0 => txn.put(Bucket::Meta, b"even", &number.to_be_bytes()).unwrap(),
             _ => txn.delete(Bucket::Meta, b"even").unwrap(),
@@ -53,7 +53,7 @@ fn read_until(engine: Arc<dyn Engine>, stop: &AtomicBool, rounds: &AtomicU64) {
         let found = the_number_in(&*snapshot);
         assert!(found >= latest, "{found} after {latest}");
         latest = found;
-        // One snapshot is kept for a few rounds, and must still show what it showed.
+        // One snapshot is kept for at least five commits, and must then still show the same state.
         match held.take() {
             Some((kept, expected)) if found < expected + 5 => held = Some((kept, expected)),
             Some((kept, expected)) => assert_eq!(the_number_in(&*kept), expected),
@@ -82,7 +82,8 @@ fn race(kind: EngineKind) {
                 _ => {}
             }
         }
-        // On a busy machine the readers may not have begun yet.
+        // On a busy machine the readers may not have started yet. So the test waits until one of
+        // them has read once.
         let written = Instant::now();
         while rounds.load(Ordering::Relaxed) == 0 && written.elapsed() < TIMEOUT {
             thread::yield_now();

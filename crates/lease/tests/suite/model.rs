@@ -1,17 +1,13 @@
-//! The lessor against a model that is plain: leases and keys in maps, and a walk over all of them
-//! for every question.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Compares the lessor with a simple model, which consists of a map of leases and a map of keys.
+//! After each step, all leases and keys are compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::support::TestLessor;
 use clearlane_engine::KeyRange;
 use clearlane_lease::{Config, Due, Renewal};
 use proptest::prelude::*;
-use support::TestLessor;
 
 const ELECTION: Duration = Duration::from_secs(1);
 const TTL_MIN: i64 = 2;
@@ -20,12 +16,13 @@ const TTL_MIN: i64 = 2;
 enum Step {
     Grant(i64, i64),
     Revoke(i64),
-    /// Keys with their leases, in one transaction.
+    /// Puts keys with their leases, in one transaction.
     Put(Vec<(u8, i64)>),
     Delete(u8, u8),
     Renew(i64),
     Wait(u64),
-    /// Carries out what is due; of the revocations only some get through.
+    /// If true, carries out the revocations that are due. If false, reports that they were not
+    /// proposed.
     Due(bool),
     Lead,
     Follow,
@@ -54,11 +51,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Default)]
 struct Model {
-    /// The granted seconds, and the moment of the end while there is a leader.
+    /// The granted seconds and the expiry of each lease. The expiry is valid only while this member
+    /// is the leader.
     leases: BTreeMap<i64, (i64, Duration)>,
     keys: BTreeMap<u8, i64>,
     leads: bool,
-    /// Proposed by this leader and not applied.
+    /// Leases whose revocation this leader has proposed and not applied.
     proposed: BTreeSet<i64>,
 }
 
@@ -82,107 +80,108 @@ impl Model {
 }
 
 struct Race {
-    lab: TestLessor,
+    lessor: TestLessor,
     model: Model,
 }
 
 impl Race {
     fn step(&mut self, step: Step) {
-        let (lab, model) = (&mut self.lab, &mut self.model);
+        let (lessor, model) = (&mut self.lessor, &mut self.model);
         match step {
             Step::Grant(id, ttl) => {
-                let granted = lab.grant(id, ttl).is_ok();
+                let granted = lessor.grant(id, ttl).is_ok();
                 assert_eq!(granted, !model.leases.contains_key(&id));
                 if granted {
                     let ttl = ttl.max(TTL_MIN);
-                    model.leases.insert(id, (ttl, lab.now + Duration::from_secs(ttl as u64)));
+                    model.leases.insert(id, (ttl, lessor.now + Duration::from_secs(ttl as u64)));
                 }
             }
-            Step::Revoke(id) => assert_eq!(lab.revoke(id).is_ok(), model.revoke(id)),
+            Step::Revoke(id) => assert_eq!(lessor.revoke(id).is_ok(), model.revoke(id)),
             Step::Put(mut puts) => {
                 puts.retain(|(_, lease)| *lease == 0 || model.leases.contains_key(lease));
-                lab.write(|txn| puts.iter().for_each(|(k, id)| txn.put(&[*k], b"", *id).unwrap()));
+                lessor
+                    .write(|txn| puts.iter().for_each(|(k, id)| txn.put(&[*k], b"", *id).unwrap()));
                 model.keys.extend(puts);
             }
             Step::Delete(from, to) => {
                 let range = (&[from][..], &[to][..]);
-                lab.write(|txn| {
+                lessor.write(|txn| {
                     txn.delete_range(KeyRange::new(range.0, range.1)).unwrap();
                 });
                 model.keys.retain(|key, _| !(from..to).contains(key));
             }
             Step::Renew(id) => self.renew(id),
-            Step::Wait(ms) => lab.now += Duration::from_millis(ms),
+            Step::Wait(ms) => lessor.now += Duration::from_millis(ms),
             Step::Due(gets_through) => self.due(gets_through),
             Step::Lead => {
-                lab.lessor.promote(lab.now);
-                model.lead(lab.now);
+                lessor.inner.promote(lessor.now);
+                model.lead(lessor.now);
             }
             Step::Follow => {
-                lab.lessor.demote();
+                lessor.inner.demote();
                 model.leads = false;
             }
             Step::Crash => {
-                lab.store.commit().unwrap();
-                lab.crash();
+                lessor.store.commit().unwrap();
+                lessor.crash();
                 model.leads = false;
             }
             Step::Forget => {
-                lab.lessor.forget_ended();
+                lessor.inner.forget_ended();
             }
         }
         self.same();
     }
 
     fn renew(&mut self, id: i64) {
-        let (lab, model) = (&self.lab, &mut self.model);
+        let (lessor, model) = (&self.lessor, &mut self.model);
         let expected = match model.leases.get_mut(&id) {
             _ if !model.leads => Renewal::NotLeading,
-            Some((ttl, end)) if *end > lab.now => {
-                *end = lab.now + Duration::from_secs(*ttl as u64);
+            Some((ttl, end)) if *end > lessor.now => {
+                *end = lessor.now + Duration::from_secs(*ttl as u64);
                 Renewal::Renewed(*ttl)
             }
             _ => Renewal::NotFound,
         };
-        assert_eq!(lab.lessor.renew(id, lab.now), expected);
+        assert_eq!(lessor.inner.renew(id, lessor.now), expected);
     }
 
     fn due(&mut self, gets_through: bool) {
-        let (lab, model) = (&self.lab, &mut self.model);
-        let Due { revoke, checkpoints } = lab.lessor.due(lab.now);
+        let (lessor, model) = (&self.lessor, &mut self.model);
+        let Due { revoke, checkpoints } = lessor.inner.due(lessor.now);
         assert!(checkpoints.is_empty(), "they are switched off");
         assert!(model.leads || revoke.is_empty());
         for id in revoke {
-            assert!(model.leases[&id].1 <= lab.now, "{id} lives");
+            assert!(model.leases[&id].1 <= lessor.now, "{id} lives");
             assert!(model.proposed.insert(id), "{id} is proposed already");
             if gets_through {
-                assert!(lab.revoke(id).is_ok() && model.revoke(id));
+                assert!(lessor.revoke(id).is_ok() && model.revoke(id));
             } else {
-                lab.lessor.not_proposed(id, lab.now);
+                lessor.inner.not_proposed(id, lessor.now);
                 model.proposed.remove(&id);
             }
         }
     }
 
     fn same(&self) {
-        let (lab, model) = (&self.lab, &self.model);
-        let contents = lab.lessor.lease_states();
+        let (lessor, model) = (&self.lessor, &self.model);
+        let contents = lessor.inner.lease_states();
         let ids: Vec<i64> = contents.iter().map(|lease| lease.id).collect();
         assert_eq!(ids, model.leases.keys().copied().collect::<Vec<_>>());
         for lease in contents {
             let keys: Vec<u8> = lease.keys.iter().map(|key| key[0]).collect();
             assert_eq!(keys, model.keys_of(lease.id), "of {}", lease.id);
-            assert_eq!(lab.lessor.keys(lease.id), lease.keys);
+            assert_eq!(lessor.inner.keys(lease.id), lease.keys);
             let (ttl, end) = model.leases[&lease.id];
-            let left = end.saturating_sub(lab.now).as_secs() as i64;
-            let standing = lab.lessor.time_to_live(lease.id, lab.now).unwrap();
+            let left = end.saturating_sub(lessor.now).as_secs() as i64;
+            let standing = lessor.inner.time_to_live(lease.id, lessor.now).unwrap();
             assert_eq!((lease.ttl, standing.remaining), (ttl, model.leads.then_some(left)));
         }
-        let keys: Vec<u8> = lab.keys().iter().map(|key| key.as_bytes()[0]).collect();
+        let keys: Vec<u8> = lessor.keys().iter().map(|key| key.as_bytes()[0]).collect();
         assert_eq!(keys, model.keys.keys().copied().collect::<Vec<_>>());
     }
 
-    /// Each leader revokes all leases if no client renews them.
+    /// Checks that a leader revokes all leases if no client renews them.
     fn all_end(&mut self) {
         self.step(Step::Lead);
         for _ in 0..60 {
@@ -190,7 +189,7 @@ impl Race {
             self.step(Step::Due(true));
         }
         assert!(self.model.leases.is_empty(), "{:?}", self.model.leases);
-        assert_eq!(self.lab.lessor.next_due(), None);
+        assert_eq!(self.lessor.inner.next_due(), None);
     }
 }
 
@@ -200,7 +199,7 @@ proptest! {
     #[test]
     fn it_does_what_the_model_does(steps in steps()) {
         let mut race =
-            Race { lab: TestLessor::new(Config::new(ELECTION)), model: Model::default() };
+            Race { lessor: TestLessor::new(Config::new(ELECTION)), model: Model::default() };
         steps.into_iter().for_each(|step| race.step(step));
         race.all_end();
     }

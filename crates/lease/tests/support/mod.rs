@@ -1,6 +1,6 @@
-//! A lessor in front of a store in memory, and a clock that a test moves.
+//! A lessor with a store in memory and a clock that the test moves.
 
-// Each test binary uses its own part of this module.
+// Only the test binary `suite` includes this module.
 #![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct TestLessor {
     engine: Arc<dyn Engine>,
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn WatchableKv<()>>,
-    pub(crate) lessor: Arc<Lessor>,
+    pub(crate) inner: Arc<Lessor>,
     pub(crate) now: Duration,
 }
 
@@ -25,37 +25,37 @@ impl TestLessor {
     pub(crate) fn new(config: Config) -> TestLessor {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let (store, lessor) = restored(&engine, config);
-        TestLessor { engine, config, store, lessor, now: Duration::ZERO }
+        TestLessor { engine, config, store, inner: lessor, now: Duration::ZERO }
     }
 
-    /// What was not committed is lost, the rest is read again.
+    /// Loses everything that was not committed, and restores the rest.
     pub(crate) fn crash(&mut self) {
-        (self.store, self.lessor) = restored(&self.engine, self.config);
+        (self.store, self.inner) = restored(&self.engine, self.config);
     }
 
     pub(crate) fn grant(&self, id: i64, ttl: i64) -> Result<i64, LeaseRejection> {
         let mut txn = self.store.begin_write().unwrap();
-        let granted = self.lessor.grant(id, ttl, &mut *txn).unwrap();
+        let granted = self.inner.grant(id, ttl, &mut *txn).unwrap();
         txn.end(()).unwrap();
         if granted.is_ok() {
-            self.lessor.start_expiry(id, self.now);
+            self.inner.start_expiry(id, self.now);
         }
         granted
     }
 
-    /// Revokes, and says at which revision the store is then.
+    /// Revokes a lease, and returns the store's revision after the revocation.
     pub(crate) fn revoke(&self, id: i64) -> Result<i64, LeaseRejection> {
         let mut txn = self.store.begin_write().unwrap();
-        let deleted = self.lessor.delete(id, &mut *txn).unwrap();
+        let deleted = self.inner.delete(id, &mut *txn).unwrap();
         let ended = txn.end(()).unwrap();
         deleted?;
-        self.lessor.finish_delete(id);
+        self.inner.finish_delete(id);
         Ok(ended.revision)
     }
 
     pub(crate) fn checkpoint(&self, checkpoints: &[LeaseCheckpoint]) {
         let mut txn = self.store.begin_write().unwrap();
-        self.lessor.checkpoint(checkpoints, &mut *txn).unwrap();
+        self.inner.checkpoint(checkpoints, &mut *txn).unwrap();
         txn.end(()).unwrap();
     }
 

@@ -1,18 +1,21 @@
-//! When to compact, if no client asks: etcd's two policies, without a clock.
+//! Decides when to compact without a client's request: etcd's two policies, without a clock.
 //!
-//! *periodic* keeps what a reader could have seen within the retention, *revision* keeps a number
-//! of revisions. The owner calls [`check`](AutoCompaction::check) at
-//! [`next_check`](AutoCompaction::next_check) or later. It proposes the compaction that comes back,
-//! and reports [`compacted`](AutoCompaction::compacted) or [`failed`](AutoCompaction::failed).
-//! Members that do not lead are [paused](AutoCompaction::pause), but go on taking notes.
+//! The policy *periodic* keeps everything that a reader could have seen within the retention time.
+//! The policy *revision* keeps a number of revisions. The owner calls
+//! [`check`](AutoCompaction::check) at the time [`next_check`](AutoCompaction::next_check) or
+//! later. If `check` returns a revision, the owner proposes a compaction at this revision, and
+//! reports [`compacted`](AutoCompaction::compacted) or [`failed`](AutoCompaction::failed). On a
+//! member that is not the leader, the owner [pauses](AutoCompaction::pause) the policy. A paused
+//! policy still takes samples.
 //!
 //! Invariants:
-//! * Until the outcome is known, no other compaction is asked for.
-//! * No revision is asked for that is known to be compacted.
-//! * periodic: what is asked for was current a retention ago, or before. If checks come late, more
-//!   is kept and not less.
+//! * While a request is pending, no other compaction is requested. The request is pending until it
+//!   has failed, a compaction at its revision or above is reported, or the policy is paused.
+//! * A revision that is known to be compacted is never requested.
+//! * periodic: the requested revision was current one retention time ago or earlier. If checks are
+//!   late, more is kept, and not less.
 //!
-//! In etcd: `v3compactor`; what it does otherwise is in `docs/mvcc.md`.
+//! In etcd: `v3compactor`. `docs/mvcc.md` lists the differences.
 
 mod periodic;
 mod retention;
@@ -25,14 +28,15 @@ pub use retention::nanoseconds;
 
 const REVISION_POLICY_INTERVAL: Duration = Duration::from_mins(5);
 
-/// Time counts from any fixed point and does not go back.
+/// An auto-compaction policy. The times that the caller passes count from any fixed point and must
+/// not go back.
 #[derive(Debug)]
 pub struct AutoCompaction {
     policy: Policy,
-    /// `None` before the first check.
+    /// The time of the next check. `None` before the first check.
     next_check: Option<Duration>,
     paused: bool,
-    /// The revision that was asked for, and when.
+    /// The requested revision, and the time of the request. `None` if no result is awaited.
     pending: Option<(i64, Duration)>,
     compacted: i64,
 }
@@ -44,7 +48,8 @@ enum Policy {
 }
 
 impl AutoCompaction {
-    /// `None` if the retention is 0.
+    /// Creates a policy. Returns `None` if the retention is 0. Fails if the mode is unknown, or if
+    /// the retention cannot be parsed.
     pub fn parse(mode: &str, retention: &str) -> Result<Option<AutoCompaction>> {
         let policy = match mode {
             "periodic" => {
@@ -67,13 +72,14 @@ impl AutoCompaction {
         Ok(policy.map(new))
     }
 
-    /// 0 before the first check, which is due at once.
+    /// Returns the time of the next check. It is 0 before the first check, which is due at once.
     pub fn next_check(&self) -> Duration {
         self.next_check.unwrap_or_default()
     }
 
-    /// Whether it is time, and at which revision to compact. A check before
-    /// [`next_check`](AutoCompaction::next_check) does nothing.
+    /// Returns the revision to compact at. Returns `None` if no compaction is due, the policy is
+    /// paused, or a request is pending. A check before [`next_check`](AutoCompaction::next_check)
+    /// does nothing and returns `None`.
     pub fn check(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
         if self.next_check.is_some_and(|next| now < next) {
             return None;
@@ -92,7 +98,8 @@ impl AutoCompaction {
         Some(revision)
     }
 
-    /// Whichever request asked for the compaction.
+    /// Reports a compaction, whether or not this policy requested it. If a request at or below
+    /// `revision` is pending, this request has succeeded.
     pub fn compacted(&mut self, revision: i64) {
         self.compacted = self.compacted.max(revision);
         if let Some((_, proposed_at)) = self.pending.take_if(|(asked, _)| *asked <= revision)
@@ -106,14 +113,15 @@ impl AutoCompaction {
         self.pending = None;
     }
 
-    /// Asks for nothing from now on: another member leads. An outcome that is open is awaited no
-    /// more; if it is reported all the same it counts.
+    /// Requests nothing until [`resume`](AutoCompaction::resume), because another member is the
+    /// leader. The result of a pending request is no longer awaited. If it is reported later, its
+    /// revision is still recorded as compacted.
     pub fn pause(&mut self) {
         self.paused = true;
         self.pending = None;
     }
 
-    /// Takes effect with the next check.
+    /// Ends a pause. The next check may request a compaction again.
     pub fn resume(&mut self) {
         self.paused = false;
     }

@@ -1,31 +1,35 @@
-//! The policy that keeps the past of a time: samples of which revision was current when.
+//! The policy *periodic*: it keeps everything that a reader could have seen within the retention
+//! time. To find the oldest revision to keep, it samples which revision is current.
 //!
-//! A sample is noted only when the revision has changed, so a store that rests costs nothing, and
-//! one sample is kept that is as old as the retention or older:
+//! A sample is stored only if the revision has changed, so an idle store costs nothing. Of the
+//! samples that are as old as the retention or older, only the newest is kept:
 //!
 //! ```text
-//!            retention
-//!          ◀──────────▶ now
-//!   samples  │  2 │  5   9  12
-//!            │    └─ younger
-//!            └─ the newest that is old enough: revision 2 was current then
+//!               retention
+//!             ◀──────────▶ now
+//!   samples  2 │  5   9  12
+//!            │ └─ the samples right of this line are younger than the retention
+//!            └─ the newest sample that is old enough: revision 2 was current then
 //! ```
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The longest time from one compaction to the next.
+/// Maximum length of the interval, which is the minimum time between the requests of two successful
+/// compactions. If the retention is shorter, the interval is as long as the retention.
 const INTERVAL_MAX: Duration = Duration::from_hours(1);
 const SAMPLES_PER_INTERVAL: u32 = 10;
-/// However short the retention, the thread that checks must not spin.
+/// The shortest time between two checks. It keeps the thread from spinning if the retention is
+/// short.
 const SAMPLE_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Periodic {
     retention: Duration,
-    /// Since when each revision was current, oldest first.
+    /// The sampled revisions, each with the time of its first sample, oldest first.
     samples: VecDeque<(Duration, i64)>,
-    /// When the last compaction that succeeded was asked for.
+    /// The time at which the last successful compaction was requested. `None` if no compaction has
+    /// succeeded yet.
     pub(super) last_success: Option<Duration>,
 }
 
@@ -42,7 +46,8 @@ impl Periodic {
         (self.interval() / SAMPLES_PER_INTERVAL).max(SAMPLE_INTERVAL_MIN)
     }
 
-    /// Notes the current revision. Returns the revision at which a compaction is due.
+    /// Samples the current revision. Returns the revision to compact at, or `None` if no compaction
+    /// is due.
     pub(super) fn sample(&mut self, now: Duration, current_revision: i64) -> Option<i64> {
         if self.samples.back().is_none_or(|(_, newest)| *newest != current_revision) {
             self.samples.push_back((now, current_revision));

@@ -1,4 +1,4 @@
-//! Reading the retention: a number, or a duration as etcd's flags have it.
+//! Parses the retention: a number, or a duration in the format of etcd's flags.
 //!
 //! ```text
 //!   periodic   72        hours
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// In nanoseconds.
+/// The units of a duration, in nanoseconds.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
-    ("\u{b5}s", 1_000),  // The micro sign,
-    ("\u{3bc}s", 1_000), // and the Greek letter.
+    ("\u{b5}s", 1_000),  // The micro sign.
+    ("\u{3bc}s", 1_000), // The Greek letter mu.
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("m", 60 * 1_000_000_000),
@@ -26,7 +26,7 @@ const UNITS: [(&str, u64); 8] = [
 ];
 const HOUR: u64 = 3_600 * 1_000_000_000;
 
-/// 292 years: the longest duration of Go.
+/// The longest duration in Go, in nanoseconds: 292 years.
 const NANOS_MAX: u64 = i64::MAX as u64;
 
 pub(super) fn time(text: &str) -> Result<Duration> {
@@ -38,7 +38,8 @@ pub(super) fn time(text: &str) -> Result<Duration> {
         Some(nanos) => Ok(Duration::from_nanos(nanos)),
         None => Err(Error::CompactionRetention {
             retention: text.to_owned(),
-            allowed: "hours as in 72, durations as in 30m or 1h30m, up to 292 years, and 0 for never",
+            allowed: "hours as in 72, durations as in 30m or 1h30m, up to 292 years, or 0 to \
+                      disable compaction",
         }),
     }
 }
@@ -48,12 +49,13 @@ pub(super) fn revisions(text: &str) -> Result<i64> {
         Ok(keep @ 0..) => Ok(keep),
         _ => Err(Error::CompactionRetention {
             retention: text.to_owned(),
-            allowed: "numbers of revisions as in 1000, and 0 for never",
+            allowed: "numbers of revisions as in 1000, or 0 to disable compaction",
         }),
     }
 }
 
-/// A duration as Go writes it, without a sign and with a unit: `1h30m`.
+/// Parses a duration in Go's format, with units and without a sign: `1h30m`. Returns `None` for any
+/// other text, and for a duration of 2^64 nanoseconds or more.
 pub fn nanoseconds(text: &str) -> Option<u64> {
     let of_number = |c: char| c.is_ascii_digit() || c == '.';
     let (mut rest, mut sum) = (text, 0_u64);
@@ -69,14 +71,15 @@ pub fn nanoseconds(text: &str) -> Option<u64> {
     }
 }
 
-/// A decimal number times a unit, rounded down.
+/// Multiplies a decimal number by a unit, and rounds the product down. Returns `None` if `number`
+/// is not a decimal number, or if the product is too large.
 fn times(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return None;
     }
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // What lies behind these digits is far less than a nanosecond.
+    // Further digits are worth much less than a nanosecond.
     let digits = &fraction[..fraction.len().min(18)];
     let numerator: u64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
     let part = u128::from(numerator) * u128::from(unit) / 10_u128.pow(digits.len() as u32);
@@ -138,7 +141,7 @@ mod tests {
                 revisions(text).unwrap_err().to_string(),
                 format!(
                     "unknown auto compaction retention {text:?}: allowed are numbers of revisions \
-                     as in 1000, and 0 for never"
+                     as in 1000, or 0 to disable compaction"
                 )
             );
         }

@@ -1,4 +1,4 @@
-//! Policies by virtual time.
+//! Runs the policies in virtual time.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,8 @@ fn parsed(mode: &str, retention: &str) -> AutoCompaction {
     AutoCompaction::parse(mode, retention).unwrap().expect("not switched off")
 }
 
-/// Ticks up to and including `until`, all compactions succeed. Returns minute and revision of each.
+/// Runs all checks that are due up to and including the time `until`. Reports each requested
+/// compaction as successful at once. Returns the minute and the revision of each compaction.
 fn run(
     policy: &mut AutoCompaction,
     until: Duration,
@@ -89,14 +90,15 @@ fn by_revision_does_not_ask_when_it_begins() {
 
 #[test]
 fn a_store_that_rests_is_left_alone() {
-    // Written to for the first hour, then again from the fifth on.
+    // There are writes in the first hour, and again from minute 300 on.
     let revision_at = |minute: u64| match minute {
         0..60 => minute as i64 + 1,
         60..300 => 60,
         _ => minute as i64 - 240,
     };
     let asked = run(&mut parsed("periodic", "1h"), 8 * HOUR, revision_at);
-    // The note of 5 hours is old enough at 6 hours.
+    // The first new revision after the pause is sampled at minute 306. It is old enough at
+    // minute 366.
     assert_eq!(asked, [(60, 1), (120, 60), (366, 66), (426, 126)]);
     let asked = run(&mut parsed("revision", "50"), 8 * HOUR, revision_at);
     assert!(asked.windows(2).all(|pair| pair[0].1 < pair[1].1), "{asked:?}");
@@ -124,19 +126,20 @@ fn a_clock_that_stands_still_changes_nothing() {
 fn after_a_long_gap_more_is_kept_and_never_less() {
     let mut policy = parsed("periodic", "1h");
     assert_eq!(run(&mut policy, HOUR, steady), [(60, 1)]);
-    // No call is made for five hours, while 10,000 revisions are written.
+    // There is no check for five hours, while 10,000 revisions are written.
     assert_eq!(
         policy.check(6 * HOUR, 10_000),
         Some(61),
         "what was current at the last sample before the gap"
     );
     policy.compacted(61);
-    // What was written in the gap may be of its last minute.
+    // The 10,000 revisions may have been written in the last minute of the gap. So they are kept
+    // for another hour.
     for minute in (6..60).step_by(6) {
         assert_eq!(policy.check(6 * HOUR + minute * MINUTE, 10_001), None);
     }
     assert_eq!(policy.check(7 * HOUR, 10_001), Some(10_000));
-    // Missed ticks are not made up for.
+    // Missed checks are not repeated.
     assert_eq!(policy.next_check(), 7 * HOUR + 6 * MINUTE);
 }
 
@@ -169,12 +172,13 @@ fn a_failure_is_tried_again_at_the_next_tick() {
 fn what_others_compact_counts() {
     let mut policy = parsed("periodic", "1h");
     assert_eq!(run(&mut policy, 54 * MINUTE, steady), []);
-    // Another request compacts at 50, so the revisions of the next hours are gone already.
+    // Another request compacts at 50. Before minute 114, every revision that this policy could
+    // request is at most 50.
     policy.compacted(50);
     assert_eq!(run(&mut policy, 3 * HOUR, steady), [(114, 55), (174, 115)]);
 
-    // Another request goes further than the compaction that was asked for, whose own outcome comes
-    // late.
+    // Another request compacts at a higher revision than this policy has requested. The policy's
+    // own result arrives later.
     let mut policy = parsed("revision", "10");
     assert_eq!(policy.check(Duration::ZERO, 100), None);
     assert_eq!(policy.check(5 * MINUTE, 100), Some(90));
@@ -182,7 +186,7 @@ fn what_others_compact_counts() {
     policy.compacted(90);
     assert_eq!(policy.check(10 * MINUTE, 104), None, "94 is compacted");
     assert_eq!(policy.check(15 * MINUTE, 106), Some(96));
-    // Another request stays behind it: its outcome is still open.
+    // Another request compacts at a lower revision, so the policy still waits for its own result.
     policy.compacted(93);
     assert_eq!(policy.check(20 * MINUTE, 120), None);
 }
@@ -194,7 +198,7 @@ fn a_paused_one_takes_notes_and_goes_on_at_once() {
     assert_eq!(run(&mut policy, 150 * MINUTE, steady), []);
     policy.resume();
     assert_eq!(policy.check(156 * MINUTE, 157), Some(97));
-    // Loses the lead before it knows, and gets it back.
+    // The member loses the lead before it knows the result, and becomes leader again.
     policy.pause();
     assert_eq!(policy.check(162 * MINUTE, 163), None);
     policy.resume();
@@ -213,7 +217,7 @@ fn a_paused_one_takes_notes_and_goes_on_at_once() {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Minutes that pass, and revisions written meanwhile.
+    /// Minutes that pass, and the number of revisions that are written in this time.
     Tick(u32, i64),
     Success,
     Failure,
@@ -233,8 +237,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happens, the revision that is asked for is old enough and new, and no other is
-    /// open.
+    /// In every sequence of events, a requested revision is old enough and not compacted, and no
+    /// other request is pending.
     #[test]
     fn periodic_keeps_its_invariants(
         hours in 1..5_u32,
@@ -242,7 +246,7 @@ proptest! {
     ) {
         let mut policy = parsed("periodic", &hours.to_string());
         let (mut now, mut revision, mut paused) = (Duration::ZERO, 1_i64, false);
-        // Since when each revision has been current.
+        // The times of all ticks, each with the revision that was current then.
         let mut history = vec![(now, revision)];
         let (mut open, mut compacted, mut last) = (None, 0, None);
         for event in events {

@@ -1,6 +1,6 @@
 //! The store of the default era: revisions, index and records behind one pointer.
 //!
-//! See [`store`] for what is published, [`watch`] for how watchers are notified, and
+//! [`store`] describes what a transaction publishes, [`watch`] how watchers are notified. See also
 //! `docs/mvcc.md`.
 
 pub mod store;

@@ -1,17 +1,21 @@
-//! The store of the default era: everything a read needs, behind one pointer.
+//! The store of the default era: everything that a read needs, behind one pointer.
 //!
 //! ```text
 //!   current ──▶ BackendState ─┬─ engine and pending records
 //!                             └─ StoreState: revision, compact revision, index, consistent index
 //! ```
 //!
-//! A write transaction publishes both with one pointer; a read loads it and takes no other lock.
-//! The mutex `store` is taken by write transactions, to their ends, and by a compaction: to be
-//! scheduled, for each step over the index, and to write the finished mark. Commits take only the
-//! backend's locks; hashes, and the search for records to remove, read a snapshot.
+//! A write transaction publishes both parts with one pointer. A read loads this pointer and takes
+//! no lock.
 //!
-//! Lock order: `store`, then the backend's own, then `compactions` (also taken alone). Invariant:
-//! every revision that a state's index names has its record in the same state.
+//! The mutex `store` is held by each write transaction, from start to end. A compaction takes
+//! `store` when it is scheduled, for each step over the index, and to write the finished mark.
+//! Commits take only locks of the backend. Hashes, and the search for removable records, read a
+//! snapshot.
+//!
+//! Lock order: `store`, then the backend's locks, then `compactions`. The lock `compactions` is
+//! also taken without the other locks. Invariant: if a state's index names a revision, the same
+//! state has the record of this revision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,15 +44,15 @@ use crate::tree_index::{IndexCompaction, TreeIndex};
 #[derive(Clone, Debug)]
 pub struct StoreState<A> {
     pub revision: i64,
-    /// The revision up to which the past was dropped; -1 if never.
+    /// The compact revision: the history below it is dropped. -1 if there was no compaction.
     pub compact_revision: i64,
-    /// What the crate above gave when the state was reached: etcd's consistent index and term.
+    /// The value that the crate above passed for this state: etcd's consistent index and term.
     pub consistent_index: A,
     pub(crate) index: PersistentSnapshot,
 }
 
-/// One state of the store, for reading. It does not change, and holds no lock. It may be sent to
-/// another thread, and cloned.
+/// A read transaction on one immutable state of the store. It holds no lock, and can be cloned and
+/// sent to another thread.
 pub type StoreReadTxn<A> = SnapshotReadTx<StoreState<A>>;
 
 impl<A: ConsistentIndex> IndexedRead for BackendState<StoreState<A>> {
@@ -70,8 +74,8 @@ impl<A: ConsistentIndex> IndexedRead for BackendState<StoreState<A>> {
 #[derive(Debug)]
 pub struct SnapshotStore<A> {
     backend: SnapshotBackend<StoreState<A>>,
-    /// Under the lock `store`: the writer's side of the index.
-    index: Mutex<PersistentIndex>,
+    /// The writer's side of the index, protected by the lock `store`.
+    store: Mutex<PersistentIndex>,
     compactions: Mutex<CompactionTracker>,
     leases: Arc<dyn KeyLeases>,
 }
@@ -90,7 +94,7 @@ impl<A: ConsistentIndex> SnapshotStore<A> {
         });
         let store = SnapshotStore {
             backend: SnapshotBackend::open(engine, config, pre_commit, state)?,
-            index: Mutex::new(&locks, "store", index),
+            store: Mutex::new(&locks, "store", index),
             compactions: Mutex::new(&locks, "compactions", compactions),
             leases,
         };
@@ -101,7 +105,7 @@ impl<A: ConsistentIndex> SnapshotStore<A> {
         self.backend.begin_snapshot_read()
     }
 
-    /// For a defragmentation in steps.
+    /// Returns the backend, so that the caller can defragment it in steps.
     pub fn backend(&self) -> &SnapshotBackend<StoreState<A>> {
         &self.backend
     }
@@ -128,12 +132,13 @@ impl<A: ConsistentIndex> Store<A> for SnapshotStore<A> {
     }
 
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>> {
-        Ok(Box::new(self.write_txn(self.index.lock())?))
+        Ok(Box::new(self.write_txn(self.store.lock())?))
     }
 
     fn compact(&self, at: i64, consistent_index: A) -> Result<(CompactionJob, TxnResult)> {
-        let index = self.index.lock();
-        // The holder of the lock is the only thread that changes the state.
+        let index = self.store.lock();
+        // Only the holder of `store` publishes a new revision or compact revision. So the revisions
+        // of this read transaction stay current.
         let read_txn = self.begin_read();
         check_compaction_revision(at, read_txn.revision(), read_txn.compact_revision())?;
         let mut txn = self.write_txn(index)?;
@@ -185,11 +190,11 @@ impl<A: ConsistentIndex> CompactionStore for SnapshotStore<A> {
     }
 
     fn begin_index_compaction(&self, at: i64) -> IndexCompaction {
-        self.index.lock().begin_compaction(at)
+        self.store.lock().begin_compaction(at)
     }
 
     fn compact_index_step(&self, compaction: &mut IndexCompaction, keys_max: usize) -> bool {
-        self.index.lock().compact_step(compaction, keys_max)
+        self.store.lock().compact_step(compaction, keys_max)
     }
 
     fn commit_scheduled_revision(&self) -> Result<()> {
@@ -210,7 +215,7 @@ impl<A: ConsistentIndex> CompactionStore for SnapshotStore<A> {
     }
 
     fn save_finished_revision(&self, at: i64) -> Result<()> {
-        let mut txn = Box::new(self.write_txn(self.index.lock())?);
+        let mut txn = Box::new(self.write_txn(self.store.lock())?);
         txn.put_compact_revision(FINISHED_COMPACT_KEY, at)?;
         let consistent_index = txn.consistent_index();
         drop(txn.end(consistent_index)?);

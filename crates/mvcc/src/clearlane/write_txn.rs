@@ -1,4 +1,4 @@
-//! Writing in the default era: records and state become visible with one pointer.
+//! The write transaction of the default era. It publishes records and state with one pointer.
 
 use std::sync::Arc;
 
@@ -19,14 +19,15 @@ use crate::txn_changes::{TxnChanges, assert_not_owned_by_store};
 
 pub(crate) type BackendTx<'s, A> = Box<dyn clearlane_backend::WriteTx<StoreState<A>> + 's>;
 
-/// A state that is published has all nodes of the index from then on, so the first change after it
-/// copies each node on its way. This is why several revisions may
-/// [share a transaction](WriteTxn::begin_next_revision): only the first of them pays.
+/// A write transaction. A published state shares all nodes of the index. So the first change of a
+/// node after the publication copies the node. If several revisions
+/// [share a transaction](WriteTxn::begin_next_revision), one state is published for all of them. So
+/// each node is copied at most once for all these revisions.
 pub(crate) struct SnapshotWriteTxn<'s, A> {
-    /// The lock `store`: one write transaction at a time.
+    /// The guard of the lock `store`: there is one write transaction at a time.
     index: MutexGuard<'s, PersistentIndex>,
     tx: BackendTx<'s, A>,
-    /// The changes of the revisions that have ended, none of them empty.
+    /// The changes of the earlier revisions in this transaction. None of them is empty.
     earlier_revisions: Vec<TxnChanges>,
     txn_changes: TxnChanges,
     leases: &'s dyn KeyLeases,
@@ -54,7 +55,8 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
         let state =
             StoreState { revision, compact_revision, consistent_index, index: index.snapshot() };
         let ended = tx.end(state)?;
-        // Held until the state is published: the next writer must find it.
+        // The lock `store` is held until the state is published, so that the next writer starts
+        // from this state.
         drop(index);
         let earlier_revisions = earlier_revisions
             .into_iter()
@@ -68,7 +70,7 @@ impl<'s, A: ConsistentIndex> SnapshotWriteTxn<'s, A> {
         Ok(self.tx.put(Bucket::Meta, name, encode_compact_revision(revision))?)
     }
 
-    /// The consistent index of the state that the transaction began with.
+    /// Returns the consistent index of the state that this transaction started from.
     pub(crate) fn consistent_index(&self) -> A {
         self.tx.payload().consistent_index.clone()
     }
@@ -100,7 +102,8 @@ impl<A: ConsistentIndex> WriteTxn<A> for SnapshotWriteTxn<'_, A> {
         self.txn_changes.visit_records((&*self.index, &*self.tx), range, options, visit)
     }
 
-    /// Its index is that of this moment: the next change copies the nodes on its way.
+    /// The read transaction keeps the current index. Later changes of this transaction copy the
+    /// nodes that they change.
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         let state = StoreState {
             revision: self.txn_changes.revision(),

@@ -1,7 +1,7 @@
-//! The stores of etcd's eras: revisions and index under locks, in etcd's order.
+//! The stores of etcd's eras: revisions and index under locks, taken in etcd's order.
 //!
-//! There are two lock protocols, that of 3.0 and 3.1 and that of 3.2 on: see [`store_locks`]. The
-//! rest is the same for all; [`store`] has the lock order.
+//! There are two lock protocols, one for etcd 3.0 and 3.1 and one since 3.2: see [`store_locks`].
+//! Everything else is shared. [`store`] lists the lock order.
 
 pub mod store_locks;
 pub mod store;

@@ -1,12 +1,12 @@
-//! The store of etcd's eras: revisions and index under locks, in etcd's order.
+//! The store of etcd's eras: revisions and index under locks, taken in etcd's order.
 //!
-//! How long the locks above the backend's are held is in [`StoreLocks`]; which requests wait for
-//! which is in `docs/mvcc.md`.
+//! [`StoreLocks`] shows which locks a transaction takes in addition to the backend's locks, and how
+//! long it holds them. `docs/mvcc.md` shows which requests wait for which locks.
 //!
-//! Lock order, from 3.2 on: `store`, `batchTx`, `watchable`, `revMu`, `readTx`;
-//! `treeIndex` is taken below each of them for single calls. In 3.1: `watchable`, `store`,
-//! `batchTx`. Scheduling a compaction takes `revMu` before `batchTx`: it has `store`
-//! exclusively, so no transaction is open that takes the two the other way round.
+//! Lock order since 3.2: `store`, `batchTx`, `watchable`, `revMu`, `readTx`. In 3.1: `watchable`,
+//! `store`, `batchTx`. In all eras `treeIndex` comes last, and is held only during single calls of
+//! the index. Scheduling a compaction takes `revMu` before `batchTx`. It holds `store` exclusively,
+//! so no open transaction takes these two locks in the other order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,12 +41,13 @@ pub(crate) struct EtcdStore<A> {
     pub(super) backend: Box<dyn Backend<StorePosition<A>>>,
     pub(super) index: LockedIndex,
     compactions: Mutex<CompactionTracker>,
-    /// As in etcd, the store notifies its watchers itself.
+    /// The watchers. As in etcd, the store itself notifies them.
     pub(super) watchers: Mutex<EtcdWatchers>,
     pub(super) leases: Arc<dyn KeyLeases>,
 }
 
-/// What the newest write transaction has reached, for the next one and for the commits.
+/// The position that the newest write transaction has reached. The next write transaction starts
+/// from it, and a commit saves its consistent index.
 #[derive(Clone, Debug)]
 pub(crate) struct StorePosition<A> {
     pub(super) revision: i64,
@@ -55,10 +56,11 @@ pub(crate) struct StorePosition<A> {
 }
 
 pub(crate) struct EtcdReadTxn<'s> {
-    // Dropped in this order: etcd ends the backend's read before it unlocks `store`.
+    // The fields are dropped in this order: etcd ends the backend's read before it unlocks `store`.
     tx: Box<dyn ReadTx + 's>,
     revisions: Revisions,
-    /// `None` if `store` was unlocked, to go on with the backend's read alone.
+    /// The guard of the lock `store`. `None` if the lock was released early, so that only the
+    /// backend's read continues.
     store_guard: Option<StoreGuard<'s>>,
 }
 
@@ -148,10 +150,10 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
             let reached = StorePosition { revision, compact_revision: at, consistent_index };
             let ended = tx.end(reached)?;
             revisions.compacted = at;
-            // etcd has the mark on disk before it goes on, with `store` and `revMu` held for the
-            // sync.
+            // As in etcd, the mark is on disk before the compaction continues. `store` is held
+            // during the sync, and since 3.2 also `revMu`.
             self.backend.commit()?;
-            // Until 3.3 etcd compacts the index here, and not later in steps.
+            // Up to 3.3, etcd compacts the index here, and not later in steps.
             let walked = (self.backend.era() < Era::V3_4).then(|| {
                 let mut compaction = self.begin_index_compaction(at);
                 while !self.compact_index_step(&mut compaction, usize::MAX) {}
@@ -166,8 +168,8 @@ impl<A: ConsistentIndex> Store<A> for EtcdStore<A> {
         compaction::run_step(self, job, budget)
     }
 
-    /// As in etcd: `store` and `revMu` are unlocked as soon as the plain read is open, and that one
-    /// is open until the hash is done.
+    /// As in etcd, `store` and `revMu` are unlocked once the backend's locked read is open. This
+    /// read stays open until the hash is done.
     fn hash(&self, revision: i64) -> Result<Box<dyn HashJob + '_>> {
         let stored = self.compactions.lock().hash_of(revision);
         Ok(Box::new(match stored {
@@ -219,10 +221,10 @@ impl<A: ConsistentIndex> CompactionStore for EtcdStore<A> {
     }
 
     fn commit_scheduled_revision(&self) -> Result<()> {
-        Ok(()) // It was committed when the compaction was scheduled.
+        Ok(()) // The mark was committed when the compaction was scheduled.
     }
 
-    /// As in etcd, `batchTx` is held while a chunk is read; then while it is removed.
+    /// As in etcd, `batchTx` is held while a chunk is read, and again while it is removed.
     fn remove_chunk(
         &self,
         from: &[u8],

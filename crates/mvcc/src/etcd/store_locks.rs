@@ -1,6 +1,7 @@
-//! What the old eras differ in: which locks a transaction takes, in which order, how long.
+//! How the old eras differ: which locks a transaction takes, in which order, and for how long.
 //!
-//! The timelines of [`StoreLocks::OneMutex`] are below, those of 3.4 and 3.5 in `docs/mvcc.md`.
+//! The timeline of [`StoreLocks::OneMutex`] is below. `docs/mvcc.md` has the timelines of 3.4 and
+//! 3.5.
 
 use clearlane_backend::Era;
 use clearlane_contention::{Mutex, MutexGuard, Registry, RwLock, RwLockReadGuard};
@@ -8,7 +9,7 @@ use clearlane_contention::{Mutex, MutexGuard, Registry, RwLock, RwLockReadGuard}
 use crate::error::Result;
 use crate::tree_index::locked::LockedIndex;
 
-/// The revisions, and the index as of the current one. (Of etcd's index it is a handle.)
+/// The revisions, and a handle on the index. As in etcd, the handle always shows the newest index.
 #[derive(Clone, Debug)]
 pub(crate) struct Revisions {
     pub(crate) current: i64,
@@ -20,10 +21,12 @@ pub(crate) struct Revisions {
 pub(crate) enum StoreLocks {
     /// Era 3.1 (etcd 3.0 and 3.1): `store` is a mutex, and every transaction takes it.
     ///
-    /// Reads and write transactions hold `store` from opening to end, and below it `batchTx`. The
-    /// second lock is free for the holder of the first, except beside a timer's commit, a hash or a
-    /// compaction's step, which take `batchTx` alone. A commit for a snapshot and scheduling a
-    /// compaction take both, in the same order. So each request waits for each other one:
+    /// Reads and write transactions hold `store` from start to end, and take `batchTx` under it.
+    /// The holder of `store` usually finds `batchTx` free. Some operations take `batchTx` without
+    /// `store`: a timer's commit, a hash, a compaction step, the copy of the whole store, a
+    /// defragmentation, a query of the sizes and the lookup of a user. A commit for a raft snapshot
+    /// and scheduling a compaction take both locks, in the same order. Because every transaction
+    /// takes `store`, each request waits for every other request:
     ///
     /// ```text
     ///   expensive read  ▶━━━━━━━━━ holds store and batchTx ━━━━━━▶
@@ -33,25 +36,26 @@ pub(crate) enum StoreLocks {
     /// ```
     OneMutex { store: Mutex<Revisions> },
 
-    /// Eras 3.2 to 3.5: `store` is shared by all transactions, `revMu` guards the revisions.
+    /// Eras 3.2 to 3.5: all transactions share `store`, and `revMu` protects the revisions.
     ///
-    /// * **A read** takes `store` shared, then `revMu` shared, then opens the backend's read, which
-    ///   takes `readTx` shared. With both it reads the revisions and opens the records of one
-    ///   state, and drops `revMu`. Era 3.2 keeps `readTx` to the end of the read, 3.4 and 3.5 do
-    ///   not. All keep `store`.
+    /// * **A read** takes `store` shared, then `revMu` shared. Then it opens the backend's read,
+    ///   which takes `readTx` shared. Under these locks it gets the revisions and the records of
+    ///   one state, and then releases `revMu`. Era 3.2 holds `readTx` until the end of the read;
+    ///   3.4 and 3.5 do not. In all these eras a read holds `store` shared until its end.
     /// * **A write transaction** takes `store` shared, then `batchTx`. At its end it takes `revMu`
-    ///   exclusively *before* it ends the backend's transaction, for no new reader may find the new
-    ///   revision without its records. So write-back, and the commit of a full batch, hold `revMu`.
-    /// * **A commit for a snapshot** and **scheduling a compaction** take `store` exclusively. The
-    ///   first is made by the commit thread: before the log gets a snapshot record, and when a
-    ///   compaction is done.
+    ///   exclusively *before* it ends the backend's transaction, because no new reader may find the
+    ///   new revision without its records. So `revMu` is held during the write-back and the commit
+    ///   of a full batch.
+    /// * **A commit for a raft snapshot** and **scheduling a compaction** take `store` exclusively.
+    ///   The commit thread makes this kind of commit before the log gets a snapshot record, and
+    ///   also when a compaction is done.
     RevMu { store: RwLock<()>, rev_mu: RwLock<Revisions> },
 }
 
-/// `store`, as a transaction holds it from beginning to end.
+/// The guard of the lock `store`. A transaction holds it from start to end.
 pub(crate) enum StoreGuard<'s> {
     Exclusive(MutexGuard<'s, Revisions>),
-    /// With `revMu`, for the end of a write transaction.
+    /// The guard of the shared lock, and `revMu`, which the end of a write transaction takes.
     Shared(RwLockReadGuard<'s, ()>, &'s RwLock<Revisions>),
 }
 
@@ -66,7 +70,7 @@ impl StoreLocks {
         }
     }
 
-    /// The revisions, kept from changing while `work` looks at them.
+    /// Calls `work` with the revisions. They do not change during the call.
     pub(crate) fn revisions<T>(&self, work: impl FnOnce(&Revisions) -> T) -> T {
         match self {
             StoreLocks::OneMutex { store } => work(&store.lock()),
@@ -74,7 +78,8 @@ impl StoreLocks {
         }
     }
 
-    /// Opens a read. `open` opens the backend's, and the revisions do not change meanwhile.
+    /// Opens a read. `open` opens the backend's read, while the revisions cannot change. Returns
+    /// the guard of `store`, the revisions, and the result of `open`.
     pub(crate) fn read<T>(&self, open: impl FnOnce() -> T) -> (StoreGuard<'_>, Revisions, T) {
         match self {
             StoreLocks::OneMutex { store } => {
@@ -91,7 +96,7 @@ impl StoreLocks {
         }
     }
 
-    /// Begins a write transaction; the backend's comes next.
+    /// Starts a write transaction. The caller then starts the backend's transaction.
     pub(crate) fn write(&self) -> StoreGuard<'_> {
         match self {
             StoreLocks::OneMutex { store } => StoreGuard::Exclusive(store.lock()),
@@ -99,7 +104,7 @@ impl StoreLocks {
         }
     }
 
-    /// Does `work` while no transaction is open, and none can be opened.
+    /// Calls `work` while no transaction holds `store`, and while none can be opened.
     pub(crate) fn with_store_locked<T>(&self, work: impl FnOnce() -> T) -> T {
         match self {
             StoreLocks::OneMutex { store } => {
@@ -113,7 +118,8 @@ impl StoreLocks {
         }
     }
 
-    /// The same, to change the revisions.
+    /// Like [`with_store_locked`](StoreLocks::with_store_locked), but lets `work` change the
+    /// revisions.
     pub(crate) fn change_revisions<T>(&self, work: impl FnOnce(&mut Revisions) -> T) -> T {
         match self {
             StoreLocks::OneMutex { store } => work(&mut store.lock()),
@@ -126,8 +132,8 @@ impl StoreLocks {
 }
 
 impl StoreGuard<'_> {
-    /// Ends a write transaction that has changed something: `end` ends the backend's, and the
-    /// reads from then on find `next`.
+    /// Ends a write transaction that has changed something. `end` ends the backend's transaction.
+    /// Reads that start later find the revisions `next`.
     pub(crate) fn publish<T>(self, next: Revisions, end: impl FnOnce() -> Result<T>) -> Result<T> {
         match self {
             StoreGuard::Exclusive(mut store) => {
@@ -141,7 +147,7 @@ impl StoreGuard<'_> {
                 let replaced = std::mem::replace(&mut *revisions, next);
                 drop(revisions);
                 drop(store);
-                // Freeing what only the replaced index had needs no lock.
+                // The replaced revisions are dropped after `revMu` and `store` are released.
                 drop(replaced);
                 Ok(ended)
             }

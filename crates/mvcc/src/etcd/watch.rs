@@ -1,17 +1,24 @@
-//! The watchable store of the old eras: all watchers under one lock, which every write takes.
+//! The watchable store of the old eras: all watchers are under one lock, which every write that
+//! changes a key takes.
 //!
-//! This is etcd's way to this day, kept so that the difference can be measured. `watchable` is held
-//! by a write transaction at its end (in 3.1 from beginning to end), while it notifies the synced
-//! watchers, writes back and perhaps commits; by a round of synchronising, every 100 ms, while it
-//! reads *every record from the oldest revision that one of up to 512 watchers has missed, to now*,
-//! with `revMu` and `readTx` held too; and by a retry of the victims, every 10 ms.
+//! etcd works this way to this day. This store is kept so that the difference can be measured. The
+//! lock `watchable` is held by
 //!
-//! Lock order in eras 3.2 to 3.5: `store` (shared), `batchTx`, `watchable`, `revMu`, `readTx`; a
-//! round begins with `watchable`. In 3.1: `watchable`, `store`, `batchTx`, for writes and rounds
-//! alike.
+//! * a write transaction at its end (in 3.1 from start to end), while it notifies the synced
+//!   watchers, writes back and possibly commits;
+//! * a sync round, every 100 ms. It takes up to 512 watchers and reads *every record from the
+//!   oldest revision that one of them has missed*, with `revMu` and `readTx` held as well (in 3.1
+//!   `store` and `batchTx`);
+//! * a retry of the victims, every 10 ms;
+//! * each call of a stream, such as adding or canceling a watcher.
 //!
-//! Records before a change are fetched when a response is taken, one read per event and watcher, as
-//! in etcd: [`add_previous_records`](WatchableStore::add_previous_records). See `docs/watch.md`.
+//! Lock order in eras 3.2 to 3.5: `store` (shared), `batchTx`, `watchable`, `revMu`, `readTx`. A
+//! sync round starts with `watchable`. In 3.1: `watchable`, `store`, `batchTx`, for writes and sync
+//! rounds.
+//!
+//! Previous records are fetched when a response is taken. As in etcd, this is one read per event
+//! and watcher: [`add_previous_records`](WatchableStore::add_previous_records). See
+//! `docs/watch.md`.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -35,7 +42,7 @@ use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{WatchConfig, WatchMetrics, WatchableKv, WatchableStore, WorkSignal};
 use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchRequest};
 
-/// The capacity of etcd's channel, until 3.2 and later.
+/// Maximum number of responses in etcd's channel: in eras up to 3.2, and in later eras.
 const CHANNEL_RESPONSES_MAX_UNTIL_3_2: usize = 1024;
 const CHANNEL_RESPONSES_MAX: usize = 128;
 
@@ -63,8 +70,8 @@ impl<A: ConsistentIndex> EtcdWatchableStore<A> {
         work(&mut watchable, now)
     }
 
-    /// A round: everything since the oldest revision that was missed, whichever watcher wants it.
-    /// With `revMu` held, or in era 3.1 `store`.
+    /// Runs a sync round: reads everything since the oldest missed revision, whether or not a
+    /// watcher wants it. Holds `revMu` and `readTx`, or in era 3.1 `store` and `batchTx`.
     fn sync_round(&self, watchable: &mut EtcdWatchers, to_wake: &mut ChannelsToWake) -> Result<()> {
         self.store.locks.revisions(|revisions| {
             let Some(round) = watchable.begin_sync(revisions.compacted, to_wake) else {
@@ -87,7 +94,7 @@ impl<A: ConsistentIndex> EtcdWatchableStore<A> {
         let options = RangeOptions { revision: before, ..RangeOptions::default() };
         let found = self.store.begin_read().range(KeyRange::new(&record.key, &end), options);
         match found {
-            // It was compacted meanwhile; the event goes without it.
+            // The previous record was compacted in the meantime; the event is sent without it.
             Err(Error::Compacted) => Ok(None),
             found => Ok(found?.records.pop()),
         }
@@ -160,17 +167,17 @@ impl<A: ConsistentIndex> WatchableStore for EtcdWatchableStore<A> {
         self.store.watchers.lock().close(stream.stream);
     }
 
-    /// The write transaction has notified all watchers when it ended.
+    /// Does nothing: a write transaction notifies the synced watchers at its end.
     fn publish_all(&self, _transactions: Vec<(i64, Changes)>) {}
 
-    /// Retries the victims, as etcd does every 10 ms.
+    /// Retries the victims. etcd does this every 10 ms.
     fn deliver(&self) -> Result<bool> {
         let to_wake = self.with_watchers(|watchable, now| watchable.retry_victims(now));
         wake_all(&to_wake);
         Ok(!to_wake.is_empty())
     }
 
-    /// A round of synchronising, as etcd does every 100 ms.
+    /// Runs a sync round. etcd does this every 100 ms.
     fn sync_watchers(&self) -> Result<bool> {
         let mut watchable = self.store.watchers.lock();
         let mut to_wake = ChannelsToWake::new();

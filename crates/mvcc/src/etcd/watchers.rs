@@ -1,12 +1,12 @@
-//! The watchers of an old era and their sync states: what etcd's lock `watchable` guards.
+//! The watchers of an old era and their sync states, protected by etcd's lock `watchable`.
 //!
-//! Three groups, with etcd's names:
+//! There are three groups, with etcd's names:
 //!
-//! * *synced*: found by the writer, through the interval tree, for each event.
-//! * *unsynced*: a round of synchronising reads the records for up to 512 of them at once.
-//! * *victims*: their channel was full when there were events for them. The response is kept and
-//!   tried again until the channel has capacity. (So a victim keeps events in memory: those of up
-//!   to 1,000 revisions.)
+//! * *synced*: the writer finds these watchers for each event, through the interval tree.
+//! * *unsynced*: a sync round reads the records for up to 512 of these watchers at once.
+//! * *victims*: the channel of these watchers was full when there were events for them. The
+//!   response of a victim is kept and retried until the channel has capacity. So a victim keeps the
+//!   events of up to 1,000 revisions in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,18 +20,20 @@ use crate::watch::response::{
 };
 use crate::watch::watcher_group::WatcherGroup;
 
-/// etcd's number.
+/// Maximum number of watchers in a sync round. The same as etcd's.
 const WATCHERS_PER_SYNC_MAX: usize = 512;
-/// Number of revisions that one round delivers to a watcher: etcd's.
+/// Maximum number of revisions that one sync round delivers to a watcher. The same as etcd's.
 const BATCH_REVISIONS_MAX: usize = 1000;
 
 #[derive(Debug)]
 struct Watcher {
     request: WatchRequest,
-    /// Nothing below this revision is delivered any more.
+    /// The first revision that the watcher has not received. For a victim, the revision after the
+    /// transaction or the sync round that has made it a victim.
     from: i64,
     synced: bool,
-    /// Had no event since the last notice of progress.
+    /// If true, the watcher has had no event since the last call of `notify_progress` for its
+    /// stream, or since the watcher was created.
     quiet: bool,
 }
 
@@ -42,7 +44,8 @@ struct Stream {
     watch_ids: WatchIdAllocator,
 }
 
-/// The response that a victim waits to add, and from where it goes on if that was not all.
+/// A response that was not added to the channel, and the revision to continue from if the response
+/// does not have all missed events.
 #[derive(Debug)]
 struct Victim {
     response: Response,
@@ -88,7 +91,8 @@ impl EtcdWatchers {
         let mut victims = detached.victims;
         let detach = |(stream, of): (u64, Stream)| {
             let watchers = of.watchers.into_iter().map(|(id, watcher)| {
-                // The events of a victim are in the other store, too.
+                // The events of a victim were never added to the channel. So the watcher continues
+                // at the first of them.
                 let victim = victims.remove(&WatcherKey { stream, id });
                 let next_revision = victim.and_then(Victim::first_revision).unwrap_or(watcher.from);
                 let Watcher { request, quiet, .. } = watcher;
@@ -100,14 +104,14 @@ impl EtcdWatchers {
         detached.streams.into_iter().map(detach).collect()
     }
 
-    /// `now` is the store's revision.
+    /// Adds a stream of another watchable store. `now` is the store's revision.
     pub(super) fn attach_stream(&mut self, detached: DetachedStream, now: i64) {
         let DetachedStream { channel, watch_ids, watchers } = detached;
         let number = channel.stream;
         self.last_stream = self.last_stream.max(number);
         let stream = Stream { channel, watch_ids, watchers: BTreeMap::new() };
         let was_there = self.streams.insert(number, stream).is_some();
-        assert!(!was_there, "stream {number} came to a watchable store that has its own");
+        assert!(!was_there, "the watchable store already has stream {number}");
         for watcher in watchers {
             self.add_watcher(number, watcher, now);
         }
@@ -125,7 +129,7 @@ impl EtcdWatchers {
         of.watchers.insert(id, Watcher { request, from, synced, quiet });
     }
 
-    /// Makes a watcher, or refuses. `now` is the store's revision.
+    /// Creates a watcher, or rejects the request. `now` is the store's revision.
     pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
         if let Some(refusal) = request.rejection(|id| of.watchers.contains_key(&id)) {
@@ -153,7 +157,7 @@ impl EtcdWatchers {
         self.victims.remove(&key);
     }
 
-    /// Notifies the synced watchers of what a write transaction has changed, before it ends.
+    /// Notifies the synced watchers of the changes of a write transaction, before it ends.
     pub(crate) fn notify(&mut self, revision: i64, changes: &Changes) -> ChannelsToWake {
         let mut wanted: BTreeMap<WatcherKey, Vec<Event>> = BTreeMap::new();
         for change in changes.iter() {
@@ -183,8 +187,8 @@ impl EtcdWatchers {
         self.streams.get_mut(&key.stream)?.watchers.get_mut(&key.id)
     }
 
-    /// Adds what the watcher wants of the events to the channel. Without capacity the watcher
-    /// becomes a victim: `false`.
+    /// Adds to the watcher's channel all events that the watcher has requested. If the channel has
+    /// no capacity, makes the watcher a victim and returns false. Otherwise returns true.
     fn notify_watcher(
         &mut self,
         key: WatcherKey,
@@ -228,7 +232,9 @@ impl EtcdWatchers {
         to_wake
     }
 
-    /// The events of the watcher were added: synced if nothing has happened meanwhile.
+    /// Called after all events of a response were added. The watcher is synced if it has everything
+    /// up to `now`, or else unsynced. `rest` is the revision to continue from, or `None` if no
+    /// missed event is left.
     fn update_sync_state(&mut self, key: WatcherKey, rest: Option<i64>, now: i64) {
         let Some(watcher) = self.watcher(key) else { return };
         watcher.from = rest.unwrap_or(watcher.from);
@@ -242,8 +248,9 @@ impl EtcdWatchers {
         self.synced.insert(&keys, key);
     }
 
-    /// The first revision that a watcher of the next round has missed; none if none has. Those
-    /// that have missed what is compacted are notified of it, and are detached.
+    /// Starts a sync round and returns its watchers, with the first revision that one of them has
+    /// missed. `None` if there are no watchers to read for. A watcher that has missed a compacted
+    /// revision gets a response, and is removed.
     pub(super) fn begin_sync(
         &mut self,
         compacted: i64,
@@ -272,7 +279,8 @@ impl EtcdWatchers {
         self.forget(key, &watcher.request);
     }
 
-    /// Hands everything that happened from the round's first revision up to `now` to its watchers.
+    /// Delivers the missed events up to `now` to the round's watchers. A watcher gets the events of
+    /// at most 1,000 revisions. If it has missed more, it stays unsynced.
     pub(super) fn finish_sync(
         &mut self,
         round: SyncRound,
@@ -291,7 +299,8 @@ impl EtcdWatchers {
         }
     }
 
-    /// Reports the progress of a stream, if all its watchers are synced.
+    /// Sends a progress response for a stream, if it has watchers, and all of them have started and
+    /// are synced.
     pub(super) fn request_progress(&mut self, stream: u64, now: i64) {
         let Some(of) = self.streams.get(&stream) else { return };
         let is_synced = |watcher: &Watcher| watcher.synced && watcher.request.start_revision <= now;
@@ -338,7 +347,8 @@ pub(super) struct SyncRound {
 }
 
 impl Watcher {
-    /// What it has missed, up to 1,000 revisions, and the revision to go on from.
+    /// Returns the missed events of up to 1,000 revisions, and the revision to continue from, or
+    /// `None` if there are no more events.
     fn missed_events(&self, events: &[Event]) -> (Vec<Event>, Option<i64>) {
         let (mut missed, mut revisions, mut newest) = (Vec::new(), 0, 0);
         for event in events {
@@ -359,13 +369,14 @@ impl Watcher {
     }
 }
 
-/// Adds the response, if there is capacity; else the victim comes back.
+/// Adds a response if there is capacity. Otherwise returns the victim. Returns `None` if the
+/// response was added.
 fn try_push(channel: &WatchChannel, victim: Victim) -> Option<Victim> {
     let (rejected, _) = channel.with_lock(|open| {
         if !open.has_capacity() {
             return Some(victim);
         }
-        // The bound is the number of responses: their bytes do not count.
+        // The channel's limit is a number of responses, so the size of the events is not needed.
         open.push(victim.response, 0);
         None
     });

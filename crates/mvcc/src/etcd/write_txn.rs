@@ -1,4 +1,6 @@
-//! The write transaction of the old eras: `store`, then `batchTx`, and at the end `revMu`.
+//! The write transaction of the old eras. Since 3.2 it takes `store`, then `batchTx`, and at its
+//! end `watchable` and `revMu` if it has changed a key. In 3.1 it takes `watchable`, `store` and
+//! `batchTx`.
 
 use bytes::Bytes;
 use clearlane_backend::{RangeVisitor, WriteTx};
@@ -17,11 +19,12 @@ use crate::watch::channel::wake_all;
 
 pub(crate) struct EtcdWriteTxn<'s, A> {
     store: &'s EtcdStore<A>,
-    // Dropped in this order, the reverse of that in which they were taken.
+    // The fields are dropped in this order, the reverse of the order in which the locks were taken.
     index: LockedIndex,
     tx: Box<dyn WriteTx<StorePosition<A>> + 's>,
     store_guard: StoreGuard<'s>,
-    /// The lock over all watchers. Era 3.1 takes it before any other, 3.2 on at the end.
+    /// The guard of `watchable`, the lock over all watchers. Era 3.1 takes the lock first. Eras
+    /// since 3.2 take it at the end.
     watchers: Option<MutexGuard<'s, EtcdWatchers>>,
     txn_changes: TxnChanges,
 }
@@ -33,7 +36,7 @@ impl<'s, A: ConsistentIndex> EtcdWriteTxn<'s, A> {
         let store_guard = store.locks.write();
         let tx = store.backend.begin_write()?;
         let index = store.index.clone();
-        // With `batchTx` held the revisions may be read: no other thread can change them.
+        // `batchTx` is held, so no other thread can change the revisions.
         let txn_changes = TxnChanges::new(tx.payload().revision, tx.payload().compact_revision);
         Ok(EtcdWriteTxn { store, index, tx, store_guard, watchers, txn_changes })
     }
@@ -95,16 +98,17 @@ impl<A: ConsistentIndex> WriteTxn<A> for EtcdWriteTxn<'_, A> {
         let ended = if !txn_changes.changes.is_empty() {
             let index = index.snapshot();
             let next = Revisions { current: revision, compacted: compact_revision, index };
-            // As in etcd, watchers are notified before the end, and no other write comes between.
+            // As in etcd, watchers are notified before the transaction ends. No other write can
+            // come between.
             let mut watchers = watchers.unwrap_or_else(|| store.watchers.lock());
             let to_wake = watchers.notify(revision, &txn_changes.changes);
             let ended = store_guard.publish(next, || Ok(tx.end(reached)?))?;
-            // Wakes with `watchable` unlocked.
+            // The tasks are woken with `watchable` unlocked.
             drop(watchers);
             wake_all(&to_wake);
             ended
         } else {
-            // A transaction that has changed nothing does not take `revMu`.
+            // A transaction without changes does not take `revMu`.
             tx.end(reached)?
         };
         Ok(TxnResult::new(revision, txn_changes.changes, ended))

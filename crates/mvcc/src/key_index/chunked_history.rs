@@ -1,4 +1,5 @@
-//! Many changes of a key, in chunks of up to 64 that snapshots of the index share, newest in front.
+//! The history of a key with many changes: chunks of up to 64 changes, the newest chunk first.
+//! Snapshots of the index share chunks.
 //!
 //! ```text
 //!   now       {130 .. 140} ──┐
@@ -6,23 +7,23 @@
 //!   snapshot  {130 .. 139} ──┘
 //! ```
 //!
-//! A put copies the front chunk if a snapshot has it too, and nothing else. Each chunk knows
-//! version and creation of its first change, so neither is counted along the chain. A read at an
-//! old revision takes a step per 64 changes: at 50,000 changes, 780 steps.
+//! A put copies the front chunk if a snapshot shares it, and no other chunk. Each chunk stores
+//! version and create revision of its first change, so a read need not count along the chain. A
+//! read at an old revision takes up to one step per 64 changes: 780 steps for 50,000 changes.
 //!
 //! Invariants:
-//! * A chunk has 1 to 64 changes, all later than those of the chunks behind it.
-//! * Dropping a chain takes no stack in proportion to its length: see [`Drop`].
+//! * A chunk has 1 to 64 changes. All of them are newer than the changes in the next chunk.
+//! * Dropping a chain does not recurse, so the stack does not grow with its length: see [`Drop`].
 
 use std::sync::Arc;
 
 use super::inline_history::InlineHistory;
 use super::key_change::{self, ChangeContext, KeyChange};
 
-/// Number of changes in a chunk: a copy of a chunk is one kilobyte at most.
+/// Maximum number of changes in a chunk. A copy of a chunk takes at most one kilobyte.
 const CHUNK_MAX: usize = 64;
 
-/// The front chunk of a chain.
+/// A chunk, and the older chunks that follow it.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkedHistory {
     pub(super) first_context: ChangeContext,
@@ -35,7 +36,7 @@ impl ChunkedHistory {
         ChunkedHistory { first_context, changes: changes.to_vec(), older: None }
     }
 
-    /// Adds a change in front of all others; `context` is its own, if it opens a chunk.
+    /// Adds the newest change. `context` is used if the change opens a new chunk.
     pub(super) fn push(front: &mut Arc<ChunkedHistory>, context: ChangeContext, change: KeyChange) {
         if front.changes.len() == CHUNK_MAX {
             let (changes, older) = (vec![change], Some(Arc::clone(front)));
@@ -55,15 +56,17 @@ impl ChunkedHistory {
         *self.changes.last().expect("a chunk is not empty")
     }
 
-    /// The first chunk with changes up to `at`, and how many of its changes are.
+    /// Returns the newest chunk that has changes up to `at`, and the number of these changes in the
+    /// chunk. Returns `None` if all changes are later.
     fn find_chunk(&self, at: i64) -> Option<(&ChunkedHistory, usize)> {
         self.chunks()
             .map(|chunk| (chunk, key_change::count_up_to(&chunk.changes, at)))
             .find(|(_, count)| *count > 0)
     }
 
-    /// What a compaction at `at` leaves: a part of the chunk where `at` lies, and the chunks in
-    /// front of it, which are linked anew.
+    /// Returns the history after a compaction at `at`, which must be at or after the first change.
+    /// The new history consists of the rest of the newest chunk that has a change up to `at`, and
+    /// of copies of all newer chunks, linked to this rest. Returns `None` if nothing is left.
     pub(super) fn compacted(&self, at: i64) -> Option<Arc<ChunkedHistory>> {
         let (chunk, count) = self.find_chunk(at)?;
         let first = if chunk.changes[count - 1].is_kept_at(at) { count - 1 } else { count };
@@ -89,15 +92,15 @@ impl ChunkedHistory {
         }
     }
 
-    /// The chunks, the newest first.
+    /// Returns the chunks, the newest first.
     pub(super) fn chunks(&self) -> impl Iterator<Item = &ChunkedHistory> {
         std::iter::successors(Some(self), |chunk| chunk.older.as_deref())
     }
 }
 
-/// Left to itself, a chunk would drop the one behind it, that one the next, each in a call inside
-/// the other. So the chain is taken apart from here. It ends at the first chunk that another
-/// history still has; the last one to have it goes on.
+/// The default drop would recurse from each chunk into the next. This loop takes the chain apart
+/// instead. It stops at the first chunk that another history shares. The last owner of that chunk
+/// frees it and the older chunks.
 impl Drop for ChunkedHistory {
     fn drop(&mut self) {
         let mut next = self.older.take();

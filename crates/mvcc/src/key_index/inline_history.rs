@@ -1,4 +1,5 @@
-//! One or two changes, in 24 bytes: the four commonest shapes lie in the tree's slot itself.
+//! A history of one or two changes in 24 bytes. The four most frequent shapes of such a history are
+//! stored directly in the tree's slot.
 //!
 //! ```text
 //!                main (6)  created (6)  other (4)         sub (3)  payload (3)  shape (1)
@@ -8,11 +9,14 @@
 //!   {4.0t}       4         0            0                 0        none         tombstone
 //! ```
 //!
-//! The first of two changes has created the key: `created` is its main revision, its version is 1.
-//! A single put keeps its version, for a compaction may have taken the puts before it. The shape's
-//! byte has values to spare, so that the `enum` around needs no byte of its own. Anything else (a
-//! sub revision from 2^24, a version from 2^32, a revision from 2^48, other shapes) is a chunked
-//! history.
+//! The numbers in parentheses are lengths in bytes. The column `payload` names the put whose
+//! payload length is stored.
+//!
+//! If there are two changes, the first has created the key: `created` is its main revision, and its
+//! version is 1. A single put stores its version, because a compaction may have removed the earlier
+//! puts. The byte `shape` has unused values, so the enum `Representation` needs no extra byte.
+//! Everything else is a chunked history: a newest change with a sub revision from 2^24, a version
+//! from 2^32, a revision from 2^48, and other shapes.
 
 use arrayvec::ArrayVec;
 
@@ -31,12 +35,13 @@ enum Shape {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlineHistory {
-    /// Of the newest change.
+    /// The main revision of the newest change.
     main: SixBytes,
     created: SixBytes,
-    /// The version of the only put, or the sub revision of the first of two changes.
+    /// The version of the only put, or the sub revision of the first of two changes. 0 for a single
+    /// tombstone.
     version_or_first_sub: u32,
-    /// Of the newest change: the lower 24 bits, as the others are zero.
+    /// The lower 24 bits of the newest change's sub revision. The other bits are zero.
     sub: [u8; 3],
     encoded_len: EncodedLen,
     shape: Shape,
@@ -59,7 +64,7 @@ impl SixBytes {
 }
 
 impl InlineHistory {
-    /// `None` for any other shape.
+    /// Packs the changes. Returns `None` if they have another shape, or if a number is too large.
     pub(super) fn of(origin: ChangeContext, changes: &[KeyChange]) -> Option<InlineHistory> {
         let (shape, version_or_first_sub) = match changes {
             [only] if only.kind == RecordKind::Tombstone => (Shape::Tombstone, 0),
@@ -80,7 +85,8 @@ impl InlineHistory {
         Some(InlineHistory { main, created, version_or_first_sub, sub, encoded_len, shape })
     }
 
-    /// With room for one change more.
+    /// Returns the context of the first change, and all changes in a vector that has capacity for
+    /// one more.
     pub(super) fn unpack(&self) -> (ChangeContext, ArrayVec<KeyChange, 3>) {
         let mut changes = ArrayVec::new();
         let version = match self.shape {
@@ -115,7 +121,8 @@ impl InlineHistory {
         u32::from_le_bytes([lowest, low, high, 0])
     }
 
-    /// The version at `at`, without unpacking: walks over the index come here for every key.
+    /// Returns the version at the main revision `at`, or `None` if the key has no value there. It
+    /// does not unpack the changes, because walks over the index call this for every key.
     #[inline]
     pub(super) fn at(&self, at: i64) -> Option<Version> {
         let (main, created) = (self.main.get(), self.created.get());
@@ -136,7 +143,8 @@ impl InlineHistory {
         }
     }
 
-    /// The compaction must drop something.
+    /// Compacts the history. The compaction must drop at least one change. Returns `None` if
+    /// nothing is left.
     pub(super) fn compacted(&self, at: i64) -> Option<InlineHistory> {
         let (first, changes) = self.unpack();
         let last = changes.len() - 1;

@@ -1,4 +1,5 @@
-//! One change of a key, and a row of them that begins somewhere in the key's life.
+//! One change of a key, and rows of consecutive changes that may start at any point of the key's
+//! life.
 
 use super::encoded_len::EncodedLen;
 use super::version::Version;
@@ -10,7 +11,7 @@ pub(super) struct KeyChange {
     pub(super) main: i64,
     pub(super) sub: u32,
     pub(super) kind: RecordKind,
-    /// Of a put.
+    /// The length of a put's record. Unknown for a tombstone.
     pub(super) encoded_len: EncodedLen,
 }
 
@@ -30,13 +31,15 @@ impl KeyChange {
         Revision { main: self.main, sub: i64::from(self.sub) }
     }
 
-    /// Whether a compaction leaves this change, if it is the newest that is not after `at`.
+    /// Returns true if a compaction at `at` keeps this change. This change must be the newest
+    /// change at or before `at`.
     pub(super) fn is_kept_at(&self, at: i64) -> bool {
         self.kind == RecordKind::Put || self.main == at
     }
 }
 
-/// Creation and version of the first change of a row, which the changes before it have decided.
+/// Create revision and version of the first change of a row. They depend on the changes before the
+/// row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChangeContext {
     pub(super) created: i64,
@@ -44,10 +47,10 @@ pub(super) struct ChangeContext {
 }
 
 impl ChangeContext {
-    /// That of a tombstone.
+    /// The context of a tombstone.
     pub(super) const NONE: ChangeContext = ChangeContext { created: 0, version: 0 };
 
-    /// Of change number `at` in a row whose first change has this context.
+    /// Returns the context of change number `at` in a row whose first change has this context.
     pub(super) fn at(self, changes: &[KeyChange], at: usize) -> ChangeContext {
         if changes[at].kind == RecordKind::Tombstone {
             return ChangeContext::NONE;
@@ -61,7 +64,8 @@ impl ChangeContext {
     }
 }
 
-/// The version that the change number `at` made, in a row that begins with `origin`.
+/// Returns the version that change number `at` has created, in a row that starts with `origin`.
+/// `None` for a tombstone.
 pub(super) fn version_at(
     origin: ChangeContext,
     changes: &[KeyChange],
@@ -77,9 +81,9 @@ pub(super) fn version_at(
     })
 }
 
-/// How many changes of a row are at or before the main revision `at`.
+/// Returns how many changes of a row are at or before the main revision `at`.
 pub(super) fn count_up_to(changes: &[KeyChange], at: i64) -> usize {
-    // Most reads are at the newest revision.
+    // Most reads are at the newest revision, so this case is checked first.
     match changes.last() {
         Some(newest) if newest.main <= at => changes.len(),
         _ => changes.partition_point(|change| change.main <= at),

@@ -1,18 +1,21 @@
-//! The history of one key: its puts and tombstones, and what a compaction leaves of them.
+//! The history of one key: its puts and tombstones, and the part that a compaction keeps.
 //!
-//! A history is a list of changes, each with its [`Revision`]. Tombstones cut it into
-//! *generations*. A compaction at R leaves the newest change that is not after R, and all that
-//! follow; if that change is a tombstone, it stays only if its revision is R itself. What `HashKV`
-//! counts follows the same rule, but for tombstones: [`KeyIndex::kept_by_hash`].
+//! A history is a list of changes, each with its [`Revision`]. Tombstones divide it into
+//! *generations*. A compaction at R keeps the newest change at or before R, and all later changes.
+//! If that newest change is a tombstone, it is kept only if its revision is R itself. `HashKV`
+//! selects records by the same rule, except that it keeps no tombstone: [`KeyIndex::kept_by_hash`].
 //!
 //! Invariants:
-//! * A history has at least one change, and revisions rise. No two tombstones follow each other.
-//! * The answer for a revision is changed by no later change, and by no compaction at or below it.
+//! * A history has at least one change, and revisions rise. There are never two tombstones in a
+//!   row.
+//! * The result of a read at a revision is not changed by a later change of the key, nor by a
+//!   compaction at or below this revision.
 //!
-//! One or two changes lie in 24 bytes (`inline_history.rs`), more of them in chunks of 64 that the
-//! states of the index share (`chunked_history.rs`). Versions and creations are not kept per
-//! change: those of the first change of each chunk are enough to count from. In etcd: `keyIndex`.
-//! See `docs/mvcc.md` for a key's life in pictures.
+//! One or two changes usually take 24 bytes (`inline_history.rs`). Other histories are stored in
+//! chunks of up to 64 changes that several states of the index share (`chunked_history.rs`). Only
+//! the first change of each chunk stores its version and create revision. For a later change, both
+//! are computed from the changes before it. In etcd: `keyIndex`. `docs/mvcc.md` shows the life of a
+//! key in pictures.
 
 mod key_change;
 mod chunked_history;
@@ -46,7 +49,8 @@ impl KeyIndex {
         KeyIndex::of(origin, &[KeyChange::put(revision, encoded_len)])
     }
 
-    /// The history that begins with this version: a compaction has taken what was before.
+    /// Creates a history that starts with this version, because a compaction has removed the
+    /// earlier changes.
     pub fn from_version(first: Version) -> KeyIndex {
         let origin = ChangeContext { created: first.created, version: first.version };
         KeyIndex::of(origin, &[KeyChange::put(first.modified, first.encoded_len)])
@@ -63,7 +67,7 @@ impl KeyIndex {
         })
     }
 
-    /// The key has a value from `revision` on. Returns what its record must say.
+    /// Adds a put at `revision`. Returns the version that the put's record must have.
     pub fn put(&mut self, revision: Revision, encoded_len: EncodedLen) -> Version {
         let (created, version) = match self.current() {
             Some(current) => (current.created, current.version + 1),
@@ -73,15 +77,16 @@ impl KeyIndex {
         Version { modified: revision, created, version, encoded_len }
     }
 
-    /// The key has no value from `revision` on. Returns the version that ended; `None` if there
-    /// was none, and then nothing has changed.
+    /// Adds a tombstone at `revision`. Returns the version that ended. If the key has no value,
+    /// returns `None` and changes nothing.
     pub fn tombstone(&mut self, revision: Revision) -> Option<Version> {
         let ended = self.current()?;
         self.push(ChangeContext::NONE, KeyChange::tombstone(revision));
         Some(ended)
     }
 
-    /// Adds a change after all others; `origin` is its context as the first of a chunk.
+    /// Adds a change after all others. `origin` is its context if it becomes the first change of a
+    /// chunk.
     fn push(&mut self, origin: ChangeContext, change: KeyChange) {
         let (newest, revision) = (self.newest().revision(), change.revision());
         assert!(newest < revision, "a change at {revision} comes after one at {newest}");
@@ -95,7 +100,7 @@ impl KeyIndex {
         }
     }
 
-    /// Adds what happened later. Tombstones of what is absent already are passed over.
+    /// Adds the changes of a later history. Tombstones of a key without a value are skipped.
     pub(crate) fn append(&mut self, later: &KeyIndex) {
         for change in later.changes() {
             match change.kind {
@@ -105,7 +110,8 @@ impl KeyIndex {
         }
     }
 
-    /// The version that is valid at the end of the main revision `at`.
+    /// Returns the version that is valid after all changes of the main revision `at`, or `None` if
+    /// the key has no value then.
     #[inline]
     pub fn at(&self, at: i64) -> Option<Version> {
         match &self.0 {
@@ -130,18 +136,20 @@ impl KeyIndex {
         self.newest().kind == RecordKind::Put
     }
 
-    /// Whether there is nothing but a tombstone, so that no read finds anything.
+    /// Returns true if the history has only a tombstone, so that no read finds a value.
     pub(crate) fn is_lone_tombstone(&self) -> bool {
         !self.is_live() && self.newest() == self.oldest()
     }
 
-    /// What a compaction at `at` keeps of what is at or below it: a tombstone only at `at` itself.
+    /// Returns the revision of the change at or below `at` that a compaction at `at` keeps, or
+    /// `None` if it keeps none. A tombstone is kept only if its main revision is `at` itself.
     pub fn kept_by_compaction(&self, at: i64) -> Option<Revision> {
         let newest = self.newest_at(at).filter(|newest| newest.is_kept_at(at));
         newest.map(|newest| newest.revision())
     }
 
-    /// What a hash at `at` keeps of what is at or below it: no tombstone.
+    /// Returns the revision of the change at or below `at` that a hash at `at` keeps, or `None` if
+    /// it keeps none. A hash never keeps a tombstone.
     pub fn kept_by_hash(&self, at: i64) -> Option<Revision> {
         let newest = self.newest_at(at).filter(|newest| newest.kind == RecordKind::Put);
         newest.map(|newest| newest.revision())
@@ -152,8 +160,8 @@ impl KeyIndex {
         self.newest_at(at).is_some_and(dropped)
     }
 
-    /// Drops what no read at `at` or later needs. Returns whether anything is left: if not, the
-    /// history itself was left as it was, and its key is to be removed.
+    /// Drops all changes that reads at `at` or later do not need. If nothing is left, returns false
+    /// without changing the history: the caller must remove the key.
     pub fn compact(&mut self, at: i64) -> bool {
         if !self.is_shortened_by(at) {
             return true;
@@ -194,7 +202,8 @@ impl KeyIndex {
         self.find_in_rows(|_, row| row[..key_change::count_up_to(row, at)].last().copied())
     }
 
-    /// Calls `visit` for every change at the main revision `from` or later, the newest first.
+    /// Calls `visit` for every change at the main revision `from` or later, the newest first, until
+    /// `visit` breaks.
     pub(crate) fn changes_since(
         &self,
         from: i64,
@@ -212,7 +221,7 @@ impl KeyIndex {
         end.unwrap_or(ControlFlow::Continue(()))
     }
 
-    /// All of them, the oldest first.
+    /// Returns all changes, the oldest first.
     fn changes(&self) -> Vec<KeyChange> {
         let mut changes = Vec::new();
         self.find_in_rows(|_, row| {
@@ -223,7 +232,7 @@ impl KeyIndex {
         changes
     }
 
-    /// Looks into the rows of changes, the newest first, until `look` finds something.
+    /// Calls `look` for each row of changes, the newest first, until `look` returns a value.
     fn find_in_rows<T>(
         &self,
         mut look: impl FnMut(ChangeContext, &[KeyChange]) -> Option<T>,
@@ -240,7 +249,7 @@ impl KeyIndex {
     }
 }
 
-/// `{4.0 6.0t} {8.0 9.0}`: the generations, as in `docs/mvcc.md`.
+/// Shows the generations as in `docs/mvcc.md`: `{4.0 6.0t} {8.0 9.0}`.
 impl fmt::Display for KeyIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! One version of a key, and how long its record is.
+//! One version of a key, and the length of its record.
 
 use prost::encoding::{encoded_len_varint, key_len};
 
@@ -8,21 +8,22 @@ use crate::revision::Revision;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     pub modified: Revision,
-    /// The main revision of the put that created the key. Records do not have its sub revision.
+    /// The main revision of the put that created the key. Records do not store its sub revision.
     pub created: i64,
-    /// How many puts there were since then, this one included.
+    /// The number of puts of the key since its creation, including the put of this version.
     pub version: i64,
-    /// The length of its record without the three numbers of this version.
+    /// The length of the record without the three numbers of this version.
     pub encoded_len: EncodedLen,
 }
 
-/// The numbers of the fields, each with a varint, that are not in the payload.
+/// The protobuf field numbers of the three fields that are not part of the payload. Each of these
+/// fields is encoded as a varint.
 const CREATE_REVISION_FIELD: u32 = 2;
 const MOD_REVISION_FIELD: u32 = 3;
 const VERSION_FIELD: u32 = 4;
 
 impl Version {
-    /// Of a key that is created.
+    /// Returns the first version of a key, which the put at `modified` creates.
     pub(crate) fn first(modified: Revision, encoded_len: EncodedLen) -> Version {
         Version { modified, created: modified.main, version: 1, encoded_len }
     }
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(EncodedLen::of(1 << 33), EncodedLen::UNKNOWN);
         let (modified, encoded_len) = (Revision::new(9, 0), EncodedLen::UNKNOWN);
         let version = Version { modified, created: 9, version: 1, encoded_len };
-        // A record that cannot be: its reader will report it.
+        // A record this short is impossible; its reader will report it.
         assert_eq!(version.with_record_len(2), version);
     }
 }

@@ -1,11 +1,11 @@
-//! At start: from the records back to the index.
+//! Rebuilds the index from the records at startup.
 //!
 //! One read of bucket `key`, without the values, restores the index, the store's revision and the
-//! leases of its keys. The records are sorted in runs of bounded length, which the index merges
+//! leases of the keys. The records are sorted in runs of limited length, which the index merges
 //! (see [`SortedRun`](crate::tree_index::SortedRun)).
 //!
-//! The first record that cannot have been written ends the restore with an error. In etcd one
-//! goroutine reads 10,000 records at a time and another one fills the tree. See `docs/mvcc.md`.
+//! The restore fails at the first record that no store can have written. In etcd, one goroutine
+//! reads 10,000 records at a time and another one fills the tree. See `docs/mvcc.md`.
 
 mod record_reader;
 
@@ -23,11 +23,11 @@ use crate::compaction::{
 use crate::error::{Error, Result};
 use crate::tree_index::TreeIndex;
 
-/// The revision of a store in which nothing has been written.
+/// The revision of a store without any write.
 const FIRST_REVISION: i64 = 1;
 
-/// Number of records in a run. Longer runs take more memory while they are sorted, shorter ones
-/// are more to merge.
+/// Number of records in a run. Longer runs need more memory for sorting; shorter runs mean more
+/// runs to merge.
 pub const RUN_RECORDS: usize = 1 << 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,17 +40,18 @@ pub struct LeasedKey {
 pub struct RestoredIndex<I: TreeIndex> {
     pub index: I,
     pub revision: i64,
-    /// The revision up to which the past was dropped; -1 if never.
+    /// The compact revision: the history below it is dropped. -1 if there was no compaction.
     pub compact_revision: i64,
-    /// In key order.
+    /// The keys that have a lease, in key order.
     pub leases: Vec<LeasedKey>,
-    /// The compact revision of the last compaction that has come to its end. If it is lower than
-    /// the other, one was scheduled and has not.
+    /// The revision of the last finished compaction. If it is lower than `compact_revision`, a
+    /// compaction was scheduled and has not finished.
     pub finished_compact_revision: i64,
 }
 
-/// Reads the whole store, but for the values, into an empty index. What is restored does not
-/// depend on the length of the runs, for which the store passes [`RUN_RECORDS`].
+/// Reads the whole store, except the values, into an empty index. `run_records` is the number of
+/// records in a run. It affects only time and memory, and not the result. The store passes
+/// [`RUN_RECORDS`].
 pub fn restore<I: TreeIndex>(
     snapshot: &dyn Snapshot,
     mut index: I,
@@ -58,10 +59,11 @@ pub fn restore<I: TreeIndex>(
 ) -> Result<RestoredIndex<I>> {
     let finished_compact_revision = read_compact_revision(snapshot, FINISHED_COMPACT_KEY)?;
     let scheduled = read_compact_revision(snapshot, SCHEDULED_COMPACT_KEY)?;
-    // A compaction that a crash has interrupted counts from its start on, and is done again.
+    // A compaction is in force from the time when it was scheduled. If it was interrupted, its
+    // steps are run again.
     let compact_revision = finished_compact_revision.max(scheduled);
     if compact_revision > REVISION_MAX {
-        return Err(Error::Damaged(format!("{compact_revision} cannot have been compacted")));
+        return Err(Error::Damaged(format!("compact revision {compact_revision} is impossible")));
     }
 
     let mut reader = RecordReader::new(run_records);
@@ -87,11 +89,12 @@ pub fn restore<I: TreeIndex>(
 #[derive(Debug)]
 pub struct RecoveryInfo {
     pub leases: Vec<LeasedKey>,
-    /// A compaction that a crash has interrupted; its steps are to be run.
+    /// A compaction that was scheduled and had not finished when the store was last used. The
+    /// caller must run its steps.
     pub compaction: Option<CompactionJob>,
 }
 
-/// Reads what the engine holds into the index, which is empty. The leases are in the recovery info.
+/// Reads the engine's data into an empty index. The leases are in the recovery info.
 pub(crate) fn restore_store<I: TreeIndex>(
     engine: &dyn Engine,
     index: I,

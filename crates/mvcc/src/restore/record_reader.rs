@@ -1,7 +1,7 @@
-//! Reading the records: the histories of their keys, and which keys are attached to a lease.
+//! Turns the records into the histories of their keys, and collects the leases of the keys.
 //!
-//! Each record is checked before it comes into the index, which takes for granted that revisions
-//! rise and that numbers can be counted on: a damaged disk may have anything.
+//! Each record is checked before it enters the index. A damaged disk may return any bytes, but the
+//! index relies on rising revisions and on numbers that cannot overflow.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,12 @@ use crate::key_index::{EncodedLen, Version};
 use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::{Key, SortedRun, SortedRunBuilder};
 
-/// Above this a number counts nothing that has happened, and counting on from it may overflow.
+/// Maximum accepted revision and version. No store can have reached larger numbers, and adding to
+/// them may overflow.
 pub const REVISION_MAX: i64 = 1 << 62;
 
-/// The parts of a record that the index needs: all but the value.
+/// The parts of a record that a restore needs: everything except the value, and except the mod
+/// revision, which is in the record's key.
 #[derive(Clone, PartialEq, Message)]
 struct RecordHeader {
     #[prost(bytes = "vec", tag = "1")]
@@ -34,17 +36,18 @@ struct RecordHeader {
 #[derive(Debug, Default)]
 pub(super) struct RecordReader {
     run_records: usize,
-    /// In the order of revisions.
+    /// The finished runs, in the order of revisions.
     pub(super) runs: Vec<SortedRun>,
     builder: SortedRunBuilder,
     builder_records: usize,
-    /// The lease of each key whose newest record so far attaches it to one.
+    /// The lease of each key, as of the key's newest record so far.
     leases: BTreeMap<Key, i64>,
-    /// That of the newest record so far.
+    /// The revision of the newest record so far.
     last_revision: Option<Revision>,
-    /// Kept from record to record, for its memory.
+    /// The record that is being added. It is reused, so that each record needs no new memory.
     header: RecordHeader,
-    /// Of the empty key since its last tombstone: create revision, and version.
+    /// Create revision and version of the newest record that `count_bump` has counted. `None`
+    /// before the first such record, and after a tombstone of the empty key.
     bump: Option<(i64, i64)>,
 }
 
@@ -75,9 +78,9 @@ impl RecordReader {
     }
 
     fn check_revision(&self, revision: Revision) -> Result<()> {
-        // The index keeps sub revisions in 32 bits: no transaction has that many changes.
+        // The index stores sub revisions in 32 bits. No transaction has more changes.
         if revision.main > REVISION_MAX || revision.sub > i64::from(u32::MAX) {
-            return Err(damaged_record(revision, "it cannot have been written"));
+            return Err(damaged_record(revision, "its revision is out of range"));
         }
         if self.last_revision.is_some_and(|previous| revision <= previous) {
             return Err(damaged_record(revision, "it is both a put and a tombstone"));
@@ -85,8 +88,9 @@ impl RecordReader {
         Ok(())
     }
 
-    /// `snapshot restore --bump-revision`, etcd's and ours, puts an empty record, of a key that no
-    /// client can name. It counts as a version of that key.
+    /// Sets create revision and version of an empty record. `snapshot restore --bump-revision`, in
+    /// etcd and here, writes such a record under the empty key, which no client can name. Each such
+    /// record is one more version of the empty key.
     fn count_bump(&mut self, revision: Revision) {
         let (created, version) = self.bump.unwrap_or((revision.main, 0));
         (self.header.create_revision, self.header.version) = (created, version + 1);
@@ -96,7 +100,7 @@ impl RecordReader {
     fn put(&mut self, modified: Revision, record_len: usize) -> Result<()> {
         let RecordHeader { create_revision: created, version, lease, .. } = self.header;
         if !(1..=modified.main).contains(&created) || !(1..=REVISION_MAX).contains(&version) {
-            let detail = format!("version {version}, created at {created}, cannot be");
+            let detail = format!("version {version} created at {created} is impossible");
             return Err(damaged_record(modified, &detail));
         }
         let version = Version { modified, created, version, encoded_len: EncodedLen::UNKNOWN };
@@ -122,12 +126,12 @@ impl RecordReader {
         self.builder_records = 0;
     }
 
-    /// The newest main revision, 0 if there was no record.
+    /// Returns the newest main revision, or 0 if there was no record.
     pub(super) fn newest(&self) -> i64 {
         self.last_revision.map_or(0, |revision| revision.main)
     }
 
-    /// In key order.
+    /// Returns the keys that have a lease, in key order.
     pub(super) fn leases(&self) -> Vec<LeasedKey> {
         let leases = self.leases.iter();
         leases.map(|(key, &lease)| LeasedKey { key: Bytes::copy_from_slice(key), lease }).collect()

@@ -1,14 +1,15 @@
-//! The keys that the deletion of a range has deleted, in order, as the tree from before knows them.
+//! The keys that the deletion of a range has deleted, in order. They are read from the tree as it
+//! was before the deletion.
 //!
 //! ```text
 //!   before    a  c  d  g  k  l  o        d..l deleted at 7: skip 2, count 3, first 7.0
 //!                   d  g  k              record 7.0t is of d, 7.1t of g, 7.2t of k
 //! ```
 //!
-//! The apply loop makes this with one look at the counts of the tree. Keys and records are made
-//! where they are read, some at a time, from any of them on. It keeps the nodes from before that
-//! have keys of the range; the present tree shares those that were not changed since.
-//! See `docs/decisions/mvcc-range-tombstones.md`.
+//! The apply loop creates this value from the counts in the tree. A reader builds keys and records
+//! when it needs them, some at a time, starting anywhere. The value keeps the nodes of the old tree
+//! that have keys of the range. The current tree shares those nodes that have not changed since the
+//! deletion. See `docs/decisions/mvcc-range-tombstones.md`.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -21,8 +22,9 @@ use super::persistent::PersistentSnapshot;
 use crate::revision::Revision;
 use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecords};
 
-/// What a deletion keeps that the present tree has not: the nodes of two ways down, and later those
-/// that were changed since. How many that will be is a guess: some of those that have its keys.
+/// An estimate, in bytes, of the memory that a deletion keeps and the current tree does not share:
+/// the nodes on two paths down, and the nodes that were changed after the deletion. How many nodes
+/// will be changed is a guess, in proportion to the number of deleted keys.
 const TWO_WAYS_BYTES: u64 = 16 << 10;
 const CHANGED_BYTES_PER_KEY: u64 = 64;
 const CHANGED_BYTES_MAX: u64 = 1 << 20;
@@ -33,7 +35,7 @@ pub struct DeletedRange {
     before: PersistentSnapshot,
     from: Bytes,
     to: Option<Bytes>,
-    /// How many keys with a value come before the range there.
+    /// The number of keys with a value that come before the range in `before`.
     skip: u64,
     count: u64,
     first: Revision,
@@ -54,12 +56,13 @@ impl DeletedRange {
         self.count
     }
 
-    /// Of the first tombstone. Each other one is at the next sub revision.
+    /// Returns the revision of the first tombstone. Each following tombstone is at the next sub
+    /// revision.
     pub fn first_revision(&self) -> Revision {
         self.first
     }
 
-    /// It deleted the keys in here that had a value.
+    /// Returns the deleted range. Only its keys that had a value were deleted.
     pub fn range(&self) -> KeyRange<'_> {
         KeyRange { from: &self.from, to: self.to.as_deref() }
     }
@@ -68,7 +71,7 @@ impl DeletedRange {
         self.clone().into_records(0).map(|record| record.key)
     }
 
-    /// Those after the first `skip`.
+    /// Returns the records after the first `skip` records.
     pub(crate) fn into_records(self, mut skip: u64) -> impl Iterator<Item = TombstoneRecord> {
         let buffers = std::iter::from_fn(move || {
             let buffer = (skip < self.count).then(|| self.buffer_after(skip))?;
@@ -78,7 +81,8 @@ impl DeletedRange {
         buffers.flat_map(TombstoneBuffer::into_records)
     }
 
-    /// As many records as a buffer takes: one at least.
+    /// Returns as many records as a buffer takes, but at least one. They follow the first `skip`
+    /// records.
     fn buffer_after(&self, skip: u64) -> TombstoneBuffer {
         let mut records = TombstoneRecords::default();
         let mut left = self.count - skip;

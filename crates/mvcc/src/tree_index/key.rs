@@ -1,13 +1,14 @@
-//! A key as the tree keeps it: in place if it is short.
+//! A key in the tree. A short key is stored in place.
 //!
-//! A search compares a key at every step: a pointer would cost a cache miss each, and a counted one
-//! a write to shared memory for each key of a copied node. So up to 38 bytes lie in the slot.
+//! A search compares a key at every step. With a pointer, each comparison would be a cache miss.
+//! With a counted pointer, copying a node would write to shared memory for each key. So keys of up
+//! to 38 bytes are stored in the slot.
 //!
 //! A leaf that was not used lately is not in the processor's cache. A binary search in it waits for
-//! five cache lines, one after the other, because each comparison decides which is the next. So a
-//! [`search`] first compares the first eight bytes of *all* keys, as numbers, and counts: no
-//! comparison depends on another, and the lines come in together. Only among keys that begin alike
-//! it goes on with a binary search.
+//! five cache lines one after the other, because each comparison decides which line is next. So
+//! [`search`] first compares the first eight bytes of *all* keys, as numbers, and counts the keys
+//! that are smaller or equal. These comparisons do not depend on each other, so the cache lines are
+//! loaded in parallel. A binary search follows only among keys with the same first eight bytes.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -15,11 +16,11 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// So that a key takes 40 bytes with its length and its kind.
+/// Maximum length of an inline key. With its length and kind, the key then takes 40 bytes.
 const INLINE_MAX: usize = 38;
 const PREFIX_LEN: usize = 8;
 
-/// A key of the tree. Dereferences to its bytes, and is ordered as they are.
+/// A key of the tree. It dereferences to its bytes, and sorts in the order of its bytes.
 #[derive(Clone)]
 pub(crate) enum Key {
     Inline { len: u8, bytes: [u8; INLINE_MAX] },
@@ -38,7 +39,8 @@ impl Key {
         }
     }
 
-    /// Its first eight bytes as a number. If two keys differ in it, that is their order.
+    /// Returns the first eight bytes as a number. If the numbers of two keys differ, they show
+    /// which key is smaller.
     #[inline]
     fn prefix(&self) -> u64 {
         match self {
@@ -48,7 +50,7 @@ impl Key {
     }
 }
 
-/// The first eight bytes of a key as a number; a shorter one is taken as if followed by zeros.
+/// Returns the first eight bytes of a key as a number. A shorter key is padded with zeros.
 #[inline]
 fn prefix_of(key: &[u8]) -> u64 {
     if key.len() >= PREFIX_LEN {
@@ -64,7 +66,8 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(*bytes.first_chunk().expect("there are more than eight bytes"))
 }
 
-/// Where `key` is among these items, whose keys rise, or where it would be.
+/// Returns the position of `key` in these items, or as an error the position where it would be
+/// inserted. The items must be sorted by key.
 #[inline]
 pub(crate) fn search<T>(items: &[T], key: &[u8], key_of: fn(&T) -> &Key) -> Result<usize, usize> {
     let first = prefix_of(key);

@@ -1,16 +1,16 @@
 //! etcd's index: one tree under one readers-writer lock, `treeIndex`.
 //!
-//! A walk shares the lock for as long as it takes; a put takes it alone, for one key. So a put
-//! waits for the walk before it, and later reads wait behind the put. A page is walked to the end
-//! of its range as well: the limit cuts what is collected, and the rest is counted.
-//! The tree is `imbl`'s ordered map because etcd compacts over a clone since 3.4, and a clone must
-//! be cheap here as it is there: `docs/mvcc.md`.
+//! A walk holds the lock shared for its whole duration. A put takes the lock exclusively, for one
+//! key. So a put waits for earlier walks, and later reads wait for the put. A walk with a limit
+//! also goes to the end of its range: only the keys up to the limit are collected, and the rest is
+//! counted. The tree is `imbl`'s ordered map. Since 3.4 etcd compacts over a clone, so a clone must
+//! be cheap here too: see `docs/mvcc.md`.
 //!
 //! Invariants:
-//! * A walk sees one state of the tree, for nothing changes while it holds the lock.
-//! * Two calls may see different states: a snapshot is only a handle. What it says about a revision
-//!   is changed by nothing but a compaction above it, and it knows of that
-//!   ([`is_compacted_above`](IndexSnapshot::is_compacted_above)).
+//! * A walk sees one state of the tree, because nothing changes while it holds the lock.
+//! * Two calls may see different states, because a snapshot is only a handle. The result of a
+//!   snapshot for a revision is changed only by a compaction above that revision. The caller can
+//!   detect such a compaction ([`is_compacted_above`](IndexSnapshot::is_compacted_above)).
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -33,9 +33,10 @@ pub(super) type Tree = OrdMap<Key, KeyIndex>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionLock {
-    /// Once, for the whole walk: etcd up to 3.3.
+    /// One acquisition of the lock for the whole walk, as in etcd up to 3.3.
     WholeWalk,
-    /// For each key, walking over a clone: etcd since 3.4.
+    /// One acquisition of the lock for each key. The walk itself visits a clone of the tree, as in
+    /// etcd since 3.4.
     PerKey,
 }
 
@@ -43,8 +44,8 @@ pub enum CompactionLock {
 #[derive(Clone, Debug)]
 pub struct LockedIndex {
     tree: Arc<RwLock<Tree>>,
-    /// The revision of the last compaction that has begun. It is set before the compaction takes
-    /// the lock, so a thread that walks over a compacted tree finds it.
+    /// The highest revision of a started compaction. It is set before the compaction takes the
+    /// lock, so a thread that has walked over a compacted tree finds this revision.
     compacted: Arc<AtomicI64>,
     compaction_lock: CompactionLock,
 }
@@ -55,7 +56,7 @@ impl LockedIndex {
         LockedIndex { tree, compacted: Arc::new(AtomicI64::new(0)), compaction_lock }
     }
 
-    /// Everything under one lock. Returns what is kept.
+    /// Compacts all keys under one acquisition of the lock. Returns the kept revisions.
     fn compact_whole(&self, at: i64) -> Vec<Revision> {
         let mut tree = self.tree.write();
         let kept = tree.values().filter_map(|history| history.kept_by_compaction(at)).collect();
@@ -68,19 +69,19 @@ impl LockedIndex {
     }
 }
 
-/// Compacts one key, if there still is such a key.
+/// Compacts one key, if it still exists. Removes the key if nothing of its history is left.
 fn compact_key(tree: &mut Tree, key: &[u8], at: i64) {
     if tree.get_mut(key).is_some_and(|history| !history.compact(at)) {
         tree.remove(key);
     }
 }
 
-/// The keys of `range`, with or without a value.
+/// Returns the keys of `range` with their histories, including keys without a value.
 fn histories<'t>(
     tree: &'t Tree,
     range: KeyRange<'t>,
 ) -> impl Iterator<Item = (&'t [u8], &'t KeyIndex)> {
-    // The map refuses a range that ends before it begins.
+    // The map rejects a range that ends before it starts.
     let range = if range.is_empty() { KeyRange::new(&[], &[]) } else { range };
     let to = range.to.map_or(Bound::Unbounded, Bound::Excluded);
     let within = tree.range::<_, [u8]>((Bound::Included(range.from), to));
@@ -136,7 +137,7 @@ impl IndexSnapshot for LockedIndex {
         self.compacted.load(Ordering::Acquire) > at
     }
 
-    /// In one walk, whatever `keys_max` says.
+    /// Visits all keys in one walk, whatever `keys_max` is.
     fn keep(
         &self,
         at: i64,
@@ -171,7 +172,8 @@ impl TreeIndex for LockedIndex {
         self.tree.write().get_mut(key)?.tombstone(revision)
     }
 
-    /// As in etcd, the lock is taken for the walk, and then for each key.
+    /// As in etcd, the lock is taken separately for each key. For a range, the lock is first taken
+    /// for the walk that collects the keys.
     fn tombstone_all(
         &mut self,
         keys: KeySelection<'_>,
@@ -201,10 +203,10 @@ impl TreeIndex for LockedIndex {
     }
 
     fn restore(&mut self, runs: Vec<SortedRun>) {
-        // Built without the lock, and then swapped in.
+        // The tree is built without the lock, and then swapped in.
         let restored: Tree = SortedRun::merge(runs).collect();
         let before = std::mem::replace(&mut *self.tree.write(), restored);
-        assert!(before.is_empty(), "an index is restored before anything is put");
+        assert!(before.is_empty(), "the index is not empty");
     }
 
     fn begin_compaction(&self, at: i64) -> IndexCompaction {

@@ -1,18 +1,19 @@
 //! The index over all keys: every key in memory, in order, each with its
 //! [history](crate::key_index).
 //!
-//! Two implementations: in [`locked`], etcd's tree under the lock `treeIndex`, a walk and a put
-//! wait for each other; in [`persistent`] a walk goes over a snapshot, and neither waits for the
-//! other. [`TreeIndex`] is the writer's side. It hands out the readers' side, [`IndexSnapshot`], to
-//! any number of threads. Which revision is current, and which are compacted, the caller knows.
+//! There are two implementations. [`locked`] is etcd's tree under the lock `treeIndex`: a walk and
+//! a put wait for each other. In [`persistent`], a walk uses a snapshot, so walks and puts do not
+//! wait. [`TreeIndex`] is the writer's side. It returns the readers' side, [`IndexSnapshot`],
+//! which any number of threads may use. The caller checks revisions against the current revision
+//! and the compact revision.
 //!
 //! Invariants of both:
-//! * Revisions only rise: what a snapshot says about revision `at` is changed by nothing but a
-//!   compaction above `at`. A compaction at `at` changes no answer for `at` or later.
-//! * A key without any history left is not in the tree.
+//! * Revisions only rise. The result of a snapshot for revision `at` is changed only by a
+//!   compaction above `at`. A compaction at `at` changes no result for `at` or later.
+//! * A key without any history is not in the tree.
 //!
-//! A snapshot of [`persistent`] also outlasts compactions, and has nothing that was put after it.
-//! One of [`locked`] is a handle on the one tree. In etcd: `treeIndex`. See `docs/mvcc.md`.
+//! A snapshot of [`persistent`] also survives compactions, and contains no later put. A snapshot of
+//! [`locked`] is a handle on the shared tree. In etcd: `treeIndex`. See `docs/mvcc.md`.
 
 mod deleted_range;
 mod key;
@@ -38,11 +39,11 @@ pub type ChangeVisitor<'v> = dyn FnMut(Revision, RecordKind) -> ControlFlow<()> 
 
 pub type KeyVisitor<'v> = dyn FnMut(&[u8]) + 'v;
 
-/// Which keys are to be deleted.
+/// The keys to delete.
 #[derive(Clone, Copy, Debug)]
 pub enum KeySelection<'k> {
     Range(KeyRange<'k>),
-    /// Single keys, each above the one before. They may have no value.
+    /// Single keys in ascending order. A key may have no value.
     Sorted(&'k [Bytes]),
 }
 
@@ -55,23 +56,24 @@ impl KeySelection<'_> {
     }
 }
 
-/// A reader's side of the index. `at` is a main revision, all of whose changes count.
+/// The readers' side of the index. `at` is a main revision, and all changes of this revision are
+/// included.
 pub trait IndexSnapshot: Clone + Debug + Send + Sync {
-    /// Whether this is a handle on a tree that goes on changing, and a walk holds up each change.
-    /// Then a visitor should not do what takes long.
+    /// If true, this is a handle on a tree that still changes, and each change waits for running
+    /// walks. So a visitor should take little time.
     const IS_LIVE: bool;
 
     fn get(&self, key: &[u8], at: i64) -> Option<Version>;
 
-    /// Calls `visit` in key order for each key that has a value at `at`, until it breaks.
+    /// Calls `visit` in key order for each key that has a value at `at`, until `visit` breaks.
     fn walk(&self, range: KeyRange<'_>, at: i64, visit: &mut VersionVisitor<'_>);
 
     fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
         self.revisions(range, at, 0, &mut |_, _| ControlFlow::Break(()))
     }
 
-    /// Calls `visit` for the first `limit` keys of `range` that have a value at `at`, and returns
-    /// how many there are in all. A visitor that breaks gets no more keys; the count stays whole.
+    /// Calls `visit` for the first `limit` keys of `range` that have a value at `at`. Returns the
+    /// number of all such keys, even if `visit` breaks.
     fn revisions(
         &self,
         range: KeyRange<'_>,
@@ -80,25 +82,28 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
         visit: &mut VersionVisitor<'_>,
     ) -> u64;
 
-    /// The key that follows the first `keys` keys of `range`, with or without a value. A live index
-    /// says `None`: its walks are not cut into parts.
+    /// Returns the key that follows the first `keys` keys of `range`. Keys without a value are
+    /// counted as well. Returns `None` if there is no such key. A live index always returns `None`,
+    /// because its walks are not split.
     fn key_after(&self, _range: KeyRange<'_>, _keys: usize) -> Option<Vec<u8>> {
         None
     }
 
     /// Calls `visit` for every change at the main revision `since` or later of any key in `range`,
-    /// until it breaks: key by key, and the newest change of a key first.
+    /// until `visit` breaks. The order is by key, and the newest change of a key comes first.
     fn changes_since(&self, range: KeyRange<'_>, since: i64, visit: &mut ChangeVisitor<'_>);
 
-    /// Whether a compaction above `at` has begun to remove what this showed at `at`. To be asked
-    /// after a walk, whose answer may lack versions if so. A snapshot that is not live says
-    /// `false`.
+    /// Returns true if a compaction above `at` has started. The caller checks this after a walk at
+    /// `at`: if it is true, the walk may have missed versions. An immutable snapshot (`IS_LIVE` is
+    /// false) always returns false, because no compaction changes it.
     fn is_compacted_above(&self, at: i64) -> bool;
 
-    /// What `HashKV` at `at` must not pass over below the compact revision: appends the revision
-    /// of each key's version at `at`, but no tombstone. Starts at the key `from` (the
-    /// empty key is the first of all), looks at `keys_max` keys or a few more, and returns the key
-    /// to go on from; `None` when that was all. In key order, so not in order of revisions.
+    /// Collects the revisions of the records that `HashKV` at `at` must include although they are
+    /// at or below the compact revision. It appends the revision of each key's version at `at`, but
+    /// no tombstone. It starts at the key `from`, or at the first key if `from` is empty, and
+    /// visits up to `keys_max` keys. An index under a lock visits all keys. Returns the key to
+    /// continue from, or `None` at the end. The revisions are in the order of keys, so they are not
+    /// sorted.
     fn keep(
         &self,
         at: i64,
@@ -120,10 +125,10 @@ pub trait IndexSnapshot: Clone + Debug + Send + Sync {
 /// index.put(b"b", Revision::new(3, 0), EncodedLen::of(7));
 /// index.tombstone(b"a", Revision::new(4, 0));
 ///
-/// let view = index.snapshot();
-/// assert_eq!(view.count(KeyRange::ALL, 3), 2);
-/// assert_eq!(view.count(KeyRange::ALL, 4), 1);
-/// view.walk(KeyRange::ALL, 4, &mut |key, version| {
+/// let snapshot = index.snapshot();
+/// assert_eq!(snapshot.count(KeyRange::ALL, 3), 2);
+/// assert_eq!(snapshot.count(KeyRange::ALL, 4), 1);
+/// snapshot.walk(KeyRange::ALL, 4, &mut |key, version| {
 ///     assert_eq!((key, version.modified), (&b"b"[..], Revision::new(3, 0)));
 ///     ControlFlow::Continue(())
 /// });
@@ -133,22 +138,23 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
 
     fn snapshot(&self) -> Self::Snapshot;
 
-    /// The key has a value from `revision` on; `encoded_len` is the length of its record without
-    /// the numbers that the index knows. Returns the version, as the record must have it.
+    /// Adds a put at `revision`. `encoded_len` is the length of the record without the three
+    /// numbers that the index stores. Returns the version that the record must have.
     fn put(&mut self, key: &[u8], revision: Revision, encoded_len: EncodedLen) -> Version;
 
-    /// The key has no value from `revision` on. Returns the version that ended; `None` if there
-    /// was none, and then nothing has changed and no tombstone is to be written.
+    /// Adds a tombstone at `revision`. Returns the version that ended. If the key has no value,
+    /// returns `None` and changes nothing: then the caller must not write a tombstone.
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
 
-    /// How many keys of a range have a value, if it takes no walk to know.
+    /// Returns how many keys of a range have a value, or `None` if the index would have to walk
+    /// over the range to count them.
     fn live_count(&self, _range: KeyRange<'_>) -> Option<u64> {
         None
     }
 
-    /// None of these keys has a value any more. Those that had one get their tombstones in key
-    /// order, the first of them at `first`, each other one at the next sub revision. Calls `visit`
-    /// for each.
+    /// Adds a tombstone to each selected key that has a value, in key order. The first tombstone is
+    /// at `first`, and each following one at the next sub revision. Calls `visit` for each of these
+    /// keys.
     fn tombstone_all(
         &mut self,
         keys: KeySelection<'_>,
@@ -156,33 +162,35 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
         visit: &mut KeyVisitor<'_>,
     );
 
-    /// As [`tombstone_all`](TreeIndex::tombstone_all) for a range, without a look at its keys: they
-    /// are read from what this returns. `None` from an index that cannot do that, and then nothing
-    /// has changed.
+    /// Like [`tombstone_all`](TreeIndex::tombstone_all) for a range, but without visiting its keys:
+    /// the deleted keys can be read from the returned value. An index that cannot do this returns
+    /// `None` and changes nothing.
     fn mark_deleted(&mut self, _range: KeyRange<'_>, _first: Revision) -> Option<DeletedRange> {
         None
     }
 
-    /// Fills the index, which is empty, with the records of a store: see [`SortedRun`]. The runs
-    /// come in the order of their revisions.
+    /// Fills an empty index with the records of a store: see [`SortedRun`]. The runs are in the
+    /// order of their revisions.
     fn restore(&mut self, runs: Vec<SortedRun>);
 
-    /// Prepares a compaction that leaves nothing that is not needed to read at `at` or later.
+    /// Prepares a compaction, which drops everything that reads at `at` or later do not need.
     fn begin_compaction(&self, at: i64) -> IndexCompaction;
 
-    /// Goes on with a compaction, by `keys_max` keys or a few more where the index has steps.
-    /// Returns whether that was all. Puts and tombstones above its revision may come in between.
+    /// Continues a compaction by up to `keys_max` keys. An index that compacts under one lock does
+    /// everything in one step. Returns true if it is done. Between two steps, puts and tombstones
+    /// above the compact revision may be added.
     fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
 }
 
-/// A compaction under way. When it is done, the records at or below its revision that are not
-/// among the kept ones may go.
+/// A compaction in progress. When it is done, the caller may remove the records at or below its
+/// revision that are not in the kept revisions.
 #[derive(Debug)]
 pub struct IndexCompaction {
     at: i64,
-    /// What the index `locked` walks over, if it locks for each key.
+    /// The clone of the tree over which the index `locked` walks if it takes the lock for each key.
+    /// `None` in all other cases.
     clone: Option<locked::Tree>,
-    /// The key to go on from; `None` when there is none.
+    /// The key to continue from. `None` at the end.
     next: Option<Vec<u8>>,
     kept: Vec<Revision>,
 }
@@ -196,9 +204,10 @@ impl IndexCompaction {
         self.next.is_none()
     }
 
-    /// The revisions to keep of those at or below the compact revision, sorted. Whole when done.
+    /// Returns the revisions at or below the compact revision whose records must be kept, sorted.
+    /// The compaction must be done.
     pub fn into_kept(mut self) -> Vec<Revision> {
-        assert!(self.is_done(), "a keep set is asked for before it is whole");
+        assert!(self.is_done(), "the compaction is not done");
         self.kept.sort_unstable();
         self.kept
     }

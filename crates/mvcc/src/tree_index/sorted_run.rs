@@ -1,4 +1,4 @@
-//! Restoring the index: from records in the order of revisions to keys in their order.
+//! Restores the index: it turns records in revision order into keys in key order.
 //!
 //! ```text
 //!   records 2.0 b, 3.0 a, 4.0 c      builder ──▶ run  a: 3.0         │ b: 2.0   c: 4.0
@@ -6,10 +6,11 @@
 //!   merged                                            a: 3.0 5.0 7.0t│ b: 2.0 6.0  c: 4.0
 //! ```
 //!
-//! A run is kept in chunks, and each chunk is freed when the merge has taken its last key: the runs
-//! and the index are not in memory side by side for all keys. Versions count from the first record
-//! of a key, for a compaction may have taken what was before; a tombstone without a put before it
-//! says nothing, and a key that has nothing else does not come into the index.
+//! A run is stored in chunks. Each chunk is freed when the merge has taken its last key, so the
+//! memory never holds all keys twice, in the runs and in the index. The version of a key's first
+//! record is taken from the record, because a compaction may have removed earlier records. The
+//! versions of the later records are counted from this version. A tombstone without an earlier put
+//! changes no read, and a key that has only tombstones is not added to the index.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -41,7 +42,7 @@ impl SortedRunBuilder {
     }
 
     pub fn finish(mut self) -> SortedRun {
-        // A stable sort: the records of a key stay in the order of their revisions.
+        // The sort is stable: the records of a key stay in the order of their revisions.
         self.records.sort_by(|a, b| a.0.cmp(&b.0));
         self.records.dedup_by(|later, earlier| {
             let same = later.0 == earlier.0;
@@ -59,26 +60,27 @@ impl SortedRunBuilder {
     }
 }
 
-/// The histories that some records make, in key order.
+/// The histories of the keys of some records, in key order.
 #[derive(Debug, Default)]
 pub struct SortedRun {
     chunks: Vec<Vec<(Key, KeyIndex)>>,
-    /// Of all its records.
+    /// The newest revision of all its records.
     pub(super) newest: Revision,
 }
 
 impl SortedRun {
-    /// Merges runs that come in the order of their revisions: each key once, in the order of keys.
-    /// Keys that have nothing but a tombstone are left out.
+    /// Merges runs, which must be in the order of their revisions. Returns each key once, in key
+    /// order. Keys that have only a tombstone are omitted.
     pub(super) fn merge(runs: Vec<SortedRun>) -> impl Iterator<Item = (Key, KeyIndex)> {
         let runs = runs.into_iter().map(|run| run.chunks.into_iter().flatten().peekable());
         let mut runs: Vec<_> = runs.collect();
-        // On top is the lowest key, and of the same keys the one with the earliest revisions.
+        // The top has the lowest key, and for equal keys the run with the earliest revisions.
         let mut heads = BinaryHeap::with_capacity(runs.len());
         for (number, run) in runs.iter_mut().enumerate() {
             heads.extend(run.peek().map(|(key, _)| Reverse((key.clone(), number))));
         }
-        // Takes the key on top, if it is the wanted one; its run goes on with the next.
+        // Takes the key on top of the heap, and puts the next key of its run into the heap. If a
+        // key is wanted and another key is on top, takes nothing.
         let mut take = move |wanted: Option<&Key>| {
             let mut head = heads.peek_mut()?;
             if wanted.is_some_and(|wanted| *wanted != head.0.0) {

@@ -1,16 +1,16 @@
 //! One client's channel: the responses of its watchers that the client has not taken yet.
 //!
-//! Responses leave in the order in which they came in. The channel is bounded: a full one takes no
-//! more events, and a caller that has one to add must remember where it stopped.
+//! Responses leave in the order in which they were added. The channel has a capacity for events. If
+//! it is full, a watcher adds no events from the delivery queue and must remember where it stopped.
 //!
 //! ```text
 //!   watchers ──▶ [created 0][events 0][events 1][canceled 1] ──▶ client
-//!                up to the capacity, then events are refused; at half of it, "capacity again"
+//!                full: no more events; at most half full: "capacity again"
 //! ```
 //!
-//! Events are refused, and notices of progress are left out. A request of the client gets its
-//! answer, so what else is in the channel is bounded by what the client asks for without reading.
-//! In etcd: `watchStream.ch`.
+//! A full channel omits progress notices. It still takes the responses to a client's requests, the
+//! end of a watcher by a compaction, and events that were already being read for an unsynced
+//! watcher. In etcd: `watchStream.ch`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -22,20 +22,21 @@ use clearlane_contention::{Mutex, Registry};
 
 use crate::watch::response::{Response, ResponseKind, WatchId};
 
-/// Memory of a response besides its events.
+/// Bytes of memory that a response takes in addition to its events.
 const RESPONSE_BYTES: usize = 128;
 
-/// The streams of one thread whose tasks are to be woken.
+/// The tasks to wake on one thread: tasks of streams that have new responses.
 ///
-/// To wake a thread takes longer than to add a response. So the thread that delivers a transaction
-/// leaves the tasks here, and wakes the thread once, however many of its streams it was for.
+/// Waking a thread takes longer than adding a response. So the delivery thread collects the tasks
+/// here and wakes the thread once for all its streams.
 pub struct WakeSet {
     ready: parking_lot::Mutex<Vec<Waker>>,
     wake_thread: Box<dyn Fn() + Send + Sync>,
 }
 
 impl WakeSet {
-    /// `wake_thread` may be called for nothing. It must not call back into a stream.
+    /// Creates a wake set. `wake_thread` may be called when there is nothing to do. It must not
+    /// call back into a stream.
     pub fn new(wake_thread: impl Fn() + Send + Sync + 'static) -> Arc<WakeSet> {
         Arc::new(WakeSet {
             ready: parking_lot::Mutex::default(),
@@ -43,23 +44,25 @@ impl WakeSet {
         })
     }
 
-    /// Wakes the tasks of the streams that have something, on their own thread.
+    /// Wakes the tasks of all streams that have new responses. Runs on the thread of these tasks.
     pub fn wake_tasks(&self) {
         let ready = std::mem::take(&mut *self.ready.lock());
         ready.into_iter().for_each(Waker::wake);
     }
 }
 
-/// The channels that were empty and are not any more.
+/// Channels that have new responses, so that their clients' threads must be woken.
 pub(crate) type ChannelsToWake = Vec<Arc<WatchChannel>>;
 
-/// Marks these channels as ready, and wakes the thread of each once, or hardly more often.
+/// Marks these channels as ready, and wakes the threads of their clients. Each thread is usually
+/// woken once.
 pub(crate) fn wake_all(channels: &[Arc<WatchChannel>]) {
     let mut woken: Vec<&Arc<WakeSet>> = Vec::new();
     for channel in channels {
         channel.mark_ready();
         let is_known = |wake_set: &&&Arc<WakeSet>| Arc::ptr_eq(wake_set, &channel.wake_set);
-        // Not all: where each stream has a wake set of its own, those would be too many to compare.
+        // Only the last few wake sets are compared: if each stream has its own, comparing all would
+        // take too long.
         if woken.iter().rev().take(RECENT_WAKE_SETS_MAX).find(is_known).is_none() {
             woken.push(&channel.wake_set);
         }
@@ -72,12 +75,12 @@ const RECENT_WAKE_SETS_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelCapacity {
     Bytes(usize),
-    /// Number of responses, whatever their size. In etcd the answers to a client's requests have a
-    /// channel of their own; here they count.
+    /// Maximum number of responses, whatever their size. Responses to a client's requests are
+    /// included, although etcd sends those through a separate channel.
     Responses(usize),
 }
 
-/// Ordered by stream first, so that those of a stream are neighbours.
+/// A watcher of a stream. Sorted by stream first, so that the watchers of a stream are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WatcherKey {
     pub(crate) stream: u64,
@@ -97,9 +100,9 @@ pub struct WatchChannel {
 pub(crate) struct ChannelState {
     responses: VecDeque<(Response, usize)>,
     bytes: usize,
-    /// A watcher was refused and waits for capacity.
+    /// If true, a watcher found no capacity and waits for it.
     has_blocked_watchers: bool,
-    /// The watchers whose responses are to be completed when they are taken.
+    /// The watchers whose responses need previous records when they are taken.
     needs_previous: BTreeSet<WatchId>,
 }
 
@@ -114,13 +117,13 @@ impl WatchChannel {
         WatchChannel { stream, capacity, state, wake_set, task: AtomicWaker::new() }
     }
 
-    /// Whether responses of the watcher that has this id now are completed when they are taken.
+    /// Sets whether the responses of the watcher with this ID need previous records.
     pub(crate) fn set_needs_previous(&self, id: WatchId, completes: bool) {
         let mut state = self.state.lock();
         if completes {
             state.needs_previous.insert(id);
         } else {
-            // Another watcher may have had the id.
+            // An earlier watcher with this ID may have left an entry.
             state.needs_previous.remove(&id);
         }
     }
@@ -129,17 +132,23 @@ impl WatchChannel {
         self.state.lock().needs_previous.contains(&id)
     }
 
-    /// Adds an answer, full or not. The caller wakes the thread that serves the client.
+    /// Adds a response without events, even if the channel is full: a response to a request, or the
+    /// end of a watcher whose next events are compacted. The caller must wake the thread that
+    /// serves the client.
     pub(crate) fn push_response(&self, id: WatchId, revision: i64, kind: ResponseKind) {
         self.state.lock().push(Response { id, revision, kind }, RESPONSE_BYTES);
     }
 
-    /// Adds the events of several watchers with one hold of the lock `watchStream`: `tell` is
-    /// called with it. Says whether the thread that serves the client may sleep and is to be woken.
-    pub(crate) fn with_lock<R>(&self, tell: impl FnOnce(&mut ChannelGuard<'_>) -> R) -> (R, bool) {
+    /// Calls `deliver` with the lock `watchStream` held, so that `deliver` can add the events of
+    /// several watchers. Returns the result of `deliver`, and true if the channel was empty and has
+    /// responses now: then the caller must wake the thread that serves the client.
+    pub(crate) fn with_lock<R>(
+        &self,
+        deliver: impl FnOnce(&mut ChannelGuard<'_>) -> R,
+    ) -> (R, bool) {
         let mut state = self.state.lock();
         let was_empty = state.responses.is_empty();
-        let outcome = tell(&mut ChannelGuard { state: &mut state, capacity: self.capacity });
+        let outcome = deliver(&mut ChannelGuard { state: &mut state, capacity: self.capacity });
         (outcome, was_empty && !state.responses.is_empty())
     }
 
@@ -154,13 +163,14 @@ impl WatchChannel {
         }
     }
 
-    /// The task to wake when the channel is not empty any more.
+    /// Sets the task to wake when a response is added.
     pub(crate) fn set_task(&self, task: &Waker) {
         self.task.register(task);
     }
 
-    /// The next responses, up to about `bytes_max` bytes but at least one if there is any; and, in
-    /// the default era, whether there is capacity again for the watchers that were refused.
+    /// Takes the next responses, up to about `bytes_max` bytes but at least one if there is any. In
+    /// the default era, also returns true if a watcher waits for capacity and the channel is at
+    /// most half full.
     pub(crate) fn take(&self, bytes_max: usize) -> (Vec<Response>, bool) {
         let mut state = self.state.lock();
         let mut taken = Vec::new();
@@ -172,7 +182,7 @@ impl WatchChannel {
             state.bytes -= size;
             taken.push(response);
         }
-        // The old eras retry refused watchers by the clock, whether there is capacity or not.
+        // The old eras retry blocked watchers at fixed intervals, whether or not there is capacity.
         let drained = state.has_blocked_watchers
             && matches!(self.capacity, ChannelCapacity::Bytes(max) if state.bytes <= max / 2);
         state.has_blocked_watchers &= !drained;
@@ -193,7 +203,7 @@ pub(crate) struct ChannelGuard<'o> {
 }
 
 impl ChannelGuard<'_> {
-    /// Whether there is no capacity for events. An empty channel has some, whatever its bound.
+    /// Returns true if there is no capacity for events. An empty channel always has capacity.
     pub(crate) fn is_full(&self) -> bool {
         match self.capacity {
             ChannelCapacity::Bytes(max) => self.state.bytes >= max.max(1),
@@ -201,16 +211,16 @@ impl ChannelGuard<'_> {
         }
     }
 
-    /// Whether there is capacity for events. If not, the watchable store of the default era is
-    /// notified as soon as there is.
+    /// Returns true if there is capacity for events. If not, the channel remembers this, and in the
+    /// default era [`take`](WatchChannel::take) reports when the channel is at most half full.
     pub(crate) fn has_capacity(&mut self) -> bool {
         let is_full = self.is_full();
         self.state.has_blocked_watchers |= is_full;
         !is_full
     }
 
-    /// Adds a response, full or not. `bytes` is what its events keep in memory that no response
-    /// before it does.
+    /// Adds a response, even if the channel is full. `bytes` is the memory of its events that no
+    /// earlier response shares.
     pub(crate) fn push(&mut self, response: Response, bytes: usize) {
         self.state.push(response, RESPONSE_BYTES + bytes);
     }

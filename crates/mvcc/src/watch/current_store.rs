@@ -1,10 +1,10 @@
-//! The watchable store that answers now: the one place where a stream finds it, also after a raft
+//! The watchable store that is currently in use. Streams find it only here, also after a raft
 //! snapshot has replaced the store.
 //!
-//! A call of a stream holds the lock `watchHub` shared for as long as it takes; the replacement
-//! holds it exclusively, so that no stream makes a watcher in a watchable store that was left. A
-//! step of delivery or synchronising does not hold it: one that is under way in the old watchable
-//! store finds no watcher there any more.
+//! A stream call holds `watchHub` shared. The replacement holds it exclusively, so no stream adds a
+//! watcher to the old store. A step of the delivery thread or the sync thread, and the read of
+//! previous records in the old eras, take the lock only to get the store, and run without it. If
+//! such a step still runs in the old watchable store, it finds no watchers there.
 
 use std::sync::Arc;
 
@@ -26,20 +26,21 @@ impl CurrentWatchableStore {
         Arc::new(CurrentWatchableStore::new(store, &Registry::default()))
     }
 
-    /// From here on it is that of another store. Nothing that the other store's writers do may be
-    /// published before.
+    /// Replaces the watchable store and moves all streams. Before this call, no change of the new
+    /// store's writers may be published.
     pub fn replace(&self, with: Arc<dyn WatchableStore>) {
         let mut current = self.store.write();
         with.attach_streams(current.detach_streams());
         *current = with;
     }
 
-    /// For one call of a stream. No other store takes over before this is dropped.
+    /// Returns the current store for one stream call. It is not replaced until the guard is
+    /// dropped.
     pub fn read(&self) -> RwLockReadGuard<'_, Arc<dyn WatchableStore>> {
         self.store.read()
     }
 
-    /// For a step that does not keep another store from taking over.
+    /// Returns the current store for a step that does not prevent a replacement.
     pub fn get(&self) -> Arc<dyn WatchableStore> {
         Arc::clone(&self.store.read())
     }

@@ -1,10 +1,10 @@
-//! A stream on its way from one watchable store to another: a store is replaced, its watchers stay.
+//! A stream that moves from one watchable store to another, because the store is replaced.
 //!
-//! All that must be known of a watcher is which revision is to be delivered next (for each sync
-//! state: `docs/watch.md`). In the new store it is an unsynced watcher, or a synced one if nothing
-//! is newer; if the next revision is compacted there, it ends as one that a compaction overtakes.
-//! The channel moves with the stream. A request for progress that has no answer yet is forgotten:
-//! clients ask again.
+//! A detached watcher only needs the next revision to deliver; `docs/watch.md` lists this revision
+//! for each sync state. In the new store the watcher is unsynced, or synced if there are no newer
+//! events. If its next revision is compacted there, it ends like any other watcher whose next
+//! events were compacted. The channel moves with the stream. A progress request without a response
+//! is dropped; clients repeat it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The interface of a watchable store, and what it is opened with.
+//! The interface of a watchable store, and its configuration.
 //!
 //! In etcd: `WatchableKV` and `WatchStream` of `mvcc`. See `docs/watch.md`.
 
@@ -14,25 +14,27 @@ use crate::watch::channel::{WakeSet, WatchChannel};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
-/// Wakes the thread that sleeps until there is something of this kind to do. Called with no lock of
-/// the watchable store held, but perhaps with `watchHub`; and perhaps for nothing.
+/// Wakes the thread that sleeps until there is work of this kind. It is called without any lock of
+/// the watchable store, but possibly with `watchHub` held. It may be called when there is nothing
+/// to do.
 pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchWork {
-    /// [`WatchableStore::deliver`].
+    /// Call [`WatchableStore::deliver`].
     Delivery,
-    /// [`WatchableStore::sync_watchers`].
+    /// Call [`WatchableStore::sync_watchers`].
     SyncWatchers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchConfig {
-    /// Number of bytes of responses that a stream keeps for a client that does not take them. (A
-    /// single response may be greater.)
+    /// Maximum number of bytes of responses that a stream keeps for a client that does not read
+    /// them. The last response with events may exceed it, and responses to the client's requests
+    /// are always added. The old eras limit the number of responses instead.
     pub stream_bytes_max: usize,
-    /// Number of bytes of changes that wait to be delivered before all watchers become unsynced
-    /// instead.
+    /// Maximum number of bytes of changes in the delivery queue. If it is exceeded, the queue is
+    /// dropped, and the synced watchers become unsynced. A single transaction may be larger.
     pub queue_bytes_max: usize,
     pub sync_step_records: usize,
     pub sync_step_bytes: usize,
@@ -53,16 +55,16 @@ impl Default for WatchConfig {
 pub struct WatchMetrics {
     pub streams: usize,
     pub watchers: usize,
-    /// Those of them that are unsynced (victims included).
+    /// Number of unsynced watchers, including the victims of the old eras.
     pub unsynced: usize,
-    /// Revisions that were published and not handed on yet.
+    /// Number of published revisions in the delivery queue.
     pub queued: usize,
 }
 
 pub trait WatchableKv<A>: Store<A> {
-    /// Opens the watchable store above this one; there is one for each store. `signal` is called
-    /// when there is something to deliver or an unsynced watcher; the old eras do both by the clock
-    /// alone.
+    /// Opens the watchable store of this store. A store has only one. `signal` is called when there
+    /// is something to deliver or an unsynced watcher. The old eras do not call it: their caller
+    /// delivers and syncs at fixed intervals.
     fn open_watchable_store(
         self: Arc<Self>,
         config: WatchConfig,
@@ -71,30 +73,36 @@ pub trait WatchableKv<A>: Store<A> {
     ) -> Arc<dyn WatchableStore>;
 }
 
-/// All watchers of a store. The server calls the upper half on the streams' behalf (see
-/// [`WatchStream`](crate::watch::WatchStream)), a writer calls
-/// [`publish_all`](WatchableStore::publish_all), and the rest are steps that the caller paces, on
-/// any threads.
+/// All watchers of a store.
+///
+/// The server calls the methods up to `close_stream` for the streams (see
+/// [`WatchStream`](crate::watch::WatchStream)). A writer calls
+/// [`publish_all`](WatchableStore::publish_all). `deliver` and `sync_watchers` are steps that the
+/// caller runs at its own pace, on any thread.
 pub trait WatchableStore: Send + Sync + Debug {
     fn open_stream(&self, wake_set: Arc<WakeSet>) -> Arc<WatchChannel>;
 
     fn watch(&self, stream: &WatchChannel, request: WatchRequest);
 
-    /// Ends a watcher, if there is one of this id.
+    /// Ends a watcher. An unknown ID is ignored.
     fn cancel(&self, stream: &WatchChannel, id: WatchId);
 
-    /// Reports the progress of a stream, if all its watchers are synced.
+    /// Requests a progress response for the stream. The response is sent only if the stream has
+    /// watchers, and all of them are synced. The old eras check this now, the default era once all
+    /// changes so far are delivered.
     fn request_progress(&self, stream: &WatchChannel);
 
-    /// Reports progress to the watchers that want it and had no event since the last call.
+    /// Sends a progress notice to each synced watcher that requested notices and had no event since
+    /// the last call. Sends none while the stream's channel is full.
     fn notify_progress(&self, stream: &WatchChannel);
 
-    /// The client has taken enough that there is capacity for the watchers that were refused. The
-    /// old eras retry them by the clock.
+    /// Continues the watchers that found no capacity. Called when the client has taken so many
+    /// responses that the channel is at most half full. The old eras retry these watchers at fixed
+    /// intervals.
     fn resume_stream(&self, _stream: &WatchChannel) {}
 
-    /// Adds what is only looked up when a response is sent: in the old eras, records before. The
-    /// default era has nothing to add.
+    /// Adds previous records to responses that are about to be sent. Only the old eras do this: the
+    /// responses of the default era have them already.
     fn add_previous_records(
         &self,
         _stream: &WatchChannel,
@@ -105,23 +113,24 @@ pub trait WatchableStore: Send + Sync + Debug {
 
     fn close_stream(&self, stream: &WatchChannel);
 
-    /// Hands over what write transactions have changed, in the order of revisions, once readers
-    /// can see it.
+    /// Publishes the changes of write transactions, in the order of revisions. Readers must already
+    /// see them.
     fn publish_all(&self, transactions: Vec<(i64, Changes)>);
 
-    /// Returns whether more is queued.
+    /// Delivers some queued transactions. The old eras have no queue and retry their victims
+    /// instead. Returns true if there may be more to do.
     fn deliver(&self) -> Result<bool>;
 
-    /// Reads and delivers a step for an unsynced watcher whose stream has capacity. Says whether
-    /// there may be more to do.
+    /// Runs one read step for an unsynced watcher whose stream has capacity. The old eras run a
+    /// sync round for up to 512 watchers instead. Returns true if there may be more to do.
     fn sync_watchers(&self) -> Result<bool>;
 
-    /// Takes all streams out, for the watchable store of a store that replaces this one. What was
-    /// published and not delivered is forgotten.
+    /// Removes and returns all streams, for the watchable store that replaces this one. Drops
+    /// everything that was published and not delivered.
     fn detach_streams(&self) -> Vec<DetachedStream>;
 
-    /// Takes streams in that have left another watchable store, before any other stream is opened.
-    /// What was delivered there is the same as it would have been here.
+    /// Adds streams from another watchable store, before any other stream is opened. Both stores
+    /// must have the same events for the revisions already delivered.
     fn attach_streams(&self, streams: Vec<DetachedStream>);
 
     fn metrics(&self) -> WatchMetrics;

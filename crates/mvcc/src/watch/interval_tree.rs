@@ -1,18 +1,19 @@
-//! Which ranges contain a key: a tree of intervals with members.
+//! A tree of intervals with members. It finds the intervals that contain a key.
 //!
-//! Ordered by where a range begins. Each node knows the furthest end of all ranges below it, so
-//! that a search turns back where everything has ended before the key:
+//! The tree is sorted by the start of each interval. Each node has the furthest end of all
+//! intervals in its subtree. A search skips a subtree if all its intervals end before the key:
 //!
 //! ```text
 //!   looking for "m"       [g, k)  furthest z
 //!                        ╱                  ╲
-//!        [a, h)  furthest z                  [q, t)  begins after m: nothing to the right of it
+//!        [a, h)  furthest z                  [q, t)  starts after m, and so do all to its right
 //!       ╱          ╲
 //!  [a, c) ended     [b, z) contains m
 //! ```
 //!
-//! Invariants: a range is in the tree once, with at least one member; the heights of a node's
-//! children differ by one at most; its furthest end is the greatest of its own and its children's.
+//! Invariants: each interval is in the tree once and has at least one member. The heights of a
+//! node's children differ by at most one. The furthest end of a node is the greatest of its own end
+//! and its children's furthest ends.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -23,7 +24,7 @@ use bytes::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     Before(Bytes),
-    /// Nowhere. (Greater than any key, as the order of the variants has it.)
+    /// The interval has no end. This variant is declared last, so it sorts after every `Before`.
     Unbounded,
 }
 
@@ -42,9 +43,10 @@ pub(super) struct Interval {
     pub(super) end: End,
 }
 
-/// Members of ranges, balanced by height (an AVL tree). Clients choose the ranges and their order,
-/// so a tree that is flat only by chance would not do: with numbers from a known sequence, a client
-/// could choose ranges that make a list of it, and a search would run out of stack.
+/// Intervals with their members, in a tree that is balanced by height (an AVL tree). Clients choose
+/// the intervals and their order. In a randomly balanced tree whose random numbers are known, a
+/// client could choose intervals that turn the tree into a list. A search would then run out of
+/// stack.
 #[derive(Debug)]
 pub(super) struct IntervalTree<T> {
     root: Link<T>,
@@ -56,11 +58,11 @@ type Link<T> = Option<Box<Node<T>>>;
 struct Node<T> {
     interval: Interval,
     members: BTreeSet<T>,
-    /// Levels from here down.
+    /// The number of levels in this subtree.
     height: u8,
-    /// The furthest end of this node's interval and of all below.
+    /// The furthest end of all intervals in this subtree.
     furthest: End,
-    /// Those that begin before this one, and those after it.
+    /// The subtrees of intervals that sort before and after this one.
     children: [Link<T>; 2],
 }
 
@@ -133,7 +135,7 @@ fn find<'n, T>(mut link: &'n mut Link<T>, interval: &Interval) -> Option<&'n mut
     None
 }
 
-/// Adds a node whose interval the tree does not have.
+/// Adds a node. The tree must not have a node with the same interval.
 fn insert<T>(link: &mut Link<T>, new: Box<Node<T>>) {
     match link {
         None => *link = Some(new),
@@ -152,7 +154,8 @@ fn remove<T>(link: &mut Link<T>, interval: &Interval) {
         Ordering::Greater => remove(&mut node.children[RIGHT], interval),
         Ordering::Equal => {
             let [left, mut right] = std::mem::take(&mut node.children);
-            // The next interval takes its position, if there is one.
+            // The node of the next interval in the right subtree replaces this node, if there is
+            // one.
             *link = match take_first(&mut right) {
                 None => left,
                 Some(mut next) => {
@@ -165,7 +168,7 @@ fn remove<T>(link: &mut Link<T>, interval: &Interval) {
     balance(link);
 }
 
-/// Takes out the node of the first interval.
+/// Removes and returns the node of the first interval, or returns `None` if the tree is empty.
 fn take_first<T>(link: &mut Link<T>) -> Link<T> {
     let node = link.as_mut()?;
     if node.children[LEFT].is_some() {
@@ -178,7 +181,7 @@ fn take_first<T>(link: &mut Link<T>) -> Link<T> {
     Some(first)
 }
 
-/// Makes a node right whose children are, and differ by two levels at most.
+/// Balances a node whose children are balanced and differ in height by at most two.
 fn balance<T>(link: &mut Link<T>) {
     let Some(node) = link else { return };
     let [left, right] = [LEFT, RIGHT].map(|side| height(&node.children[side]));
@@ -195,7 +198,8 @@ fn balance<T>(link: &mut Link<T>) {
     rotate(link, high);
 }
 
-/// Puts the child of this side in the position of its parent, which becomes its child.
+/// Moves the child of this side into its parent's position. The parent becomes a child of the moved
+/// node.
 fn rotate<T>(link: &mut Link<T>, side: usize) {
     let Some(mut parent) = link.take() else { return };
     *link = match parent.children[side].take() {
@@ -210,7 +214,7 @@ fn rotate<T>(link: &mut Link<T>, side: usize) {
     };
 }
 
-/// Calls `visit` with the members of each range that contains the key, until it breaks.
+/// Calls `visit` with the members of each interval that contains the key, until `visit` breaks.
 fn search<T>(
     link: &Link<T>,
     key: &[u8],
@@ -304,7 +308,7 @@ mod tests {
         };
         let rising: Vec<u32> = (0..10_000).collect();
         let falling: Vec<u32> = rising.iter().rev().copied().collect();
-        // The first, the last, the second, the last but one ...
+        // The first, the last, the second, the second to last, and so on.
         let inwards = || rising.iter().zip(&falling).flat_map(|(low, high)| [*low, *high]);
         for order in [rising.clone(), falling.clone(), inwards().take(10_000).collect()] {
             let mut tree = IntervalTree::default();

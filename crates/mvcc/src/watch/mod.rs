@@ -1,17 +1,24 @@
-//! Watching: each change of some keys from a revision on, once and in order.
+//! Watching: a watcher receives each change of its keys from a start revision on, once and in
+//! order.
 //!
-//! A *synced* watcher is found by each change in an interval tree, and is handed it. An *unsynced*
-//! one reads the store: it started in the past, or its channel was full.
+//! A *synced* watcher receives each change from the delivery: an interval tree finds the watchers
+//! of a key. An *unsynced* watcher reads the store, for example because it started in the past, or
+//! because its channel or the delivery queue was full.
 //!
-//! * [`response`], [`stream`], [`channel`]: requests and responses, and a client's bounded channel.
-//! * [`watcher_group`], `interval_tree.rs`: which watchers watch a key.
+//! * [`response`], [`stream`], [`channel`]: requests, responses, and the limited channel of a
+//!   client.
+//! * [`watcher_group`], `interval_tree.rs`: the watchers of a key.
 //! * [`interface`]: [`WatchableStore`]; [`clearlane::watch`](crate::clearlane::watch) and
 //!   [`etcd::watch`](crate::etcd::watch) implement it.
 //! * [`current_store`], [`detached_stream`]: a store is replaced, and its streams move.
 //!
-//! Invariants: a watcher's responses begin with `Created` and rise in revisions, but for the end by
-//! a compaction, at revision 0; all its events of one revision are in one response; `Progress` at R
-//! comes after every event up to R. See `docs/watch.md`.
+//! Invariants:
+//! * The responses of a watcher start with `Created`, and their revisions never fall. The one
+//!   exception is the end by a compaction, which has revision 0.
+//! * All events of one revision for a watcher are in one response.
+//! * `Progress` at R follows every event up to R.
+//!
+//! See `docs/watch.md`.
 
 pub mod channel;
 pub mod current_store;

@@ -1,4 +1,4 @@
-//! What goes into and what comes out of watching: requests, events, responses.
+//! Requests, events and responses of watching.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,32 +10,33 @@ use super::watcher_group::WatchedKeys;
 use crate::interface::Change;
 use crate::revision::RecordKind;
 
-/// Unique in its stream.
+/// The ID of a watcher, unique in its stream.
 pub type WatchId = i64;
 
-/// For responses that are about no watcher: rejections, and the progress of a whole stream.
+/// The ID in responses that concern no watcher: rejections, and the progress of a whole stream.
 pub const INVALID_WATCH_ID: WatchId = -1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
     pub keys: WatchedKeys,
-    /// From which revision on; 0 is "what happens from now on".
+    /// The first revision to deliver. 0 means all changes after the request.
     pub start_revision: i64,
-    /// Which id it gets; 0 leaves the choice to the stream.
+    /// The ID of the watcher. If 0, the stream chooses one.
     pub id: WatchId,
     pub no_put: bool,
     pub no_delete: bool,
     pub prev_kv: bool,
-    /// Progress is reported now and then, though nothing has happened.
+    /// If true, the watcher receives a progress notice after each interval in which it had no
+    /// event, while it is synced.
     pub progress_notify: bool,
     pub fragment: bool,
-    /// The user may not read these keys: there will be no watcher, and the refusal takes its turn
-    /// among the responses.
+    /// If true, the user may not read these keys. No watcher is created, and the rejection is sent
+    /// in the order of the other responses.
     pub is_refused: bool,
 }
 
 impl WatchRequest {
-    /// All changes of these keys from now on.
+    /// Creates a request for all changes of these keys after the request.
     pub fn new(keys: WatchedKeys) -> WatchRequest {
         WatchRequest {
             keys,
@@ -50,8 +51,9 @@ impl WatchRequest {
         }
     }
 
-    /// Why there cannot be such a watcher in a stream where these ids are taken. The order is
-    /// etcd's: a request that is wrong twice gets the reason that etcd gives.
+    /// Returns why this watcher cannot be created, or `None` if it can. `is_taken` returns whether
+    /// an ID is in use in the stream. The order of the checks is etcd's, so a request with two
+    /// errors gets the same reason as in etcd.
     pub(crate) fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
         if self.start_revision < 0 {
             return Some(WatchError::NegativeStartRevision);
@@ -65,7 +67,8 @@ impl WatchRequest {
         (self.id != 0 && is_taken(self.id)).then_some(WatchError::DuplicateId)
     }
 
-    /// The first revision of which it is to be told, at a store of this revision.
+    /// Returns the first revision whose events this watcher receives. `now` is the store's
+    /// revision.
     pub(crate) fn first_revision(&self, now: i64) -> i64 {
         if self.start_revision == 0 { now + 1 } else { self.start_revision }
     }
@@ -78,22 +81,23 @@ impl WatchRequest {
     }
 }
 
-/// Why a watcher was not made. Displayed in etcd's words, for clients look at them.
+/// Why a watcher was not created. The messages are etcd's, because clients compare them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     #[error("mvcc: duplicate watch ID provided on the WatchStream")]
     DuplicateId,
-    /// No key can be in the range.
+    /// The range contains no key.
     #[error("mvcc: watcher range is empty")]
     EmptyRange,
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStartRevision,
-    /// See [`WatchRequest::is_refused`]. The server tells the client why.
+    /// See [`WatchRequest::is_refused`]. The server sends the reason to the client.
     #[error("etcdserver: permission denied")]
     Refused,
 }
 
-/// The ids that a stream gives its watchers: counted up, and those skipped that are taken.
+/// Chooses an ID for each watcher of a stream: the requested ID or, if none is requested, the next
+/// ID that is not in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchIdAllocator {
     next: WatchId,
@@ -119,8 +123,8 @@ impl WatchIdAllocator {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     pub change: Change,
-    /// The record before it, for watchers that asked for that: absent if the key was created, and
-    /// if a compaction has taken it meanwhile.
+    /// The previous record, for watchers that request it. `None` for all other watchers, and also
+    /// if the key had no value before, or if a compaction has removed the record.
     pub prev_kv: Option<KeyValue>,
 }
 
@@ -140,7 +144,7 @@ impl Event {
         &self.change.record().key
     }
 
-    /// How long it is on the wire, as part of a response.
+    /// Returns the number of bytes that the event takes on the wire, as part of a response.
     pub fn wire_size(&self) -> usize {
         let field = |length: usize| 1 + prost::length_delimiter_len(length) + length;
         let record = self.change.record();
@@ -149,7 +153,7 @@ impl Event {
         field(kind + field(record.encoded_len()) + previous)
     }
 
-    /// About how much memory it keeps.
+    /// Returns the approximate memory of the event, in bytes.
     pub fn size(&self) -> usize {
         change_size(&self.change) + self.prev_kv_size()
     }
@@ -164,7 +168,7 @@ impl Event {
     }
 }
 
-/// About how much memory a change keeps.
+/// Returns the approximate memory of a change, in bytes.
 pub(crate) fn change_size(change: &Change) -> usize {
     size(change.record())
 }
@@ -173,19 +177,21 @@ fn size(record: &KeyValue) -> usize {
     record.encoded_len() + RECORD_OVERHEAD
 }
 
-/// Memory of a record besides its bytes.
+/// Memory of a record in addition to its bytes.
 pub(crate) const RECORD_OVERHEAD: usize = 96;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
     pub id: WatchId,
-    /// The revision of the event for watchers that are up to date; else the store's.
+    /// For the events of a synced watcher, their revision. For [`ResponseKind::Progress`], the
+    /// revision up to which all events were sent. 0 for [`ResponseKind::Compacted`]. For events
+    /// that were read from the store, and for all other responses, the store's revision.
     pub revision: i64,
     pub kind: ResponseKind,
 }
 
 impl Response {
-    /// About how long its events are on the wire.
+    /// Returns about how many bytes the events take on the wire.
     pub fn event_bytes(&self) -> usize {
         match &self.kind {
             ResponseKind::Events { events, .. } => events.iter().map(Event::wire_bytes).sum(),
@@ -196,26 +202,28 @@ impl Response {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResponseKind {
-    /// The watcher is there. Its events come after this.
+    /// The watcher was created. Its events follow.
     Created,
     Rejected(WatchError),
-    /// At the client's request.
+    /// The watcher was canceled at the client's request.
     Canceled,
-    /// What was to be delivered next is compacted, up to this revision.
+    /// The watcher ends: the next revision to deliver was compacted. The value is the compact
+    /// revision.
     Compacted(i64),
-    /// One or more whole revisions.
+    /// The events of one or more whole revisions.
     Events {
-        /// In the order of revisions, and within a revision of the changes.
+        /// The events, in the order of revisions, and of changes within a revision.
         events: Arc<[Event]>,
-        /// Whether the client can put together what is cut.
+        /// If true, the client can reassemble events that are split into several messages.
         fragment: bool,
     },
-    /// Everything up to this revision has been delivered.
+    /// All events up to the response's revision were sent.
     Progress,
 }
 
-/// Cuts events into fragments of at most `bytes_max` bytes on the wire, or of one event that is
-/// greater: each goes into a message of its own, for clients that allow it.
+/// Splits events into fragments of at most `bytes_max` bytes on the wire. A larger event is a
+/// fragment by itself. Returns the ranges of the events. Each fragment goes into a separate
+/// message, for clients that allow it.
 pub fn fragments(events: &[Event], bytes_max: usize) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;
     std::iter::from_fn(move || {

@@ -1,6 +1,6 @@
-//! One client's stream of watchers: what the thread that serves the client calls.
+//! One client's stream of watchers. The thread that serves the client calls it.
 //!
-//! Its responses wait in a [`WatchChannel`]. In etcd: `watchStream`.
+//! The responses of the stream wait in a [`WatchChannel`]. In etcd: `watchStream`.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +10,7 @@ use crate::watch::channel::{WakeSet, WatchChannel};
 use crate::watch::current_store::CurrentWatchableStore;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
-/// Dropping it ends all its watchers.
+/// A stream of watchers. Dropping the stream ends all its watchers.
 #[derive(Debug)]
 pub struct WatchStream {
     store: Arc<CurrentWatchableStore>,
@@ -18,35 +18,37 @@ pub struct WatchStream {
 }
 
 impl WatchStream {
-    /// `wake_set` is that of the thread that takes the responses.
+    /// Opens a stream. `wake_set` belongs to the thread that takes the responses.
     pub fn open(store: Arc<CurrentWatchableStore>, wake_set: Arc<WakeSet>) -> WatchStream {
         let channel = store.read().open_stream(wake_set);
         WatchStream { store, channel }
     }
 
-    /// Makes a watcher. After this the channel has the answer: created or rejected.
+    /// Creates a watcher. After this call the channel has the response: created or rejected.
     pub fn watch(&self, request: WatchRequest) {
         self.store.read().watch(&self.channel, request);
     }
 
-    /// Ends a watcher; an unknown id is ignored, as in etcd.
+    /// Ends a watcher. As in etcd, an unknown ID is ignored.
     pub fn cancel(&self, id: WatchId) {
         self.store.read().cancel(&self.channel, id);
     }
 
-    /// Requests the progress of the stream. It is answered if all its watchers are synced.
+    /// Requests the progress of the stream. The stream gets a response only if it has watchers and
+    /// all of them are synced.
     pub fn request_progress(&self) {
         self.store.read().request_progress(&self.channel);
     }
 
-    /// The interval of progress notices has passed: each watcher that wants them, is synced and had
-    /// no event since the last call gets one.
+    /// Must be called once in each interval at which progress notices are sent. Each synced watcher
+    /// that requested notices, and had no event since the last call, gets one, unless the channel
+    /// is full.
     pub fn notify_progress(&self) {
         self.store.read().notify_progress(&self.channel);
     }
 
-    /// Takes the next responses, up to about `bytes_max` bytes but at least one; pending until
-    /// there is one. Those of an old era may lack the records before: see
+    /// Takes the next responses, up to about `bytes_max` bytes but at least one. Returns `Pending`
+    /// while there is no response. In an old era the responses may lack previous records: see
     /// [`lacks_previous_records`](WatchStream::lacks_previous_records).
     pub fn poll_responses(
         &self,
@@ -56,14 +58,14 @@ impl WatchStream {
         let mut responses = self.take(bytes_max);
         if responses.is_empty() {
             self.channel.set_task(context.waker());
-            // What came before the task was set has woken nothing.
+            // A response that was added before the task was set has woken no task.
             responses = self.take(bytes_max);
         }
         if responses.is_empty() { Poll::Pending } else { Poll::Ready(responses) }
     }
 
-    /// Takes the next responses, perhaps none, with the records before. After an error they are
-    /// lost, and the stream should be: the store cannot be read.
+    /// Takes the next responses, possibly none, with their previous records. After an error the
+    /// responses are lost, and the caller should close the stream: the store cannot be read.
     pub fn take_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
         let mut responses = self.take(bytes_max);
         self.add_previous_records(&mut responses)?;
@@ -78,12 +80,13 @@ impl WatchStream {
         responses
     }
 
-    /// Whether the records before are wanted and have to be read from the store of an old era.
+    /// Returns true if previous records are requested and must be read from the store of an old
+    /// era.
     pub fn lacks_previous_records(&self, responses: &[Response]) -> bool {
         responses.iter().any(|response| self.channel.needs_previous(response.id))
     }
 
-    /// Reads the records before, where they are wanted and missing.
+    /// Reads the previous records that are requested and missing.
     pub fn add_previous_records(&self, responses: &mut [Response]) -> Result<()> {
         self.store.get().add_previous_records(&self.channel, responses)
     }

@@ -1,7 +1,7 @@
-//! Which watchers watch a key: all watchers, by what they watch. In etcd: `watcherGroup`.
+//! A group of watchers, which are found by the keys that they watch. In etcd: `watcherGroup`.
 //!
-//! Most watchers of most stores watch a single key or a prefix. Single keys are looked up in a map;
-//! ranges are searched for in a tree of intervals.
+//! Most watchers watch a single key or a prefix. A map finds the watchers of single keys, and a
+//! tree of intervals finds the watchers of ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ use super::interval_tree::{End, Interval, IntervalTree};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchedKeys {
     Single(Bytes),
-    /// The keys from the first one up to, and not including, the second.
+    /// The keys from the first key up to, but not including, the second.
     Range(Bytes, Bytes),
-    /// This key and all after it.
+    /// This key and all keys after it.
     From(Bytes),
 }
 
@@ -32,7 +32,8 @@ impl WatchedKeys {
         }
     }
 
-    /// As a range, to search with. `single` is the memory for the end of a range of one key.
+    /// Returns the watched keys as a range. `single` is a buffer for the end of a single key's
+    /// range.
     pub(crate) fn as_range<'k>(&'k self, single: &'k mut Vec<u8>) -> KeyRange<'k> {
         match self {
             WatchedKeys::Single(key) => {
@@ -52,7 +53,7 @@ impl WatchedKeys {
         }
     }
 
-    /// `None` for a single key.
+    /// Returns the watched keys as an interval, or `None` for a single key.
     fn interval(&self) -> Option<Interval> {
         let end = match self {
             WatchedKeys::Single(_) => return None,

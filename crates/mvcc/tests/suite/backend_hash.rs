@@ -1,6 +1,4 @@
-//! The hash over all buckets, on backends of every era.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Tests of the hash of all buckets, on backends of every era.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,7 +10,7 @@ use clearlane_mvcc::{Revision, RevisionKey, backend_hash};
 
 type Backing = Box<dyn Backend<u64>>;
 
-/// Each commit stores what must not count.
+/// Returns a hook that stores two keys with each commit. The hash ignores both keys.
 fn hook() -> PreCommit<u64> {
     PreCommit::new(|applied: &u64, put| {
         put(Bucket::Meta, b"consistent_index", &applied.to_be_bytes())?;
@@ -36,7 +34,7 @@ fn write(backend: &Backing, applied: u64, records: &[(Bucket, &[u8], &[u8])]) {
     drop(tx.end(applied).unwrap());
 }
 
-/// After a commit.
+/// Commits, and returns the hash.
 fn sum(backend: &Backing) -> u32 {
     backend_hash(&**backend.snapshot().unwrap().snapshot()).unwrap()
 }
@@ -64,7 +62,8 @@ fn record(main: i64) -> RevisionKey {
     Revision::new(main, 0).put_key()
 }
 
-/// Two write transactions with records in most buckets, some of them overwritten.
+/// Makes two write transactions with records in most buckets, and calls `between` between them. The
+/// second transaction overwrites one record, `authRevision`, and adds other records.
 fn fill(backend: &Backing, between: impl Fn()) {
     let first = [
         (Bucket::Alarm, &b"a"[..], &b""[..]),
@@ -120,7 +119,8 @@ fn what_the_log_and_the_layout_say_does_not_count() {
         let index = engine.snapshot().unwrap().get(Bucket::Meta, b"consistent_index").unwrap();
         assert_eq!(index.unwrap(), 900_u64.to_be_bytes()[..], "{era}: a new one was stored");
         assert_eq!(sum(&backend), before, "{era}");
-        // Under these names in another bucket, or with more behind them, they do.
+        // The hash includes these names if they are in another bucket, and longer or shorter names
+        // in `meta`.
         let mut seen = vec![before];
         for (bucket, key) in [
             (Bucket::Lease, &b"term"[..]),
@@ -148,7 +148,7 @@ fn every_other_record_counts() {
         let with = sum(&backend);
         assert_ne!(with, before, "{bucket:?}: a new record");
         if bucket == Bucket::Key {
-            continue; // Its records stay as they were written.
+            continue; // Records in this bucket are never overwritten.
         }
         write(&backend, 4, &[(bucket, &key, b"some valuf")]);
         assert_ne!(sum(&backend), with, "{bucket:?}: another value");

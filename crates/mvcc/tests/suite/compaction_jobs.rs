@@ -1,9 +1,5 @@
-//! Which job works: jobs that wait, that are dropped, and that belong to another store, in every
-//! store.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests in every store which compaction jobs may run. Some jobs must wait, some are dropped, and
+//! some belong to another store.
 
 use std::sync::Arc;
 
@@ -12,7 +8,7 @@ use clearlane_contention::Registry;
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{CompactionJob, Error, HashKv, RangeOptions, Store, StoreConfig, open};
 
-/// A store in which `a` was put at the revisions from 2 to 9.
+/// Returns a store with puts of `a` at the revisions 2 to 9.
 fn store(era: Era) -> Box<dyn Store<()>> {
     store_with(era, Config::default())
 }
@@ -72,7 +68,8 @@ fn one_job_at_a_time_until_it_is_done() {
 #[test]
 fn a_job_that_is_dropped_does_not_block_the_next() {
     for era in Era::DISTINCT_STORES {
-        // Dropped after this number of steps: not begun, in the index, among the records.
+        // Number of steps before the job is dropped. After this number of steps, the job has not
+        // started, or is compacting the index, or is removing records.
         for steps in 0..5 {
             let store = store(era);
             let mut dropped = schedule(&*store, 4);
@@ -91,7 +88,8 @@ fn a_job_that_is_dropped_does_not_block_the_next() {
     }
 }
 
-/// `HashKV` of a revision is what all members agree on, whatever happened to their compactions.
+/// A job that runs out of order must not store its hash, which would be incomplete. All members
+/// must return the same `HashKV` for a revision, in whatever order their compactions ran.
 #[test]
 fn only_a_whole_hash_is_remembered() {
     for era in Era::DISTINCT_STORES {
@@ -108,7 +106,7 @@ fn only_a_whole_hash_is_remembered() {
         }
         assert_eq!([4, 6, 8].map(|at| hash(&*remembered, at)), expected, "{era:?}");
 
-        // The later one goes first, and removes what the hash at 4 counts.
+        // The later job runs first, and removes records that the hash at 4 must include.
         let store = store(era);
         let (mut early, mut late) = (schedule(&*store, 4), schedule(&*store, 6));
         finish(&*store, &mut late);
@@ -116,7 +114,7 @@ fn only_a_whole_hash_is_remembered() {
         for revision in [4, 5] {
             assert!(matches!(store.hash(revision), Err(Error::Compacted)), "{era:?}");
         }
-        // From here on all is as if they had come in order.
+        // Afterwards the results are the same as if the jobs had run in order.
         finish(&*store, &mut schedule(&*store, 8));
         assert_eq!(hash(&*store, 8), expected[2], "{era:?}");
     }
@@ -135,7 +133,8 @@ fn a_job_of_another_store_is_refused() {
     }
 }
 
-/// Until 3.3 the index is walked in one go with `store` held exclusively; since 3.4 by the job.
+/// Up to 3.3, the index is walked while a compaction is scheduled, with `store` held exclusively.
+/// Since 3.4, the job walks the index.
 #[test]
 fn the_index_is_compacted_where_etcd_does_it() {
     for era in Era::DISTINCT_STORES.into_iter().filter(|era| *era != Era::Clearlane) {
@@ -152,13 +151,13 @@ fn the_index_is_compacted_where_etcd_does_it() {
         let by_scheduling = taken() - before;
         finish(&*store, &mut job);
         let by_job = taken() - before - by_scheduling;
-        // Of the job: to clone the tree, and for each key, of which there is one.
+        // The job takes the lock to clone the tree, and once for each key. There is one key.
         let expected = if era < Era::V3_4 { (1, 0) } else { (0, 2) };
         assert_eq!((by_scheduling, by_job), expected, "{era}");
     }
 }
 
-/// A comparison of members goes by what is remembered, from the newest on.
+/// Members are compared by their stored hashes, starting with the newest.
 #[test]
 fn the_last_ten_hashes_are_remembered_newest_first() {
     for era in Era::DISTINCT_STORES {

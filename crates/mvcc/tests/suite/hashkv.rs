@@ -1,14 +1,12 @@
-//! `HashKV` against values that etcd 3.7.1 has answered, for the same history.
+//! Compares `HashKV` with values that etcd 3.7.1 returned for the same history.
 //!
-//! The histories are golden scripts whose answers were not written by us: each `hash` line was
-//! answered by etcd. So they must not be rewritten; a difference is a bug.
-
-mod support;
+//! The history is a golden script. The result of each `hash` line was recorded from etcd. So the
+//! script must not be rewritten; a difference is a bug.
 
 use clearlane_backend::Era;
 use std::path::Path;
 
-use support::StoreRunner;
+use crate::support::StoreRunner;
 
 #[test]
 fn the_hashes_are_those_of_etcd() {

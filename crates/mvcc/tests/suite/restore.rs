@@ -1,7 +1,6 @@
-//! Restoring: however long the runs are, the index is the one that the puts have built, the leases
-//! are those of the newest records, and damage is named.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Restores a store from its records, which are read in runs. For every length of runs, the index
+//! must be equal to the index that the puts built, and each key must have the lease of its newest
+//! record. Damage must be reported.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,27 +17,31 @@ use clearlane_proto::mvccpb::KeyValue;
 use proptest::prelude::*;
 use prost::Message;
 
-/// From a run for each record to one for all, which no test fills.
+/// The tested lengths of runs, in records. No test has enough records to fill a run of the last
+/// length, so with this length all records are in one run.
 const RUN_LENGTHS: [usize; 5] = [1, 2, 3, 20, RUN_RECORDS];
 
-/// A store as it is written: the index by its puts, the records as an engine has them.
+/// The expected state of a store: the index that its writes have built, and the records that the
+/// writes have left.
 struct World {
     index: PersistentIndex,
     records: BTreeMap<Vec<u8>, Vec<u8>>,
     leases: BTreeMap<Vec<u8>, i64>,
     revision: i64,
     compacted: i64,
-    /// A compaction has left records that are to go.
+    /// If true, a compaction was interrupted and has left records to remove.
     interrupted: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// One transaction: each key is put, attached to the lease if it is not 0, or deleted.
+    /// Runs one transaction. `Some(lease)` puts the key, and attaches it to the lease unless the
+    /// lease is 0. `None` deletes the key.
     Write(Vec<(u8, Option<i64>)>),
-    /// Counted back from the current revision; it ends early after so many removals.
+    /// Compacts at the current revision minus the first number. Stops after removing as many
+    /// records as the second number.
     Compact(i64, usize),
-    /// Revisions that have no record, as if the keys had gone in a compaction.
+    /// Skips revisions, so that they have no records, as if a compaction had removed the records.
     Skip(i64),
 }
 
@@ -56,7 +59,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Short ones and one that is too long for a slot.
+/// Returns a short key, or one key that is too long for a slot.
 fn key(number: u8) -> Vec<u8> {
     if number == 4 { vec![b'k'; 50] } else { format!("k{number}").into_bytes() }
 }
@@ -82,7 +85,8 @@ impl World {
                     world.compact(world.revision - back, *removals);
                 }
                 Operation::Skip(revisions) => {
-                    // The store reaches a revision by a record of it.
+                    // A restored store has the revision of its newest record, so the skip is
+                    // followed by a write.
                     world.revision += revisions;
                     world.write(&[(8, Some(0))]);
                 }
@@ -96,7 +100,7 @@ impl World {
         let mut seen = Vec::new();
         for (number, change) in changes {
             if seen.contains(number) {
-                continue; // A transaction changes a key once.
+                continue; // A transaction changes a key only once.
             }
             seen.push(*number);
             let key = key(*number);
@@ -184,28 +188,34 @@ fn locked() -> LockedIndex {
     LockedIndex::new(&Registry::new(), CompactionLock::PerKey)
 }
 
-/// All that an index has at a revision: keys with versions, two counts, and what a hash keeps.
+/// The contents of an index at a revision: keys with versions, two counts, and the revisions that a
+/// hash keeps.
 type IndexContents = (Vec<(Vec<u8>, Version)>, [u64; 2], Vec<Revision>);
 
-fn contents_at(view: &impl IndexSnapshot, at: i64) -> IndexContents {
+fn contents_at(snapshot: &impl IndexSnapshot, at: i64) -> IndexContents {
     let mut found = Vec::new();
-    let all = view.revisions(KeyRange::ALL, at, u64::MAX, &mut |key, version| {
+    let all = snapshot.revisions(KeyRange::ALL, at, u64::MAX, &mut |key, version| {
         found.push((key.to_vec(), version));
         ControlFlow::Continue(())
     });
     for (key, version) in &found {
-        assert_eq!(view.get(key, at), Some(*version));
+        assert_eq!(snapshot.get(key, at), Some(*version));
     }
-    let some = view.count(KeyRange::new(&key(2), &key(6)), at);
+    let some = snapshot.count(KeyRange::new(&key(2), &key(6)), at);
     let mut kept = Vec::new();
-    assert_eq!(view.keep(at, &[], usize::MAX, &mut kept), None);
+    assert_eq!(snapshot.keep(at, &[], usize::MAX, &mut kept), None);
     (found, [all, some], kept)
 }
 
-/// Both must have the same. Of versions that are not the newest any more, one of them may not know
-/// how long the record is.
-fn assert_same(view: &impl IndexSnapshot, expected: &impl IndexSnapshot, at: i64, world: &World) {
-    let (mut said, mut expected) = (contents_at(view, at), contents_at(expected, at));
+/// Asserts that two snapshots have the same contents at a revision. At an older revision than the
+/// newest, one of them may not know the length of a record.
+fn assert_same(
+    snapshot: &impl IndexSnapshot,
+    expected: &impl IndexSnapshot,
+    at: i64,
+    world: &World,
+) {
+    let (mut said, mut expected) = (contents_at(snapshot, at), contents_at(expected, at));
     for ((_, one), (_, other)) in said.0.iter_mut().zip(&mut expected.0) {
         if at < world.revision
             && [one.encoded_len, other.encoded_len].contains(&EncodedLen::UNKNOWN)
@@ -218,11 +228,11 @@ fn assert_same(view: &impl IndexSnapshot, expected: &impl IndexSnapshot, at: i64
     assert_eq!(said, expected, "at {at}");
 }
 
-/// Restores with every length of runs, and compares with the world at every revision that may be
-/// read.
+/// Restores with every length of runs, and compares the result with the world at every readable
+/// revision.
 fn check<I: TreeIndex>(world: &World, empty: fn() -> I) {
     let snapshot = world.snapshot();
-    // One more compaction is to keep the same.
+    // After the restore, one more compaction must keep the same revisions for every length of runs.
     let at = (world.compacted + 1).max((world.compacted.max(1) + world.revision) / 2);
     let whole = restore(&*snapshot, PersistentIndex::default(), RUN_RECORDS);
     let kept = compact(&mut whole.unwrap().index, at);
@@ -231,8 +241,8 @@ fn check<I: TreeIndex>(world: &World, empty: fn() -> I) {
         check_one(world, &restored);
         assert_eq!(compact(&mut restored.index, at), kept, "runs of {run_records}");
         for at in [at, world.revision] {
-            let (view, expected) = (restored.index.snapshot(), world.index.snapshot());
-            assert_same(&view, &expected, at, world);
+            let (snapshot, expected) = (restored.index.snapshot(), world.index.snapshot());
+            assert_same(&snapshot, &expected, at, world);
         }
     }
 }
@@ -242,11 +252,11 @@ fn check_one<I: TreeIndex>(world: &World, restored: &RestoredIndex<I>) {
     assert_eq!(restored.compact_revision, world.compacted);
     assert_eq!(restored.finished_compact_revision < restored.compact_revision, world.interrupted);
     assert_eq!(restored.leases, world.leases());
-    let (view, expected) = (restored.index.snapshot(), world.index.snapshot());
+    let (snapshot, expected) = (restored.index.snapshot(), world.index.snapshot());
     let mains = world.records.keys().map(|key| i64::from_be_bytes(key[..8].try_into().unwrap()));
     for at in mains.chain([world.compacted, world.revision, i64::MAX]) {
         if at >= world.compacted {
-            assert_same(&view, &expected, at, world);
+            assert_same(&snapshot, &expected, at, world);
         }
     }
 }
@@ -328,10 +338,10 @@ fn an_empty_record_is_a_version_of_the_empty_key() {
     }
     let mut world = undamaged();
     world.records.insert(Revision::new(21, 1).put_key().to_vec(), Vec::new());
-    assert!(restore_error(&world).contains("cannot be"));
+    assert!(restore_error(&world).contains("is impossible"));
 }
 
-/// A store of twenty transactions with three changes each.
+/// Returns a store of twenty transactions with three changes each.
 fn undamaged() -> World {
     let mut world = World::new();
     for main in 0..20_u8 {
@@ -340,7 +350,7 @@ fn undamaged() -> World {
     world
 }
 
-/// The error of a restore, which is the same however long the runs are.
+/// Returns the error of a restore, which must be the same for every length of runs.
 fn restore_error(world: &World) -> String {
     let snapshot = world.snapshot();
     let refused = |run_records| match restore(&*snapshot, locked(), run_records) {
@@ -360,7 +370,7 @@ const DAMAGES: [Damage; 8] = [
     (|world, at| drop(world.records.insert(at.put_key().to_vec(), vec![0xff; 3])), "decode"),
     (|world, at| world.replace(at, 0, 1), "version 0"),
     (|world, at| world.replace(at, i64::MAX, 1), "version 9223372036854775807"),
-    (|world, at| world.replace(at, 1, at.main + 1), "cannot be"),
+    (|world, at| world.replace(at, 1, at.main + 1), "is impossible"),
     (|world, at| world.replace(at, 1, 0), "created at 0"),
     (
         |world, at| {
@@ -382,7 +392,7 @@ const DAMAGES: [Damage; 8] = [
             let key = Revision::new(at.main, 1 << 32).put_key().to_vec();
             world.records.insert(key, Vec::new());
         },
-        "cannot have been written",
+        "its revision is out of range",
     ),
 ];
 
@@ -430,8 +440,8 @@ fn bytes_that_are_no_keys_at_all_are_refused() {
     }
     let mut world = undamaged();
     world.replace(Revision::new(i64::MAX, 0), 1, 1);
-    assert!(restore_error(&world).contains("cannot have been written"));
+    assert!(restore_error(&world).contains("its revision is out of range"));
     let mut world = undamaged();
     world.compacted = i64::MAX;
-    assert!(restore_error(&world).contains("cannot have been compacted"));
+    assert!(restore_error(&world).contains("is impossible"));
 }

@@ -1,17 +1,13 @@
-//! Golden scripts over the stores: one scenario per file.
+//! Golden scripts for the stores: one scenario per file.
 //!
-//! Those in `tests/golden/store` run over every era, and must print the same.
-//! Two folders beside it have what the eras differ in: reads that stay open on one thread, and what
-//! a crash leaves of a compaction that was only scheduled.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! The scripts in `tests/golden/store` run in every era and must print the same. Two folders next
+//! to it have the differences between the eras. Only in the default era can one thread keep reads
+//! open while it writes. The state after a crash differs if a compaction was scheduled just before.
 
 use std::path::Path;
 
+use crate::support::StoreRunner;
 use clearlane_backend::Era;
-use support::StoreRunner;
 
 fn run(folder: &str, era: impl IntoIterator<Item = Era>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);

@@ -1,10 +1,5 @@
-//! Which keys were changed after a revision: by one transaction or many, committed or pending.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
+//! Tests which keys are reported as changed after a revision: by one transaction or many, committed
+//! or pending.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,10 +16,12 @@ fn empty_store(era: Era) -> Box<dyn Store<()>> {
     open(era, store_config).unwrap().0
 }
 
-/// More than a record has beside its value.
+/// Upper limit for the bytes that a record has in addition to its value. The lengths of all values
+/// are multiples of this number, so the length of a record shows the length of its value.
 const NUMBERS_BYTES_MAX: usize = 32;
 
-/// The first keys that were changed after a revision, with the lengths of their records.
+/// Returns the first `most` keys that were changed after a revision, with the lengths of their
+/// records. Returns `None` if the store does not know all changes.
 fn changed_keys(read_txn: &dyn ReadTxn, after: i64, most: usize) -> Option<Vec<(Vec<u8>, usize)>> {
     let mut keys = Vec::new();
     let is_whole = read_txn.visit_changed_keys(after, &mut |key, record_len| {
@@ -42,7 +39,7 @@ fn each_change_after_a_revision_comes_in_its_order() {
     println!("seed {seed}");
     let mut chance = StdRng::seed_from_u64(seed);
     let store = empty_store(Era::Clearlane);
-    // Each with its revision, and the length of its value.
+    // Each change with its revision, its key, and the length of its value.
     let mut changes: Vec<(i64, Vec<u8>, usize)> = Vec::new();
     let mut compacted = -1;
     for _ in 0..300 {

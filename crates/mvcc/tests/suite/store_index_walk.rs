@@ -1,11 +1,8 @@
-//! One thread counts all keys of a big store, over and over; another puts.
+//! One thread repeatedly counts all keys of a big store, while another thread puts.
 //!
-//! No thread is made to stand still here. In the old eras it takes a few rounds until a put has
-//! waited for a count, and the metrics of the locks show it; in the default era no put of the run
-//! does. (That no put waits for a walk that stands still is shown in
-//! `tests/index/blocked_walk.rs`.)
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! No thread is paused here. In the old eras, after a few rounds a put has waited for a count, and
+//! the metrics of the locks show it. In the default era, no put of the run waits.
+//! (`tests/suite/index/blocked_walk.rs` shows that no put waits for a walk that is paused.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,9 +14,9 @@ use clearlane_engine::{Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{RangeOptions, Store, StoreConfig, open};
 
 const KEYS: u64 = 100_000;
-/// Number of counts that are enough for a put to have met one.
+/// Maximum number of counts. At least one put must wait for one of these counts.
 const COUNTS_MAX: u64 = 2_000;
-/// Number of counts beside which puts run in the default era.
+/// Number of counts for the default era. Puts run at the same time.
 const COUNTS: u64 = 20;
 
 fn open_on(engine: &Arc<dyn Engine>, era: Era, locks: &Registry) -> Box<dyn Store<()>> {
@@ -38,7 +35,8 @@ fn filled() -> Arc<dyn Engine> {
     engine
 }
 
-/// Whether a put has waited for this lock, held by a thread that counts.
+/// Returns true if a put has waited for this lock, or for any lock if `lock` is `None`, while the
+/// counting thread held it.
 fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
     let (put, counting) = (TaskLabel::named("put"), TaskLabel::named("counting"));
     let reports = locks.report();
@@ -47,7 +45,7 @@ fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
     blame.any(|blame| (blame.waiter, blame.blocker) == (put, counting))
 }
 
-/// Ends the counting when the putting thread ends, also by a panic.
+/// Makes the counting thread end when the putting thread drops this value, also after a panic.
 struct SetOnDrop<'f>(&'f AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -56,7 +54,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Counts and puts until it is `enough`, which gets the number of counts so far.
+/// Counts and puts at the same time until `enough` returns true. `enough` receives the number of
+/// counts so far.
 fn count_and_put(store: &dyn Store<()>, enough: impl Fn(u64) -> bool) {
     let (finished, counts) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|threads| {
@@ -83,7 +82,7 @@ fn count_and_put(store: &dyn Store<()>, enough: impl Fn(u64) -> bool) {
 fn in_the_old_eras_a_put_waits_for_a_count() {
     let engine = filled();
     for era in Era::DISTINCT_STORES.into_iter().filter(|era| *era != Era::Clearlane) {
-        // In 3.1 the count holds a lock already that every put takes before it gets to the index.
+        // In 3.1 a count already holds `store`, which every put takes before it reaches the index.
         let lock = if era == Era::V3_1 { "store" } else { "treeIndex" };
         let locks = Registry::new();
         let store = open_on(&engine, era, &locks);

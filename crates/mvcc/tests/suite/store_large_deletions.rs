@@ -1,11 +1,6 @@
-//! Deletions of many keys: the default era, which marks them in its index, beside an era that makes
-//! each tombstone at once. Records, changes, hashes and reads of every revision are the same.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
+//! Tests of deletions of many keys. The default era only marks these keys in its index at first.
+//! Two tests compare it with an era that writes each tombstone at once. Records, changes, hashes
+//! and reads of every revision must be equal.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -77,7 +72,7 @@ impl TestStore {
         std::iter::repeat_with(|| job.step(500).unwrap()).flatten().next().unwrap()
     }
 
-    /// The records that a restart would find.
+    /// Commits. Returns the records that a restart would find.
     fn committed_records(&self) -> Vec<(Bytes, Bytes)> {
         self.store.commit().unwrap();
         let mut records = Vec::new();
@@ -94,13 +89,13 @@ impl TestStore {
 enum Step {
     Put(u32, u8),
     Delete(u32, u32),
-    /// To the end of all keys.
+    /// Deletes all keys from this one on.
     DeleteFrom(u32),
     DeleteKeys(Vec<u32>),
 }
 
 fn key(number: u32) -> Vec<u8> {
-    // Some do not lie in the tree's slots.
+    // Some keys do not fit in the tree's slots.
     let long = if number.is_multiple_of(7) { "/with/a/name/of/more/bytes/than/others" } else { "" };
     format!("key/{number:06}{long}").into_bytes()
 }
@@ -134,13 +129,14 @@ fn random_txn(chance: &mut StdRng) -> Vec<Step> {
         6 if chance.random() => {
             vec![Step::DeleteKeys((at..KEYS).step_by(9).take(100).collect())]
         }
-        // All keys that there are, in a range: some of them put by this transaction.
+        // Puts consecutive keys and then deletes exactly these keys, so that they are all keys of a
+        // range.
         6 => {
             let numbers: Vec<u32> = (at..KEYS).take(100).collect();
             let puts = numbers.iter().map(|number| Step::Put(*number, 1));
             puts.chain([Step::DeleteKeys(numbers.clone())]).collect()
         }
-        // Puts before, between and behind deletions, which may have keys in common.
+        // Puts before, between and after deletions that may have keys in common.
         _ => {
             let to = at + chance.random_range(0..KEYS);
             vec![
@@ -208,7 +204,7 @@ fn marks_leave_the_records_that_single_tombstones_leave() {
     assert!(ranges > 0, "no deletion was large");
 }
 
-/// The reads are of the pending records, of the committed ones, and of what a restart finds.
+/// Three rounds read the records while they are pending, after a commit, and after a restart.
 #[test]
 fn each_state_before_and_after_a_deletion_is_read_as_it_was() {
     let mut store = TestStore::new(Era::Clearlane);
@@ -218,7 +214,7 @@ fn each_state_before_and_after_a_deletion_is_read_as_it_was() {
     let before = format!("{:?}", before.unwrap());
     let (deleted, changes) = store.txn(&[Step::Delete(100, 1_400)]);
     assert_eq!((deleted, changes.len()), (filled + 1, 1_300));
-    // Into the deleted range, and the same range once more, before anything is committed.
+    // Puts a key into the deleted range, and deletes a larger range, before anything is committed.
     store.txn(&[Step::Put(700, 2)]);
     let (again, changes) = store.txn(&[Step::Delete(50, 1_450)]);
     assert_eq!(changes.len(), 101);
@@ -267,7 +263,8 @@ fn events_of(stream: &WatchStream, watchable: &dyn WatchableStore) -> Vec<Change
 
 #[test]
 fn watchers_get_each_event_once_in_order() {
-    // The queue is too small for a deletion beside anything else, or has room for all of it.
+    // One queue is so small that it holds a deletion only if it holds nothing else. The other holds
+    // all transactions.
     for queue_bytes_max in [1_000, 64 << 20] {
         let store = TestStore::new(Era::Clearlane);
         let config = WatchConfig { queue_bytes_max, ..WatchConfig::default() };
@@ -311,12 +308,14 @@ fn watchers_get_each_event_once_in_order() {
     }
 }
 
-/// The keys of a revoked lease: as a range, exactly if they are all that have a value in it.
+/// The keys of a revoked lease are deleted as one range exactly if there are at least 64 of them,
+/// all of them have a value, and no other key of this range has one.
 #[test]
 fn keys_that_are_all_keys_of_a_range_are_deleted_as_one() {
     let numbers = |numbers: std::ops::Range<u32>| numbers.collect::<Vec<u32>>();
     let but = |without: u32| (0..100).filter(|number| *number != without).collect::<Vec<u32>>();
-    // What is there before, what has a tombstone, which keys are deleted, whether as a range.
+    // The existing keys, the key with a tombstone, the deleted keys, and whether they are deleted
+    // as a range.
     let cases = [
         (numbers(0..100), None, numbers(0..100), true),
         (numbers(0..100), None, numbers(10..74), true),

@@ -1,8 +1,4 @@
-//! In every store the lessor is notified before a reader can see the new state.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests that every store notifies the lessor before a reader can see the new state.
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -11,7 +7,7 @@ use clearlane_backend::{Config, Era, PreCommit};
 use clearlane_engine::{KeyRange, MemoryEngine};
 use clearlane_mvcc::{KeyLeases, RangeOptions, Store, StoreConfig, WatchableKv, open};
 
-/// Notes each notification, and at which revision the store can be read then.
+/// Records each notification, and the revision that a reader sees at that time.
 #[derive(Debug, Default)]
 struct RecordingLeases {
     store: OnceLock<Weak<dyn Store<()>>>,
@@ -20,7 +16,8 @@ struct RecordingLeases {
 
 impl KeyLeases for RecordingLeases {
     fn attach(&self, key: &Bytes, lease: i64) {
-        // In 3.1 even a read by the writer's own thread would wait for the writer.
+        // In 3.1 a read waits for the writer, even on the writer's own thread. So no read is opened
+        // here.
         let readable = |store: &Arc<dyn Store<()>>| store.era() != Era::V3_1;
         let store = self.store.get().and_then(Weak::upgrade).filter(readable);
         let revision = store.map(|store| store.begin_read().revision());

@@ -1,10 +1,4 @@
-//! How long records are: the index has the lengths of the records.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
+//! Tests that the index has the correct lengths of the records.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,7 +15,7 @@ fn open_on(engine: &Arc<dyn Engine>) -> Box<dyn Store<()>> {
     open(Era::Clearlane, store_config).unwrap().0
 }
 
-/// How many keys there are, and how long the records of some.
+/// The number of keys, and the lengths of some of their records.
 type Lengths = (u64, Vec<usize>);
 
 fn both(read_txn: &dyn ReadTxn, options: RangeOptions) -> (Option<Lengths>, Lengths) {

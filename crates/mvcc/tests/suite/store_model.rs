@@ -1,10 +1,7 @@
-//! Every store against a plain model: a whole map for every revision.
+//! Compares every store with a simple model: a whole map for every revision.
 //!
-//! Reads that stay open are kept where they hold up no other call, for one thread plays a history.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Reads stay open only in stores where they block no other call, because one thread runs the whole
+//! history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +15,14 @@ use clearlane_mvcc::{
 };
 use proptest::prelude::*;
 
-/// Value, create revision, mod revision, version.
+/// A record of the model: value, create revision, mod revision, version.
 type Entry = (u8, i64, i64, i64);
 type Map = BTreeMap<u8, Entry>;
 
 #[derive(Clone, Debug)]
 enum Operation {
     Txn(Vec<RandomChange>),
-    /// Backwards from the current revision.
+    /// Compacts at this number of revisions before the current one.
     Compact(i64),
     CompactStep,
     Commit,
@@ -38,7 +35,7 @@ enum Operation {
 enum RandomChange {
     Put(u8, u8),
     Delete(u8, u8),
-    /// Key by key.
+    /// Deletes the keys of a range as a list of single keys.
     DeleteKeys(u8, u8),
 }
 
@@ -62,7 +59,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The maps by revision, and from which one on they may be read.
+/// The maps by revision, and the first revision that may be read.
 #[derive(Clone, Debug)]
 struct Model {
     maps: Vec<Map>,
@@ -71,7 +68,7 @@ struct Model {
 
 impl Model {
     fn new() -> Model {
-        // Revision 0 is no transaction's, revision 1 is the empty store's.
+        // Revision 0 belongs to no transaction. Revision 1 is the empty store.
         Model { maps: vec![Map::new(), Map::new()], compacted: -1 }
     }
 
@@ -107,15 +104,15 @@ struct World {
     era: Era,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<Model>>,
-    /// The same, if it has reads that may stay open.
+    /// The same store, in eras in which reads may stay open. `None` in the other eras.
     snapshot_store: Option<Arc<SnapshotStore<Model>>>,
     model: Model,
     job: Option<CompactionJob>,
     open_reads: Vec<(StoreReadTxn<Model>, Model)>,
 }
 
-/// The payload is the model itself, and each commit hands it to a cell: so the test knows which
-/// state is durable without asking the store.
+/// The model that is durable. The payload of a state is the model itself, and each commit copies it
+/// here. So the test knows which state is durable without asking the store.
 type Durable = Arc<std::sync::Mutex<Model>>;
 
 type OpenStore = (Arc<dyn WatchableKv<Model>>, Option<Arc<SnapshotStore<Model>>>, RecoveryInfo);
@@ -190,7 +187,8 @@ impl World {
             Operation::Crash => {
                 self.open_reads.clear();
                 let model = durable.lock().unwrap().clone();
-                // The old store is dropped first, and with it its handle on the engine.
+                // First replaces the old store by a store on another engine. This drops the old
+                // store, and with it its handle on the engine.
                 let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
                 (self.store, self.snapshot_store, _) = open(self.era, &empty, durable);
                 let opened;

@@ -1,9 +1,5 @@
-//! What other crates keep beside the records goes with a transaction: seen together, durable
-//! together.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests the values that other crates store in their buckets. They must become visible and durable
+//! together with the records of the same transaction.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -69,7 +65,7 @@ fn all_of_it_or_nothing() {
     }
 }
 
-/// Nothing but another bucket: no revision is used up.
+/// A change that concerns only another bucket does not use a revision.
 fn write_again(store: &dyn Store<()>) {
     let before = store.begin_read().revision();
     let mut txn = store.begin_write().unwrap();

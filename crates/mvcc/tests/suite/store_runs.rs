@@ -1,10 +1,5 @@
-//! Several revisions in one transaction, and each in its own: a reader finds no difference.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
+//! Tests that a reader finds no difference between several revisions that share one transaction,
+//! and the same revisions in separate transactions.
 
 use std::sync::Arc;
 
@@ -35,7 +30,7 @@ fn step(chance: &mut StdRng) -> Step {
     }
 }
 
-/// Returns what the transaction sees after the step.
+/// Runs a step, and returns what the transaction sees afterwards.
 fn run(step: &Step, txn: &mut dyn WriteTxn<()>) -> String {
     match step {
         Step::Put(key, value) => txn.put(key, value, 0).unwrap(),
@@ -77,7 +72,7 @@ fn revisions_that_share_a_transaction_are_as_those_that_do_not() {
             changes[0].push((ended.revision, ended.changes));
             assert!(shared.begin_next_revision());
             if chance.random_bool(0.1) {
-                // It moves what is published already, from under the transaction.
+                // The commit moves published records while the transaction is open.
                 together.commit().unwrap();
             }
             assert_eq!(together.begin_read().revision(), before, "the transaction is still open");

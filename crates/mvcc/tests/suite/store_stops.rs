@@ -1,8 +1,5 @@
-//! A store stops after a failure: what was half done is not shown, and nothing is written after it.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Tests that a store stops after a failure: readers see no part of an incomplete change, and
+//! nothing is written after the failure.
 
 use std::sync::Arc;
 
@@ -39,7 +36,7 @@ fn a_write_transaction_that_is_dropped_ends_all_writing() {
         assert_eq!((read.revision(), read.compact_revision()), (3, -1), "{era:?}");
         let found = read.range(KeyRange::ALL, RangeOptions::default());
         if era == Era::V3_1 {
-            // It reads through the engine's transaction, which is lost.
+            // The read uses the engine's transaction, which is lost.
             assert!(found.is_err_and(abandoned));
         } else {
             let found = found.unwrap();

@@ -1,11 +1,7 @@
-//! Readers, a writer, compactions and commits at once, in every store.
+//! Readers, a writer, compactions and commits run at the same time, in every store.
 //!
-//! Two keys are written together. Whatever a reader sees, it sees both of one transaction;
-//! and what it has seen it sees again, for as long as its read is open.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! Two keys are written together. A reader always sees both keys of the same transaction. While its
+//! read is open, it sees the same values again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -18,7 +14,7 @@ use clearlane_mvcc::{RangeOptions, RangeRecords, ReadTxn, Store, StoreConfig, op
 
 const TRANSACTIONS: i64 = 200;
 
-/// Ends the other threads when the writer ends, also by a panic.
+/// Makes the other threads end when the writer's thread drops this value, also after a panic.
 struct SetOnDrop<'f>(&'f AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

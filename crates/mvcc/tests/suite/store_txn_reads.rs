@@ -1,11 +1,6 @@
-//! Reads of a write transaction that outlive it: each goes on showing what the transaction had done
-//! when it was opened, whatever comes later.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
+//! Tests of read transactions that a write transaction opens, and that stay open after its end.
+//! Each read transaction must keep showing the state that the write transaction saw when it opened
+//! the read transaction.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,7 +15,7 @@ use prost::Message;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-type View = Arc<dyn ReadTxn + Send + Sync>;
+type SharedReadTxn = Arc<dyn ReadTxn + Send + Sync>;
 
 fn store(era: Era) -> Box<dyn Store<()>> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
@@ -28,7 +23,7 @@ fn store(era: Era) -> Box<dyn Store<()>> {
     open(era, store_config).unwrap().0
 }
 
-/// Everything that a view can be asked, and a write transaction, too.
+/// Returns, as text, what a read or write transaction shows at each of these revisions.
 macro_rules! shown {
     ($read:expr, $revisions:expr) => {{
         let mut shown = vec![$read.revision().to_string()];
@@ -48,11 +43,11 @@ fn a_view_shows_what_the_transaction_has_shown() {
     println!("seed {seed}");
     let mut chance = StdRng::seed_from_u64(seed);
     let store = store(Era::Clearlane);
-    let mut views: Vec<(View, Vec<i64>, Vec<String>)> = Vec::new();
+    let mut read_txns: Vec<(SharedReadTxn, Vec<i64>, Vec<String>)> = Vec::new();
     let mut compacted = 1;
     for _ in 0..200 {
         let mut txn = store.begin_write().unwrap();
-        // More records than a chunk of pending ones has, once in a while.
+        // Sometimes there are more records than fit into one chunk of pending records.
         let many = if chance.random_bool(0.03) { 700 } else { 0 };
         for number in 0..chance.random_range(0..6) + many {
             let key = [b'a' + chance.random_range(0..20_u8)];
@@ -65,7 +60,7 @@ fn a_view_shows_what_the_transaction_has_shown() {
                 let now = txn.revision();
                 let revisions = vec![0, chance.random_range(1..=now), now, now + 1];
                 let expected = shown!(txn, revisions.iter().copied());
-                views.push((txn.begin_snapshot_read().unwrap(), revisions, expected));
+                read_txns.push((txn.begin_snapshot_read().unwrap(), revisions, expected));
             }
         }
         drop(txn.end(()).unwrap());
@@ -80,11 +75,11 @@ fn a_view_shows_what_the_transaction_has_shown() {
         if chance.random_bool(0.2) {
             store.commit().unwrap();
         }
-        if views.len() > 20 {
-            drop(views.split_off(10));
+        if read_txns.len() > 20 {
+            drop(read_txns.split_off(10));
         }
-        for (view, revisions, expected) in &views {
-            assert_eq!(&shown!(view, revisions.iter().copied()), expected);
+        for (read_txn, revisions, expected) in &read_txns {
+            assert_eq!(&shown!(read_txn, revisions.iter().copied()), expected);
         }
     }
 }

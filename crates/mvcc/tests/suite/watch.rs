@@ -1,25 +1,20 @@
-//! Golden scripts over watching: one scenario per file.
+//! Golden scripts for watching: one scenario per file.
 //!
-//! Those in `tests/golden/watch` run over every era, and must print the same.
-//! Two folders beside it have what is different, and right so:
+//! The scripts in `tests/golden/watch` run in every era and must print the same. Two folders next
+//! to it have scripts for the intended differences:
 //!
-//! | | default era | old eras, as etcd |
+//! | | default era | old eras, as in etcd |
 //! |---|---|---|
-//! | events are delivered | after the write's answer | before the write ends |
-//! | a channel is full at | a number of bytes | 1,024 responses until 3.2, then 128 |
-//! | its watcher then | is unsynced, and keeps a revision | is a victim, and keeps its events |
-//! | a step reads | records and bytes up to a bound | 1,000 revisions for each of 512 watchers |
-//! | the record before is fetched | with the event | when the response is sent |
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-mod watch_support;
+//! | events are delivered | after the write's response | before the write ends |
+//! | a channel is full at | a number of bytes | 1,024 responses up to 3.2, then 128 |
+//! | a watcher of a full channel | is unsynced, keeps a revision | is a victim, keeps its events |
+//! | a sync step reads | a limited number of records and bytes | 1,000 revisions, 512 watchers |
+//! | the previous record is fetched | with the event | when the response is sent |
 
 use std::path::Path;
 
+use crate::watch_support::WatchRunner;
 use clearlane_backend::Era;
-use watch_support::WatchRunner;
 
 fn run(folder: &str, era: impl IntoIterator<Item = Era>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);

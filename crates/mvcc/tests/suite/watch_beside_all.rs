@@ -1,13 +1,10 @@
-//! Watchers beside everything else that a store does, at once, in every store.
+//! Watchers run together with everything else that a store does, in every store.
 //!
-//! A writer, readers, hashes, commits, compactions, deliveries, steps for unsynced watchers, and
-//! clients that come, ask, and go: whatever locks there are, all are taken from all sides. It must
-//! come to an end; if it does not, a watchdog says which thread waits for which. Each watcher that
-//! stays is sent each event once and in order, others without a gap or up to a compaction.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! A writer, readers, hashes, commits, compactions, deliveries and steps for unsynced watchers run
+//! at the same time, while clients open streams, send requests, and close. So every lock is used by
+//! all kinds of work. All threads must end; if they do not, a watchdog reports which thread waits
+//! for which. Each watcher that stays to the end must receive each event once and in order. Other
+//! watchers must receive events without a gap, or up to a compaction.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -26,13 +23,14 @@ use clearlane_mvcc::watch::{
 };
 use clearlane_mvcc::{Change, RangeOptions, StoreConfig, WatchableKv, open};
 
-/// The newest revision in the end; the first is 2.
+/// The newest revision at the end of a run. The first revision of a run is 2.
 const LAST: i64 = 300;
-/// All of a run takes a second or two.
+/// The time limit of a run, which usually takes one or two seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What happens at a revision, in order: `a` is put in each, `b` comes and goes. Nothing happens at
-/// revision 1.
+/// Returns the changes of a revision, in order: `a` is put in each, and `b` is sometimes put or
+/// deleted. Revision 1 has no changes. If `only_b` is true, returns only the changes of `b`. The
+/// flag of a change is true for a put.
 fn happens(revision: i64, only_b: bool) -> Vec<(&'static [u8], bool)> {
     if revision < 2 {
         return Vec::new();
@@ -49,7 +47,8 @@ fn happens(revision: i64, only_b: bool) -> Vec<(&'static [u8], bool)> {
 
 #[derive(Debug)]
 struct WatcherProgress {
-    /// Everything below was delivered. None until the watcher is made, if it starts with "now".
+    /// Everything below this revision was delivered. `None` until the watcher is created, if it
+    /// starts with "now".
     next: Option<i64>,
     only_b: bool,
     compacted: bool,
@@ -124,13 +123,13 @@ fn change(event: &Event) -> (&[u8], bool) {
 struct Scene {
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
-    /// Each watcher that stays was sent everything, or a thread has failed.
+    /// If true, each watcher that stays has received everything, or a thread has failed.
     finished: AtomicBool,
-    /// The watchers that stay were sent everything up to here.
+    /// The watchers that stay have received everything up to this revision.
     delivered_revision: AtomicI64,
 }
 
-/// Ends the other threads if the one that holds it panics.
+/// Ends the other threads if the thread that holds this value panics.
 struct FinishOnPanic<'s>(&'s Scene);
 
 impl Drop for FinishOnPanic<'_> {
@@ -147,7 +146,7 @@ impl Scene {
         let store_config =
             StoreConfig::new(Arc::new(MemoryEngine::new()), config, PreCommit::none(), ());
         let store: Arc<dyn WatchableKv<()>> = Arc::from(open(era, store_config).unwrap().0);
-        // Small enough that channels fill up, and the queue overflows.
+        // The limits are small, so that channels fill up and the queue overflows.
         let watching = WatchConfig {
             stream_bytes_max: 2000,
             queue_bytes_max: 4000,
@@ -213,7 +212,8 @@ impl Scene {
         self.watchable_store.sync_watchers().unwrap();
     }
 
-    /// Up to where the watchers that stay were sent events, so that none of them is overtaken.
+    /// Compacts at `delivered_revision`. All lasting watchers have received the events up to this
+    /// revision, so none of them misses an event.
     fn compact(&self) {
         let Ok((mut job, ended)) =
             self.store.compact(self.delivered_revision.load(Ordering::SeqCst), ())
@@ -224,7 +224,8 @@ impl Scene {
         while !self.store.compact_step(&mut job, 7).unwrap() {}
     }
 
-    /// Returns when the watchers that stay were sent everything.
+    /// Runs the watchers that stay. Returns when they have received everything, or when another
+    /// thread has failed.
     fn run_lasting_watchers(&self, staying: &[(WatchStream, WatchRequest)]) {
         let mut delivered: Vec<WatcherProgress> =
             staying.iter().map(|(_, request)| WatcherProgress::of(request)).collect();
@@ -246,8 +247,9 @@ impl Scene {
         });
     }
 
-    /// A watcher that comes, perhaps with an old revision, asks for progress, stays for a while and
-    /// goes.
+    /// Runs a watcher that does not stay. It starts at the current revision or at an older one, and
+    /// takes responses for a while. It may request progress during this time. At the end it is
+    /// canceled, or only its stream is dropped.
     fn run_passing_watcher(&self, visit: i64) {
         let now = self.store.begin_read().revision();
         let start = if visit % 4 == 0 { 0 } else { (now - visit % 50).max(1) };
@@ -340,7 +342,7 @@ fn each_watcher_gets_each_event_once_and_in_order() {
             let _alive = alive;
             play(era, &of_the_play);
         });
-        // Nothing is sent: the run ends by dropping its side.
+        // No message is sent on this channel. The thread drops the sender when it ends.
         if ended.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
             panic!("{era:?} does not end; waiting are {:?}", locks.waiting());
         }

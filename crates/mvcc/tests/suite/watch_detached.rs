@@ -1,10 +1,8 @@
-//! A store is replaced by one that has come further: its watchers move, in every era.
+//! A store is replaced by a newer one, and its watchers move, in every era.
 //!
-//! Two stores get the same transactions, as two members do, and one of them gets more. The sync
-//! state of a watcher when it moves must not matter: everything is delivered to it once and in
-//! order, or that the next revision is compacted.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Two stores get the same transactions, like the stores of two members, and one of them gets more.
+//! Whether a watcher is synced at the move must not matter. Each watcher receives everything once
+//! and in order, or a response that its next revision is compacted.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,7 +17,7 @@ use clearlane_mvcc::watch::{
 };
 use clearlane_mvcc::{Change, Changes, StoreConfig, WatchableKv, open};
 
-/// One store after the other, and the watchable store through which streams reach both.
+/// The current store, and the watchable store through which streams reach it.
 struct World {
     era: Era,
     config: WatchConfig,
@@ -69,7 +67,8 @@ impl World {
         while self.watchable_store.get().sync_watchers().unwrap() {}
     }
 
-    /// A copy that has come up to a revision, and is compacted, replaces the store.
+    /// Replaces the store with a copy at revision `up_to`. If `compacted` is given, the copy is
+    /// compacted at this revision.
     fn replace(&mut self, up_to: i64, compacted: Option<i64>) {
         self.store = empty(self.era);
         (2..=up_to).for_each(|revision| drop(put(&*self.store, revision)));
@@ -91,8 +90,8 @@ fn watcher(id: WatchId, start: i64) -> WatchRequest {
     WatchRequest { id, start_revision: start, ..WatchRequest::new(keys) }
 }
 
-/// The revisions that were delivered to a watcher; after them, negative, the compaction that ended
-/// it.
+/// Returns the revisions that a watcher received. If a compaction ended the watcher, the compact
+/// revision follows as a negative number.
 fn delivered_revisions(responses: &[Response], id: WatchId) -> Vec<i64> {
     let mut delivered = Vec::new();
     for response in responses.iter().filter(|response| response.id == id) {
@@ -115,7 +114,8 @@ fn each_watcher_gets_everything_once_from_any_sync_state() {
         let mut world = World::new(era, WatchConfig::default());
         let stream = world.stream();
         world.put(2..=10);
-        // 1 is synced, 2 unsynced and has not read, 3 waits for what the copy has, 4 for later.
+        // Watcher 1 is synced. Watcher 2 is unsynced and has not read. Watcher 3 starts at a
+        // revision that only the copy has, and watcher 4 even later.
         stream.watch(watcher(1, 0));
         world.settle();
         world.put(11..=12);
@@ -123,12 +123,13 @@ fn each_watcher_gets_everything_once_from_any_sync_state() {
         stream.watch(watcher(2, 5));
         stream.watch(watcher(3, 15));
         stream.watch(watcher(4, 22));
-        // This is published and not handed on. (In the old eras the writer has delivered it.)
+        // This revision is published and not delivered. (In the old eras the writer has delivered
+        // it.)
         world.put(13..=13);
         world.replace(20, None);
         let figures = world.watchable_store.get().metrics();
         assert_eq!((figures.streams, figures.watchers), (1, 4), "{era:?}");
-        // Writers of the new store do not wait for a watcher to be synced.
+        // Writers of the new store do not wait until a watcher is synced.
         world.put(21..=23);
         world.settle();
         world.put(24..=24);
@@ -146,7 +147,8 @@ fn each_watcher_gets_everything_once_from_any_sync_state() {
     }
 }
 
-/// The channel is full and stays so over the move: what it refused comes from the new store.
+/// The channel is full before and after the move. The new store supplies the events for which there
+/// was no capacity.
 #[test]
 fn a_full_channel_moves_with_its_watcher() {
     for era in Era::DISTINCT_STORES {

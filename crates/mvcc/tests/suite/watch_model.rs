@@ -1,14 +1,12 @@
-//! Watching against a plain model: a list of all revisions with their changes.
+//! Compares watching with a simple model: a list of all revisions with their changes.
 //!
-//! Random operations run on a store, its watchers and a few streams, with bounds so small that
-//! channels and the queue are full most of the time. Whatever comes out of a stream is held against
-//! the list at once: each watcher must be sent what the list has for it, in order, whole revisions,
-//! nothing twice and nothing left out. At the end everything settles, and no watcher may lack
-//! anything.
+//! Random operations run on a store, its watchers and a few streams. The limits are so small that
+//! channels and the queue are full most of the time. Each response is compared with the list at
+//! once. A watcher must receive all its events from the list, in order, in whole revisions, without
+//! repetitions or gaps. At the end everything is delivered, and no watcher may miss an event.
 //!
-//! What the model knows of a watcher is `next`: all below is delivered, or was not wanted.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! For each watcher, the model stores `next`: all events below this revision are delivered, or the
+//! watcher did not want them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,9 +28,9 @@ const STREAMS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// Keys to put, or to delete.
+    /// Runs one transaction: each key is put (true) or deleted (false).
     Txn(BTreeMap<u8, bool>),
-    /// So many of the transactions that were not published yet.
+    /// Publishes this number of the transactions that are not published yet.
     Publish(usize),
     Deliver,
     CatchUp,
@@ -43,7 +41,7 @@ enum Operation {
     Take(usize, usize),
     RequestProgress(usize),
     IntervalPassed(usize),
-    /// Backwards from the current revision.
+    /// Compacts at this number of revisions before the current one.
     Compact(i64),
     CompactStep,
     Commit,
@@ -53,7 +51,7 @@ enum Operation {
 enum Start {
     Now,
     Absolute(i64),
-    /// As seen from the current revision.
+    /// Relative to the current revision.
     Relative(i64),
 }
 
@@ -96,7 +94,8 @@ fn request() -> impl Strategy<Value = WatchRequest> {
             no_put,
             no_delete,
             prev_kv: previous,
-            // A notice for a watcher of that number would look like an answer to the stream.
+            // A progress notice for a watcher with the ID -1 would look like a progress response
+            // for the whole stream.
             progress_notify: progress && id != INVALID_WATCH_ID,
             ..WatchRequest::new(keys)
         },
@@ -142,23 +141,23 @@ fn config() -> impl Strategy<Value = WatchConfig> {
 #[derive(Clone, Debug)]
 struct ExpectedWatcher {
     request: WatchRequest,
-    /// The first revision of which nothing was delivered.
+    /// The first revision whose events were not delivered yet.
     next: i64,
-    /// The newest revision in its responses, events or not.
+    /// The newest revision in the watcher's responses `Created` and `Events`.
     newest_revision: i64,
     created: bool,
-    /// Its end was asked for. Events that were added before may still come out.
+    /// If true, the client has canceled the watcher. Events that were already in the stream's
+    /// channel may still be returned.
     canceled: bool,
 }
 
-/// A stream and what is known of its watchers: in the order in which they were made, for a number
-/// may be given again.
+/// A stream and its expected watchers, in the order of their creation. An ID may be used again.
 struct Client {
     stream: WatchStream,
     watchers: Vec<(i64, ExpectedWatcher)>,
-    /// Requests that must be refused, in order.
+    /// The expected rejections, in order.
     refusals: Vec<WatchError>,
-    /// What the store was at when progress was asked for.
+    /// The store's revision at each progress request.
     progress_requested_at: Vec<i64>,
     next_id: i64,
 }
@@ -168,7 +167,8 @@ impl Client {
         self.watchers.iter().any(|(known, watcher)| *known == id && !watcher.canceled)
     }
 
-    /// The number of a new watcher, as etcd gives them.
+    /// Returns the ID that a new watcher gets by etcd's rule, if the client asks for the ID
+    /// `asked`.
     fn number(&mut self, asked: i64) -> i64 {
         if asked != 0 {
             return asked;
@@ -186,7 +186,7 @@ struct World {
     watchable_store: Arc<dyn WatchableStore>,
     clients: Vec<Option<Client>>,
     unpublished: Vec<(i64, Changes)>,
-    /// By revision.
+    /// The changes of each revision.
     history: BTreeMap<i64, Vec<Change>>,
     maps: BTreeMap<i64, BTreeMap<Bytes, Change>>,
     compacted: i64,
@@ -303,8 +303,9 @@ impl World {
 
     fn watch(&mut self, number: usize, start: Start, request: &WatchRequest) {
         let now = self.revision();
-        // What is compacted ends a watcher as soon as it is read for: which of the two came first
-        // the client cannot know, so the number must not be asked for again before that is seen.
+        // If the next revision of a watcher is compacted, the watcher ends when a sync step reads
+        // for it. The client cannot know whether this happens before its next request. So all
+        // responses are taken before an ID is used again.
         self.take(number, usize::MAX);
         let Some(client) = &mut self.clients[number] else { return };
         let start = match start {
@@ -366,7 +367,7 @@ impl World {
         }
     }
 
-    /// Checks each response. Returns the number of them.
+    /// Takes and checks responses. Returns their number.
     fn take(&mut self, number: usize, bytes: usize) -> usize {
         let Some(mut client) = self.clients[number].take() else { return 0 };
         let responses = client.stream.take_responses(bytes).unwrap();
@@ -409,18 +410,20 @@ impl World {
             ResponseKind::Rejected(_) => unreachable!("seen above"),
         }
         if matches!(response.kind, ResponseKind::Compacted(_) | ResponseKind::Canceled) {
-            // Nothing may come after this: whatever has this number then is another watcher.
+            // No response may follow for this watcher. A later response with this ID belongs to
+            // another watcher.
             let position = client.watchers.iter().position(|(id, _)| *id == response.id).unwrap();
             client.watchers.remove(position);
         }
     }
 
-    /// All that is wanted up to the last revision of the response, from where the last one ended.
+    /// Checks that the events are all wanted events from the watcher's `next` up to the last
+    /// revision of the response.
     fn check_events(&self, watcher: &mut ExpectedWatcher, response: &Response, events: &[Event]) {
         let up_to = mod_revision(&events.last().expect("no response is empty").change);
         let wanted: Vec<&Change> = self.wanted(watcher, up_to);
-        let told: Vec<&Change> = events.iter().map(|event| &event.change).collect();
-        assert_eq!(told, wanted, "{watcher:?}");
+        let received: Vec<&Change> = events.iter().map(|event| &event.change).collect();
+        assert_eq!(received, wanted, "{watcher:?}");
         assert!(response.revision >= up_to && response.revision <= self.revision());
         assert!(response.revision >= watcher.newest_revision, "{watcher:?}: {response:?}");
         for event in events {
@@ -454,7 +457,8 @@ impl World {
         changes.filter(wants).collect()
     }
 
-    /// Everything up to a revision was delivered, and the watcher's start is no more than that.
+    /// Checks that the watcher has received everything up to a revision, and that the watcher does
+    /// not start after this revision.
     fn check_nothing_missed(&self, watcher: &ExpectedWatcher, revision: i64) {
         assert!(watcher.created && watcher.request.start_revision <= revision, "{watcher:?}");
         assert!(revision <= self.revision());
@@ -468,14 +472,16 @@ impl World {
             .progress_requested_at
             .remove(position.expect("no progress was requested, or not yet"));
         for (_, watcher) in &client.watchers {
-            // Those that are not created yet came after it. A canceled one is out of the question.
+            // If the response `Created` of a watcher has not been taken yet, the watcher was
+            // created after the progress request. Canceled watchers are not checked.
             if watcher.created && !watcher.canceled {
                 self.check_nothing_missed(watcher, response.revision);
             }
         }
     }
 
-    /// Lets everything come to its end; then no watcher lacks anything.
+    /// Publishes, delivers and syncs until nothing is left to do. Then no watcher may miss an
+    /// event.
     fn settle(&mut self) {
         self.publish(usize::MAX);
         let mut idle = false;
@@ -505,7 +511,8 @@ impl World {
         self.settled_progress();
     }
 
-    /// A watcher that asks then gets an answer, unless there is no watcher or one for the future.
+    /// Checks progress after `settle`. A stream that requests progress now must get a response,
+    /// unless it has no watcher, or a watcher that starts in the future.
     fn settled_progress(&mut self) {
         let now = self.revision();
         for number in 0..STREAMS {

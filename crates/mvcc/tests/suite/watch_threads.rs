@@ -1,16 +1,13 @@
-//! Watching with real threads: no thread may miss a wake-up, and no watcher an event.
+//! Tests watching with real threads: no thread may miss a wake-up, and no watcher may miss an
+//! event.
 //!
-//! One thread writes at full speed and publishes, one delivers, one synchronises, one compacts, and
-//! a few consumers make watchers and take responses: at once, a few bytes at a time, or stopping
-//! for a while. Each thread sleeps until woken; what the watchable store forgets to wake makes the
-//! test hang, and then a deadline ends it with the figures.
+//! One thread writes at full speed and publishes, one delivers, one syncs and one compacts. A few
+//! consumers create watchers and take responses: at once, a few bytes at a time, or with pauses.
+//! Each thread sleeps until it is woken. If the watchable store forgets to wake a thread, the test
+//! hangs, and a deadline then ends it with a report.
 //!
-//! The transactions are such that what must be delivered to a watcher follows from its keys and the
-//! revision alone: revision R puts the keys R mod [`KEYS`], R + 1 mod [`KEYS`], ... and the value
-//! is R.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "a test that fails shows its seed")]
+//! The events of a watcher follow from its keys and the revision only: revision R puts the keys R
+//! mod [`KEYS`], R + 1 mod [`KEYS`], and so on, and the value is R.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,11 +29,11 @@ use clearlane_mvcc::{
     StoreConfig,
 };
 
-/// The newest revision in the end.
+/// The newest revision at the end of a run.
 const LAST: i64 = 6000;
 const KEYS: i64 = 40;
 const WATCHERS_PER_CONSUMER: usize = 24;
-/// Far more than it takes. A hang is reported then.
+/// Time limit of a run. It is much longer than the test needs; after it a hang is reported.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A signal that stays set until a thread has waited for it.
@@ -49,7 +46,7 @@ impl WakeFlag {
         self.0.1.notify_all();
     }
 
-    /// Sleeps until it is set. `false` if the deadline comes first.
+    /// Sleeps until the flag is set, and clears it. Returns false if the deadline comes first.
     fn wait(&self, until: Instant) -> bool {
         let mut rung = self.0.0.lock().unwrap();
         while !*rung {
@@ -76,11 +73,11 @@ impl Random {
 
 struct World {
     store: Arc<SnapshotStore<()>>,
-    /// What is written and published.
+    /// The newest revision that is written and published.
     revision: Mutex<i64>,
     risen: Condvar,
     finished: AtomicBool,
-    /// Number of revisions that a compaction leaves.
+    /// A compaction keeps this number of revisions.
     kept: i64,
     deadline: Instant,
 }
@@ -100,16 +97,16 @@ fn key(number: i64) -> Bytes {
     Bytes::from(format!("key-{:03}", number % KEYS))
 }
 
-/// How many keys a revision changes: mostly one, at times three.
+/// Returns how many keys a revision changes: usually one, sometimes three.
 fn changes_at(revision: i64) -> i64 {
     match revision {
-        ..=1 => 0, // No transaction wrote what the empty store is at.
+        ..=1 => 0, // The revision of the empty store has no transaction.
         revision if revision % 7 == 0 => 3,
         _ => 1,
     }
 }
 
-/// What a watcher must get of a revision, keys in order of the changes.
+/// Returns the keys that a watcher must receive for a revision, in the order of the changes.
 fn wanted(keys: &WatchedKeys, revision: i64) -> Vec<Bytes> {
     let changed = (0..changes_at(revision)).map(|change| key(revision + change));
     changed.filter(|key| keys.contains(key)).collect()
@@ -134,7 +131,8 @@ fn write(world: &World, watchable_store: &dyn WatchableStore, compactor: &Sender
     }
 }
 
-/// Does steps while there are any, and sleeps until the signal.
+/// Runs steps until a step has nothing to do, then sleeps until the signal is set, and starts
+/// again. Returns once the run is finished.
 fn run_steps(world: &World, signal: &WakeFlag, step: impl Fn() -> bool) {
     loop {
         while step() {}
@@ -155,7 +153,7 @@ fn compact(world: &World, jobs: &Receiver<CompactionJob>) {
 enum Pace {
     Fast,
     FewBytes,
-    /// Reads nothing for a number of revisions, then everything.
+    /// Reads nothing for this number of revisions, and then reads for as many revisions.
     StopAndGo(i64),
 }
 
@@ -240,7 +238,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// Each watcher was sent everything, or was overtaken by a compaction.
+    /// Returns true if each watcher has received everything, or was ended by a compaction.
     fn has_finished(&self) -> bool {
         let done = |delivered: &WatcherProgress| {
             delivered.is_ended
@@ -330,8 +328,8 @@ fn consume(
     (consumer.events, consumer.compacted)
 }
 
-/// Runs everything, and says how many events were delivered and how many watchers were overtaken by
-/// a compaction.
+/// Runs all threads to their end. Returns the number of delivered events, and the number of
+/// watchers that a compaction ended.
 fn run(config: WatchConfig, seed: u64, kept: i64) -> (usize, usize) {
     println!("seed {seed}, {config:?}");
     let store = SnapshotStore::open(StoreConfig::new(

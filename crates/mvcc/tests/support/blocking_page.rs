@@ -1,5 +1,5 @@
-//! The table of eras in `docs/blocking.md`, made from the golden files of this crate and of the
-//! backend: while something stands still, which lock does what else wait for?
+//! Builds the table of eras in `docs/blocking.md` from the golden files of this crate and of the
+//! backend. The table shows which locks other operations wait for while one operation is paused.
 
 use std::fs;
 use std::path::Path;
@@ -10,18 +10,20 @@ use crate::{Operation, Situation, updates_files};
 
 const BEGIN: &str = "<!-- eras: begin -->\n";
 const END: &str = "<!-- eras: end -->";
-/// Situations that only the backend's table has: what stands still there, and in the page.
+/// Situations that only the backend's table has. Each pair has the words after "beside" in the
+/// title of the situation, and the words that the page uses.
 const OF_THE_BACKEND: [(&str, &str); 2] =
     [("a commit that syncs", "a commit, in its sync"), ("a rewrite", "a defragmentation")];
 
-/// The locks of each era, none where nothing waits.
+/// A row of the table. For each era it has the locks that the operations wait for. The list of an
+/// era is empty if nothing waits.
 struct Row {
     stands_still: &'static str,
     waits: String,
     locks: Vec<Vec<String>>,
 }
 
-/// Fails if the page has another table; with `UPDATE_GOLDENFILES=1` writes it.
+/// Fails if the page has another table. If `UPDATE_GOLDENFILES=1` is set, writes the table instead.
 pub(crate) fn check(golden: &str, situations: &[Situation]) {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = top.join("docs/blocking.md");
@@ -69,7 +71,7 @@ fn backend_rows(golden: &str) -> Vec<Row> {
     rows
 }
 
-/// A line of a golden file: its title, and the lock that each era waits for.
+/// Parses a line of a golden file: its title, and the locks that each era waits for.
 fn parse(line: &str) -> (&str, Vec<Vec<String>>) {
     let mut cells = line.split(" | ").map(str::trim);
     let title = cells.next().expect("a line has a title");
@@ -96,7 +98,8 @@ fn holder(operation: Operation) -> &'static str {
     }
 }
 
-/// What the page calls the last operation: `None` for those of watching, which are left out.
+/// Returns the page's name for the last operation, or `None` if the page omits it: all operations
+/// of watchers are omitted.
 fn waiter(operations: &[Operation]) -> Option<&'static str> {
     use Operation::*;
     Some(match *operations {
@@ -109,7 +112,8 @@ fn waiter(operations: &[Operation]) -> Option<&'static str> {
     })
 }
 
-/// Rows of the same two columns are one, and then rows that differ only in what waits.
+/// Joins rows that have the same first two columns. Then drops rows in which nothing waits, and
+/// joins rows that differ only in the operations that wait.
 fn joined(rows: Vec<Row>) -> Vec<Row> {
     let mut by_waiter: Vec<Row> = Vec::new();
     for row in rows {
@@ -139,7 +143,7 @@ fn joined(rows: Vec<Row>) -> Vec<Row> {
     joined
 }
 
-/// Eras between which no row differs share a column.
+/// Formats the table. Neighbouring eras share a column if they have the same locks in every row.
 fn markdown(rows: &[Row]) -> String {
     let column = |at: usize| rows.iter().map(move |row| &row.locks[at]);
     let mut columns: Vec<(String, usize)> = Vec::new();

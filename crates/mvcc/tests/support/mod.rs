@@ -1,7 +1,7 @@
-//! A runner for golden scripts over the store: `put a 1`, `del a b`, `range a z rev=3`, `compact
-//! 4`.
+//! A runner for golden scripts for the store. Examples of commands: `put a 1`, `del a b`, `range a
+//! z rev=3`, `compact 4`.
 
-// Each test binary uses its own part of this module.
+// Each test binary uses a different part of this module.
 #![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use goldenscript::{Argument, Command, Context, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
-/// Small steps, so that every job takes several.
+/// The budget of a step of a job. It is so small that every job takes several steps.
 const BUDGET: usize = 3;
 
 #[derive(Debug, Default)]
@@ -37,22 +37,24 @@ impl KeyLeases for LeaseTable {
     }
 }
 
-/// A store that runs commands, and reads that stay open.
+/// A store that runs commands, and its open reads.
 pub(crate) struct StoreRunner {
     era: Era,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<u64>>,
-    /// The same, if it has reads that hold up no other call: a script is one thread.
+    /// The same store, in eras in which an open read blocks no other call. `None` in all other
+    /// eras: a script runs on one thread, so after opening a read the script could not continue.
     viewed: Option<Arc<SnapshotStore<u64>>>,
     leases: Arc<LeaseTable>,
     job: Option<CompactionJob>,
     open_reads: BTreeMap<String, StoreReadTxn<u64>>,
     applied: u64,
-    /// A hash is compared with that of the store as it is on disk.
+    /// If true, each hash is also computed by [`UnopenedStore`] from the committed records, and
+    /// both hashes must be equal. The stored hashes of finished compactions are not compared.
     pub(crate) hashes_unopened: bool,
 }
 
-/// The words of a command, and its `key=value` options apart.
+/// Splits a command into its words and its `key=value` options.
 fn arguments(command: &Command) -> (Vec<&str>, BTreeMap<&str, &str>) {
     let (mut words, mut options) = (Vec::new(), BTreeMap::new());
     for argument in &command.args {
@@ -65,7 +67,8 @@ fn arguments(command: &Command) -> (Vec<&str>, BTreeMap<&str, &str>) {
     (words, options)
 }
 
-/// `a` is the key alone, `a c` a range, `a -` everything from there.
+/// Parses a range: `a` is a single key, `a c` a range, `a -` all keys from `a` on. Without words,
+/// the range has all keys.
 fn range_of<'w>(words: &[&'w str], single: &'w mut Vec<u8>) -> KeyRange<'w> {
     match words {
         [] => KeyRange::ALL,
@@ -104,7 +107,7 @@ fn show(answer: &RangeRecords) -> String {
     out
 }
 
-/// One operation in a write transaction; a put may name a lease after its value.
+/// Runs one operation in a write transaction. A put may have a lease after its value.
 fn write(txn: &mut dyn WriteTxn<u64>, words: &[&str], lease: i64) -> Outcome {
     let mut single = Vec::new();
     match words {
@@ -198,7 +201,7 @@ impl StoreRunner {
                 break hash;
             }
         };
-        // What compactions have left behind is not on disk.
+        // The hashes of finished compactions are not on disk.
         if self.hashes_unopened && !self.store.compaction_hashes().contains(&hash) {
             self.store.commit()?;
             let snapshot = self.engine.snapshot()?;
@@ -208,7 +211,7 @@ impl StoreRunner {
         Ok(format!("hash={hash} compact_revision={compact_revision} hash_revision={hash_revision}"))
     }
 
-    /// Drops the store without a commit and opens it again, as a crash would have it.
+    /// Drops the store without a commit and opens it again, like a crash.
     fn crash(&mut self) -> Outcome {
         let opened = self.reopen();
         let read = self.store.begin_read();
@@ -220,7 +223,7 @@ impl StoreRunner {
         Ok(out)
     }
 
-    /// Returns the keys that are attached to a lease.
+    /// Opens the store again. Returns the keys that are attached to a lease.
     fn reopen(&mut self) -> Vec<clearlane_mvcc::LeasedKey> {
         self.open_reads.clear();
         (self.job, self.viewed, self.leases) = (None, None, Arc::default());

@@ -1,12 +1,13 @@
-//! A runner for golden scripts over watching: `stream s`, `s: watch a c start=2`, `put a 1`, `s:
-//! take`.
+//! A runner for golden scripts for watching. Examples of commands: `stream s`, `put a 1`,
+//! `s: watch a c start=2`, `s: take`.
 //!
-//! Unless a script says `hold`, everything is delivered and all watchers are synced after each
-//! command. (In the old eras the writer delivers by itself, and `publish` does nothing.)
+//! Until a script runs `hold`, each command ends by delivering everything and syncing all watchers.
+//! After `hold`, the script must do this with `publish`, `deliver` and `catch_up`. (In the old eras
+//! `publish` does nothing: the end of a write transaction notifies the synced watchers.)
 //!
-//! `s: take` shows each response; `s: tally` takes everything that is there, and `s: drain` all
-//! that comes until nothing does, and both print of events only how many there are (one for each
-//! revision).
+//! `s: take` shows each response. `s: tally` takes the responses that are available, and `s: drain`
+//! takes responses until no more arrive. For the events of a watcher, `tally` and `drain` print
+//! only their number, and the first and last revision.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -33,13 +34,14 @@ pub(crate) struct WatchRunner {
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
     streams: BTreeMap<String, WatchStream>,
-    /// What was written and is not published, if the script says so.
+    /// Changes that are written and not published. There are none unless the script holds
+    /// publishing.
     unpublished: Vec<(i64, Changes)>,
     is_publishing_held: bool,
 }
 
-/// A thread is woken with no lock held. (A script is one thread, so whatever is held is held
-/// by the thread that wakes.)
+/// Checks that no lock is held when a thread is woken. (A script runs on one thread, so any held
+/// lock belongs to the thread that wakes.)
 fn unlocked(locks: &Registry) -> impl Fn() + Send + Sync + 'static {
     let locks = locks.clone();
     move || assert_eq!(locks.holding(), [], "held while a thread is woken")
@@ -72,7 +74,8 @@ impl WatchRunner {
         }
     }
 
-    /// How many responses a client finds that has taken none for long.
+    /// Makes 1,100 puts for a client that reads nothing. Returns the number of responses that are
+    /// then in its channel.
     pub(crate) fn responses_of_a_full_channel(mut self) -> usize {
         let stream = WatchStream::open(
             CurrentWatchableStore::of(Arc::clone(&self.watchable_store)),
@@ -106,7 +109,7 @@ impl WatchRunner {
         Ok(format!("rev={}\n", ended.revision))
     }
 
-    /// A number of puts of one key, each a transaction. Returns the last one's revision.
+    /// Puts one key several times, each in a transaction. Returns the last revision.
     fn puts(&mut self, key: &str, count: u64) -> Outcome {
         let mut last = String::new();
         for number in 1..=count {
@@ -182,7 +185,8 @@ fn option(command: &Command, name: &str) -> Result<Option<i64>, Box<dyn Error>> 
     Ok(found.transpose()?)
 }
 
-/// `a` is the key alone, `a c` a range, `a -` everything from there.
+/// Parses a request: `a` is a single key, `a c` a range, `a -` all keys from `a` on. Without words,
+/// the request is for all keys.
 fn request(command: &Command) -> Result<WatchRequest, Box<dyn Error>> {
     let words = words(command);
     let bytes = |word: &str| Bytes::copy_from_slice(word.as_bytes());
@@ -228,8 +232,8 @@ fn show(response: &Response) -> String {
     out + &format!(" rev={revision}\n")
 }
 
-/// The responses, but events of a watcher that come with nothing else about it between them as one
-/// line. It is an error if their revisions do not rise.
+/// Shows responses. Consecutive events of a watcher are shown as one line, unless another response
+/// for this watcher arrives between them. Fails if the revisions of a watcher's events do not rise.
 fn tally(responses: &[Response]) -> Outcome {
     let mut out = String::new();
     let mut untold: BTreeMap<WatchId, Vec<i64>> = BTreeMap::new();
@@ -291,7 +295,7 @@ impl Runner for WatchRunner {
         }
         let words = words(command);
         match command.name.as_str() {
-            // A new store, with small bounds.
+            // Creates a new store with the given limits.
             "bounds" => {
                 let bound =
                     |name| Ok::<_, Box<dyn Error>>(option(command, name)?.map(|b| b as usize));

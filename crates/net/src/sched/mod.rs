@@ -1,16 +1,19 @@
-//! Which thread gets a core first: one that answers, or one that computes for long. See
-//! `docs/head-of-line.md` and `docs/decisions/net-long-reads-yield.md`.
+//! Which thread gets a core first: a thread that answers requests, or one that computes for long.
 //!
-//! Linux lets a running thread finish its slice, up to 4 ms, before a woken thread runs. Since
-//! Linux 6.12 a thread can set the length of its slices without a privilege, and shorter ones go
-//! first.
+//! Linux may let a running thread finish its slice, up to 4 ms, before a woken thread runs. Since
+//! Linux 6.12 a thread can set the length of its slices without a privilege, and threads with
+//! shorter slices run first.
 //!
-//! * A [`SchedClass`] is inherited: code that starts threads from a thread of another class sets
-//!   theirs.
-//! * A preempted lock holder delays all that want the lock. So in an old era, whose readers hold
-//!   locks while they read, no reader is [`Batch`](SchedClass::Batch).
-//! * An older Linux ignores the setting; other systems are not asked. An unusual policy is left
-//!   unchanged. A seccomp filter must allow `sched_setattr`, or answer it with an error.
+//! * A [`SchedClass`] is inherited. Code that starts a thread from a thread of another class must
+//!   set the class of the new thread. The new thread inherits the nice value and the slices, but
+//!   `offer_core` does nothing there until the class is applied.
+//! * A preempted lock holder delays all threads that want the lock. In an old era readers hold
+//!   locks while they read, so no reader of an old era is [`Batch`](SchedClass::Batch).
+//! * An older Linux ignores the length of slices, and on other systems nothing is set. A thread
+//!   with an unusual policy is not changed. A seccomp filter must allow `sched_setattr`, or make it
+//!   fail with an error.
+//!
+//! See `docs/head-of-line.md` and `docs/decisions/net-long-reads-yield.md`.
 
 use std::cell::Cell;
 use std::thread;
@@ -20,22 +23,26 @@ mod linux;
 
 thread_local! {
     static IS_BATCH: Cell<bool> = const { Cell::new(false) };
-    static YIELD_HOOK: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedClass {
-    /// For a thread that answers: as soon as it wakes, and for a short time.
+    /// For a thread that answers requests. It has the shortest slices, so it runs soon after it
+    /// wakes.
     Latency,
     Normal,
-    /// After the threads that answer: for a thread that computes for long and holds no lock for
-    /// long. If there are more threads than cores it gets a third of the share of another. Not
-    /// less, because the engine, the allocator and the queue of the readers have short locks.
+    /// For a thread that computes for long and never holds a lock for long. It runs after the
+    /// threads that answer requests. If there are more threads than cores, its share is a third of
+    /// another thread's share. A smaller share would be harmful: such a thread takes short locks of
+    /// the engine, the allocator and the readers' queue, and other threads wait for them.
     Batch,
 }
 
 impl SchedClass {
-    /// Returns whether the system agrees. If not, waits beside other threads are longer.
+    /// Sets the class of this thread. Returns false if the system has not accepted the class; then
+    /// threads wait longer for a core. On systems other than Linux only `Normal` returns true.
+    /// `Normal` and `Latency` do not take back the nice steps of `Batch`, so a thread that was of
+    /// class `Batch` keeps a smaller share.
     pub fn apply_to_thread(self) -> bool {
         IS_BATCH.set(self == SchedClass::Batch);
         #[cfg(target_os = "linux")]
@@ -50,60 +57,27 @@ impl SchedClass {
     }
 }
 
-/// The pieces of a long computation, between which a thread of class [`SchedClass::Batch`] yields
-/// its core. Threads of other classes do not, because they may hold locks. A thread may do more
-/// there: [`set_yield_hook`].
+/// Lets a thread that waits for this core run first, if this thread is of class
+/// [`SchedClass::Batch`]. In a thread of another class this does nothing, because the thread may
+/// hold locks.
 ///
-/// A woken thread goes before one that computes only if it has not just had its share. Else it
-/// waits for the next tick, up to 4 ms, and was seen to do so while the other core was idle. If no
-/// thread waits for this core, a yield costs a fraction of a microsecond.
-#[derive(Debug, Default)]
-pub struct YieldPoints {
-    bytes_in_step: usize,
-}
-
-impl YieldPoints {
-    /// Number of bytes of a step: a tenth of a millisecond to a thread that reads and copies them.
-    pub const BYTES_PER_STEP: usize = 64 << 10;
-
-    /// Yields at the end of a step. The hook of the thread may unwind from here, or block: the
-    /// caller holds no lock.
-    #[inline]
-    pub fn advance(&mut self, bytes: usize) {
-        if self.is_step_done(bytes) {
-            yield_at_step();
-        }
-    }
-
-    fn is_step_done(&mut self, bytes: usize) -> bool {
-        self.bytes_in_step += bytes;
-        let ends = self.bytes_in_step >= YieldPoints::BYTES_PER_STEP;
-        if ends {
-            self.bytes_in_step = 0;
-        }
-        ends
-    }
-}
-
-fn yield_at_step() {
-    if let Some(hook) = YIELD_HOOK.get() {
-        hook();
-    }
+/// Without this call Linux prefers a woken thread to a computing thread only if the woken thread
+/// has not just had its share. Otherwise the woken thread waits for the next tick, up to 4 ms. We
+/// have seen such waits while another core was idle. If no thread waits for this core, a call costs
+/// a fraction of a microsecond.
+pub fn offer_core() {
     if IS_BATCH.get() {
         thread::yield_now();
     }
 }
 
-/// What this thread calls at each of its [`YieldPoints`], before it offers its core.
-pub fn set_yield_hook(hook: fn()) {
-    YIELD_HOOK.set(Some(hook));
-}
-
-/// Number of tasks after which a thread looks for what has arrived. tokio's default is 61, and
-/// while a few connections send large answers, a piece in each turn, that is milliseconds.
+/// Number of tasks that a thread runs before it checks its sockets. tokio's default is 61. While
+/// large responses are sent, each run of a connection's task sends a chunk, and 61 such runs take
+/// milliseconds.
 pub const EVENT_INTERVAL: u32 = 16;
 
-/// For a thread for blocking calls: it is started by one that answers, and would inherit its class.
+/// Sets class `Normal`. A runtime calls this in each thread that it starts for blocking calls.
+/// Without this call, such a thread would inherit the class of the thread that starts it.
 pub fn reset_sched_class() {
     SchedClass::Normal.apply_to_thread();
 }
@@ -117,16 +91,16 @@ mod tests {
 
     use super::*;
 
-    /// The nice value, and the length of slices; `None` where they cannot be read.
+    /// Returns the nice value and the slice length; `None` if the policy is unusual or unreadable.
     fn current_attributes() -> Option<(i32, u64)> {
-        let told = linux::get().ok().filter(linux::is_usual);
-        let told = told.map(|attributes| (attributes.sched_nice, attributes.sched_runtime));
-        if told.is_none() {
-            // Past the harness, which shows what a test prints only if it fails.
+        let usual = linux::get().ok().filter(linux::is_usual);
+        let usual = usual.map(|attributes| (attributes.sched_nice, attributes.sched_runtime));
+        if usual.is_none() {
+            // Write past the test harness, which shows the output of a test only if the test fails.
             let words = b"SKIPPED: another policy, or no word of it: no turns were taken\n";
             std::io::stderr().write_all(words).unwrap();
         }
-        told
+        usual
     }
 
     #[test]
@@ -135,7 +109,7 @@ mod tests {
         thread::spawn(move || {
             assert!(SchedClass::Latency.apply_to_thread());
             let (nice, slice_ns) = current_attributes().unwrap();
-            // Before 6.12 no thread has a slice of its own, and none is shown.
+            // Before Linux 6.12 a thread cannot set its slice, and the length is reported as 0.
             assert!(slice_ns == linux::SHORT_SLICE_NS || before.1 == 0, "{slice_ns}");
             assert_eq!(nice, before.0);
             assert!(SchedClass::Normal.apply_to_thread());
@@ -149,16 +123,8 @@ mod tests {
         assert_eq!(current_attributes(), Some(before));
     }
 
-    #[test]
-    fn a_step_ends_after_its_bytes() {
-        let mut steps = YieldPoints::default();
-        let ends: Vec<bool> =
-            (0..5).map(|_| steps.is_step_done(YieldPoints::BYTES_PER_STEP / 2)).collect();
-        assert_eq!(ends, [false, true, false, true, false]);
-        assert!(steps.is_step_done(10 * YieldPoints::BYTES_PER_STEP));
-    }
-
-    /// Threads of the class start others.
+    /// A thread of class `Batch` starts another thread, which applies the class again. The nice
+    /// steps must not be added twice.
     #[test]
     fn a_class_that_was_inherited_is_not_added_to() {
         let Some((before, _)) = current_attributes() else { return };

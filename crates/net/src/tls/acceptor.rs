@@ -1,12 +1,14 @@
-//! Incoming connections: from a connection to a TLS stream, or to the line `rejected connection on
-//! … endpoint` in the log.
+//! Incoming TLS connections. A connection becomes a TLS stream, or is closed with the log line
+//! `rejected connection on … endpoint`.
 //!
-//! Hello, handshake and the check of the address together have `--tls-handshake-timeout`; etcd sets
-//! no limit. A client that sends nothing costs a task and a file descriptor until then.
+//! `--tls-handshake-timeout` limits the time for the hello, the handshake and the check of the
+//! address together. etcd has no limit. A client that sends nothing costs a task and a file
+//! descriptor until the limit.
 //!
-//! A member's certificate is checked against the address that it calls from: one of its addresses
-//! must be the caller's, or one of its hosts must lead to it, by DNS in either direction. All
-//! checks are listed in `docs/tls.md`.
+//! A calling member's certificate is checked against the address that the call comes from. One of
+//! the addresses in the certificate must be this address, or DNS must map one of its hosts to this
+//! address, or this address to one of its hosts. A certificate without addresses and hosts passes
+//! this check. `docs/tls.md` lists all checks.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,15 +28,15 @@ use super::certificate::CertificateInfo;
 use super::config::{CertificateFiles, FlagPath, TlsInfo};
 use super::protocol::ProtocolConfig;
 use super::reload::FileBacked;
-use super::verifiers::{CertificatePolicy, ClientVerifier};
+use super::verifiers::{CertificatePolicy, ClientVerifier, Trust};
 use super::{Error, messages, self_signed};
 use crate::log_limiter::LogLimiter;
 
-/// etcd has no limit.
+/// The default time limit of a handshake. etcd has no limit.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The common name of a client's certificate, among the extensions of its requests. It is empty if
-/// the certificate has none.
+/// The common name of a client's certificate. Each request of the client has this name as an
+/// extension. The name is empty if the certificate has no common name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientName(pub Arc<str>);
 
@@ -48,7 +50,7 @@ pub struct TlsAcceptor {
     log: LogLimiter,
 }
 
-/// What the log shows of a refused connection.
+/// The details of a rejected connection that the log shows.
 #[derive(Default)]
 struct HandshakeInfo {
     server_name: String,
@@ -56,7 +58,8 @@ struct HandshakeInfo {
 }
 
 impl TlsAcceptor {
-    /// Creates the self-signed certificate, if one is wanted.
+    /// Creates an acceptor. If a self-signed certificate is configured and no usable one exists,
+    /// also creates the certificate.
     pub fn new(
         endpoint: &'static str,
         side: &TlsInfo,
@@ -81,7 +84,9 @@ impl TlsAcceptor {
         TlsAcceptor { handshake_timeout, ..self }
     }
 
-    /// Logs why a connection is refused. Calls `on_hello` when the client's hello is complete.
+    /// Does the handshake, and calls `on_hello` when the client's hello is complete. Returns the
+    /// stream, and the name in the client's certificate if there is a certificate. If the
+    /// connection is rejected or the time limit is reached, returns `None` and logs the reason.
     pub async fn accept<C>(
         &self,
         connection: C,
@@ -133,7 +138,7 @@ impl TlsAcceptor {
         let Some(left_out) = self.log.admit() else { return };
         let remote = remote.map_or_else(|| "unix".to_owned(), |remote| remote.to_string());
         let (endpoint, server_name) = (self.endpoint, &seen.server_name);
-        // Without a certificate there is nothing more to tell.
+        // Without a certificate there are no addresses or hosts to log.
         let facts = seen.certificate.as_ref();
         tracing::warn!(
             "remote-addr" = remote,
@@ -173,22 +178,24 @@ fn configuration(
         None => builder.with_no_client_auth(),
         Some(trusted) => {
             let roots = Arc::new(trusted.authorities()?);
+            let trust = Trust { roots: Arc::clone(&roots), provider: Arc::clone(&provider) };
             let library = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
             builder.with_client_cert_verifier(Arc::new(ClientVerifier {
                 library,
+                trust,
                 policy: certificate_policy(side)?,
             }))
         }
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // No session is resumed: each connection is checked.
+    // TLS resumption is disabled, so that the client's certificate is checked for each connection.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// Fails if the certificate names addresses or hosts, and none of them is the caller's.
+/// Fails if the certificate has addresses or hosts, and none of them matches the caller's address.
 async fn check_remote_address(facts: CertificateInfo, from: IpAddr) -> io::Result<()> {
     let CertificateInfo { hosts, addresses, .. } = facts;
     if addresses.contains(&from) || addresses.is_empty() && hosts.is_empty() {
@@ -208,7 +215,8 @@ async fn check_remote_address(facts: CertificateInfo, from: IpAddr) -> io::Resul
     }
 }
 
-/// `*.example.com` is whatever ends so.
+/// Returns true if DNS maps one of the hosts to the address, or the address to one of the hosts. In
+/// the second case, `*.example.com` matches if the name of the address is below `example.com`.
 fn resolves_to(hosts: &[String], address: IpAddr) -> bool {
     let found = dns_lookup::lookup_addr(&address).unwrap_or_default();
     let found = found.trim_end_matches('.');
@@ -262,9 +270,9 @@ mod tests {
         asked(facts(&["elsewhere.invalid"], &["127.0.0.1"])).unwrap();
         asked(facts(&["localhost"], &[])).unwrap();
         asked(facts(&["localhost"], &["10.0.0.1"])).unwrap();
-        let told = asked(facts(&[], &["10.0.0.1", "::1"])).unwrap_err().to_string();
-        assert_eq!(told, "x509: certificate is valid for 10.0.0.1, ::1, not 127.0.0.1");
-        let told = asked(facts(&["*.elsewhere.invalid"], &[])).unwrap_err().to_string();
-        assert!(told.contains("does not match any of DNSNames"), "{told}");
+        let message = asked(facts(&[], &["10.0.0.1", "::1"])).unwrap_err().to_string();
+        assert_eq!(message, "x509: certificate is valid for 10.0.0.1, ::1, not 127.0.0.1");
+        let message = asked(facts(&["*.elsewhere.invalid"], &[])).unwrap_err().to_string();
+        assert!(message.contains("does not match any of DNSNames"), "{message}");
     }
 }

@@ -1,6 +1,7 @@
-//! What is in a certificate: its owner's name, the hosts and addresses that it is for, its number.
+//! The contents of a certificate: its owner's name, its hosts and addresses, its serial number and
+//! its validity.
 //!
-//! Whether it is trusted is checked by rustls before.
+//! The functions here do not check whether a certificate is trusted; rustls does that.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -15,7 +16,7 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CertificateInfo {
-    /// The last common name, as Go has it; empty if there is none.
+    /// The last common name, as in Go; empty if there is none.
     pub(super) common_name: String,
     pub(super) hosts: Vec<String>,
     pub(super) addresses: Vec<IpAddr>,
@@ -43,7 +44,8 @@ impl CertificateInfo {
     }
 }
 
-/// Text in a name has one of several types.
+/// Returns the text of a name, which may have one of several string types. Returns `None` if it
+/// cannot be decoded.
 fn text(value: &Any) -> Option<String> {
     let text = match value.tag() {
         Tag::PrintableString => value.decode_as::<PrintableStringRef<'_>>().ok()?.to_string(),

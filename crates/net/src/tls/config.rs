@@ -1,4 +1,4 @@
-//! What the operator has set: files and rules, by the flags that name them.
+//! The operator's TLS settings: files and rules, with the flags that set them.
 
 use std::path::PathBuf;
 
@@ -13,35 +13,39 @@ pub struct TlsConfig {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlagPath {
-    /// Without its dashes.
+    /// The flag without its dashes.
     pub flag: &'static str,
     pub path: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// With its intermediates.
+    /// The certificate, followed by its intermediate certificates.
     pub certificate: FlagPath,
     pub key: FlagPath,
 }
 
-/// For one kind of connections: clients', or those between members.
+/// Settings of one kind of connections: connections of clients, or connections between members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsInfo {
-    /// Shown to clients; and to servers, if there is no client certificate.
+    /// The certificate that is shown to clients. It is also shown to servers if there is no client
+    /// certificate.
     pub server_certificate: Option<CertificateFiles>,
     pub client_certificate: Option<CertificateFiles>,
-    /// If it is set, a client must show a certificate that it has signed.
+    /// The trusted authorities. If set, clients and servers must show a certificate that one of
+    /// these authorities has signed.
     pub trusted_ca: Option<FlagPath>,
     pub crl: Option<FlagPath>,
     pub allowed: AllowedNames,
-    /// Then the others' certificates are not checked.
+    /// If this is set and `server_certificate` is not set, the member makes its own certificate. If
+    /// this is set and `trusted_ca` is not set, the member does not check the certificates of
+    /// others.
     pub self_signed: Option<SelfSignedConfig>,
-    /// Whether a certificate with addresses must name the one that its owner calls from.
+    /// If true, a certificate with addresses or hosts must match the address of the caller.
     pub checks_address: bool,
 }
 
-/// Among those that have a certificate.
+/// The names that are accepted: a certificate must have one of them, unless this is `Any`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowedNames {
     #[default]
@@ -58,5 +62,5 @@ pub struct SelfSignedConfig {
     pub years: u64,
 }
 
-/// X.509 has four digits for the year.
+/// Maximum validity of a self-signed certificate in years. X.509 has four digits for the year.
 pub const VALIDITY_YEARS_MAX: u64 = 1000;

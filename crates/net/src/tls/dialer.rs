@@ -1,21 +1,25 @@
-//! Connections to members: a URL in, a channel out; with TLS if the URL has it, over a network or
-//! over a socket in the file system.
+//! Opens connections from a member to other members or to a discovery service, and from a tool to a
+//! member. The caller passes a URL and gets a channel. The URL decides whether the connection uses
+//! TLS, and whether it goes over TCP or over a socket in the file system.
 //!
-//! Without `--peer-trusted-ca-file` the authorities are those that the system trusts. Members that
-//! make their certificates themselves trust any certificate.
+//! Without `--peer-trusted-ca-file`, the authorities of the system are trusted. If the system has
+//! none, connections with TLS fail. Members that make their own certificates, and have no
+//! `--peer-trusted-ca-file`, trust any certificate.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::{TcpStream, UnixStream};
+use socket2::SockRef;
+use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
@@ -24,19 +28,44 @@ use super::acceptor::{certificate_policy, server_certificate};
 use super::config::{CertificateFiles, FlagPath, TlsInfo};
 use super::protocol::ProtocolConfig;
 use super::reload::FileBacked;
-use super::verifiers::{CertificatePolicy, ServerVerifier};
+use super::verifiers::{ServerChecks, ServerVerifier, Trust};
 use super::{Error, messages};
-use crate::listener::ByteStream;
+use crate::listener::{ByteStream, set_write_timeout};
 
 type TlsConfig = Arc<FileBacked<ClientConfig>>;
 type ByteIo = TokioIo<Box<dyn ByteStream>>;
 
-/// By default without TLS.
+/// Opens connections to servers. The default value has no TLS.
 #[derive(Clone, Debug, Default)]
-pub struct Dialer(Option<TlsConfig>);
+pub struct Dialer {
+    tls: Option<TlsConfig>,
+    rules: ConnectionRules,
+}
+
+/// The timeouts of connections between members, and their local address.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionRules {
+    /// After this time without data, the other end is pinged. The other end has the same time to
+    /// answer.
+    pub read_timeout: Duration,
+    /// Maximum time for the other end to acknowledge data.
+    pub write_timeout: Duration,
+    /// The local address of connections to addresses of the same family (IPv4 or IPv6). For all
+    /// other connections, and if this is `None`, the system chooses the local address.
+    pub local_address: Option<IpAddr>,
+}
+
+impl Default for ConnectionRules {
+    fn default() -> ConnectionRules {
+        let etcds = Duration::from_secs(5);
+        ConnectionRules { read_timeout: etcds, write_timeout: etcds, local_address: None }
+    }
+}
 
 impl Dialer {
-    /// Creates the self-signed certificate, if one is wanted.
+    /// Creates a dialer. If the dialer shows a self-signed certificate and no usable one exists,
+    /// also creates the certificate. If there is no authority that could verify a server, logs a
+    /// warning and returns a dialer without TLS.
     pub fn new(side: &TlsInfo, protocol: &ProtocolConfig) -> Result<Dialer, Error> {
         let shown = match (&side.client_certificate, &side.server_certificate, &side.self_signed) {
             (Some(calling), ..) => Some(calling.clone()),
@@ -45,7 +74,8 @@ impl Dialer {
         };
         if side.trusted_ca.is_none() && side.self_signed.is_none() && system_roots().is_empty() {
             tracing::warn!(
-                "the system trusts no authorities, and none are named: no connection is made"
+                "no certificate authority is configured, and the system has none: TLS connections \
+                 will fail"
             );
             return Ok(Dialer::default());
         }
@@ -54,17 +84,29 @@ impl Dialer {
             own_files.chain(&side.trusted_ca).chain(&side.crl).cloned().collect();
         let (side, protocol) = (side.clone(), protocol.clone());
         let build = move || configuration(shown.as_ref(), &side, &protocol);
-        Ok(Dialer(Some(Arc::new(FileBacked::new(files, build)?))))
+        Ok(Dialer::with_tls(Arc::new(FileBacked::new(files, build)?)))
+    }
+
+    fn with_tls(tls: TlsConfig) -> Dialer {
+        Dialer { tls: Some(tls), rules: ConnectionRules::default() }
+    }
+
+    pub fn with_rules(self, rules: ConnectionRules) -> Dialer {
+        Dialer { rules, ..self }
+    }
+
+    pub fn rules(&self) -> ConnectionRules {
+        self.rules
     }
 
     pub fn without_verification(shown: Option<CertificateFiles>) -> Result<Dialer, Error> {
         let files: Vec<FlagPath> =
             shown.iter().flat_map(CertificateFiles::files).cloned().collect();
         let build = move || client(shown.as_ref(), None, &ProtocolConfig::default());
-        Ok(Dialer(Some(Arc::new(FileBacked::new(files, build)?))))
+        Ok(Dialer::with_tls(Arc::new(FileBacked::new(files, build)?)))
     }
 
-    /// An error does not contain the address.
+    /// Opens a connection, without a time limit. An error does not contain the address.
     pub async fn connect(&self, url: &str) -> Result<Channel, String> {
         self.connect_with(url, |endpoint| endpoint).await
     }
@@ -77,9 +119,11 @@ impl Dialer {
         let endpoint =
             |url: String| Endpoint::from_shared(url).map(tune).map_err(|error| error.to_string());
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
-        let tls = match (scheme, &self.0) {
+        let tls = match (scheme, &self.tls) {
             ("https" | "unixs", None) => {
-                return Err("it wants TLS, and there is no certificate to check it by".into());
+                return Err(
+                    "it needs TLS, but there is no certificate authority to verify it".into()
+                );
             }
             ("https" | "unixs", Some(config)) => Some(Arc::clone(config)),
             _ => None,
@@ -93,13 +137,21 @@ impl Dialer {
                 });
                 endpoint("http://localhost".into())?.connect_with_connector(connector).await
             }
-            // For tonic it is a connection like any other. Asked for `https` it would want to do
-            // the TLS itself, if any crate of the program has it built with that.
-            "https" => {
-                let connector = service_fn(move |uri: Uri| connect_tls(uri, tls.clone()));
+            // For tonic this is a connection without TLS. With `https` in the URL, tonic would do
+            // the TLS itself if any crate of the program has enabled tonic's TLS feature.
+            _ => {
+                let (default_port, rules) = (if scheme == "https" { 443 } else { 80 }, self.rules);
+                let connector = service_fn(move |uri: Uri| {
+                    let tls = tls.clone();
+                    async move {
+                        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+                        let port = uri.port_u16().unwrap_or(default_port);
+                        tls_handshake(connect_tcp(host, port, rules).await?, tls, host.to_owned())
+                            .await
+                    }
+                });
                 endpoint(format!("http://{rest}"))?.connect_with_connector(connector).await
             }
-            _ => endpoint(url.to_owned())?.connect().await,
         };
         connected.map_err(|error| {
             let why = std::error::Error::source(&error).map(ToString::to_string);
@@ -108,22 +160,40 @@ impl Dialer {
     }
 }
 
-/// For which host a certificate must be at a socket: the one in the URL, as in etcd. A path that
-/// begins with `/` has none, and the socket is of this machine.
+/// Returns the host for which a certificate must be valid at a Unix socket. It is the host in the
+/// URL, as in etcd. A URL such as `unixs:///path` has no host. The result is then `localhost`,
+/// because the socket is on this machine.
 fn socket_server_name(rest: &str) -> &str {
     let host = rest.split('/').next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
     if host.is_empty() { "localhost" } else { host.trim_matches(['[', ']']) }
 }
 
-async fn connect_tls(uri: Uri, tls: Option<TlsConfig>) -> io::Result<ByteIo> {
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-    let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(443))).await?;
-    stream.set_nodelay(true)?;
-    tls_handshake(stream, tls, host).await
+/// Tries the addresses of the host one after the other. Returns the first connection, or the last
+/// error.
+async fn connect_tcp(host: &str, port: u16, rules: ConnectionRules) -> io::Result<TcpStream> {
+    let mut failure = io::Error::other("the host has no address");
+    for address in lookup_host((host, port)).await? {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        if let Some(local) = rules.local_address.filter(|at| at.is_ipv4() == address.is_ipv4()) {
+            socket.bind((local, 0).into())?;
+        }
+        match socket.connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                set_write_timeout(SockRef::from(&stream), rules.write_timeout)?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
-/// Without TLS, the connection as it is.
+/// Does the TLS handshake. If `tls` is `None`, returns the connection unchanged.
 async fn tls_handshake<S: ByteStream + 'static>(
     stream: S,
     tls: Option<TlsConfig>,
@@ -153,14 +223,17 @@ fn configuration(
         None if side.self_signed.is_some() => return client(shown, None, protocol),
         None => system_roots(),
     };
-    let library = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), protocol.provider())
-        .build()?;
-    client(shown, Some((library, certificate_policy(side)?)), protocol)
+    let roots = Arc::new(roots);
+    let trust = Trust { roots: Arc::clone(&roots), provider: protocol.provider() };
+    let library =
+        WebPkiServerVerifier::builder_with_provider(roots, protocol.provider()).build()?;
+    let checks = ServerChecks { library, trust, policy: certificate_policy(side)? };
+    client(shown, Some(checks), protocol)
 }
 
 fn client(
     shown: Option<&CertificateFiles>,
-    checks: Option<(Arc<dyn ServerCertVerifier>, CertificatePolicy)>,
+    checks: Option<ServerChecks>,
     protocol: &ProtocolConfig,
 ) -> Result<ClientConfig, Error> {
     let provider = protocol.provider();

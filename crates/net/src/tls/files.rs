@@ -1,7 +1,7 @@
-//! What is in the files, and what is wrong with them?
+//! Reads the TLS files, and reports errors in them.
 //!
-//! All are PEM; a list of revoked certificates may be DER too, as etcd wants it. Whatever is wrong
-//! is reported with the flag that names the file: an operator has a dozen of them.
+//! All files are PEM. A list of revoked certificates may also be DER, the format that etcd expects.
+//! Each error names the flag of the file, because an operator has a dozen such files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,8 +30,8 @@ impl FlagPath {
         let all = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
         match all {
             Ok(all) if !all.is_empty() => Ok(all),
-            Ok(_) => Err(self.error("there is no certificate in it (-----BEGIN CERTIFICATE-----)")),
-            Err(error) => Err(self.error(format!("it is no PEM: {error}"))),
+            Ok(_) => Err(self.error("it has no certificate (-----BEGIN CERTIFICATE-----)")),
+            Err(error) => Err(self.error(format!("it is not valid PEM: {error}"))),
         }
     }
 
@@ -39,12 +39,14 @@ impl FlagPath {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
             let added = roots.add(certificate);
-            added.map_err(|error| self.error(format!("not every certificate counts: {error}")))?;
+            added.map_err(|error| {
+                self.error(format!("a certificate in it cannot be used: {error}"))
+            })?;
         }
         Ok(roots)
     }
 
-    /// Serial numbers.
+    /// Returns the serial numbers of all revoked certificates in the file.
     pub(super) fn revoked_serials(&self) -> Result<BTreeSet<Vec<u8>>, Error> {
         let bytes = self.read()?;
         let lists = CertificateRevocationListDer::pem_slice_iter(&bytes);
@@ -56,7 +58,7 @@ impl FlagPath {
         let mut serials = BTreeSet::new();
         for list in lists {
             let revoked = certificate::revoked_serials(&list).map_err(|why| {
-                self.error(format!("it is no list of revoked certificates (CRL, v2): {why}"))
+                self.error(format!("it is not a list of revoked certificates (CRL, v2): {why}"))
             })?;
             serials.extend(revoked);
         }
@@ -65,18 +67,17 @@ impl FlagPath {
 }
 
 impl CertificateFiles {
-    /// Fails if the key is not the certificate's.
+    /// Loads the certificate and its key. Fails if either cannot be used, or if they do not match.
     pub(super) fn load(&self, protocol: &ProtocolConfig) -> Result<Arc<CertifiedKey>, Error> {
         let (certificate, key) = (&self.certificate, &self.key);
         let chain = certificate.certificates()?;
-        let der = PrivateKeyDer::from_pem_slice(&key.read()?).map_err(|error| {
-            key.error(format!("there is no private key in it that is not encrypted: {error}"))
-        })?;
+        let der = PrivateKeyDer::from_pem_slice(&key.read()?)
+            .map_err(|error| key.error(format!("it has no unencrypted private key: {error}")))?;
         let loaded = protocol.provider().key_provider.load_private_key(der);
         let loaded = loaded.map_err(|error| {
             key.error(format!(
-                "this key cannot be used ({error}); there are RSA from 2048 bits, the curves P-256 \
-                 and P-384, and Ed25519"
+                "this key cannot be used ({error}); expected RSA with at least 2048 bits, the \
+                 curve P-256 or P-384, or Ed25519"
             ))
         })?;
         let pair = CertifiedKey::new(chain, loaded);
@@ -89,7 +90,7 @@ impl CertificateFiles {
                 certificate.flag,
                 certificate.path.display()
             ))),
-            Err(error) => Err(certificate.error(format!("it is no certificate: {error}"))),
+            Err(error) => Err(certificate.error(format!("it is not a valid certificate: {error}"))),
         }
     }
 

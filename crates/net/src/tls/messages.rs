@@ -1,4 +1,5 @@
-//! Texts for a handshake that failed: Go's, where etcd's users look for those.
+//! Texts for failed handshakes. They are Go's texts wherever users of etcd may search for Go's
+//! texts.
 
 use std::io::{self, ErrorKind};
 

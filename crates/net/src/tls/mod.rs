@@ -1,17 +1,19 @@
-//! TLS, for clients and between members: flags, files, checks and logs around rustls. See
+//! TLS for clients and between members: flags, files, checks and logs around rustls. See
 //! `docs/tls.md`.
 //!
 //! ```text
 //!   flags ─▶ TlsConfig ─┬─▶ TlsAcceptor (clients)   connection in; TLS stream out, or a log line
-//!                       ├─▶ TlsAcceptor (members)
+//!                       ├─▶ TlsAcceptor (members)   the same, for other members
 //!                       └─▶ Dialer (members, tools) URL in; channel out
-//!                            └ FileBacked: files ─▶ rustls's configuration, again after a change
+//!
+//!   each of the three has a FileBacked: files ─▶ rustls's configuration, rebuilt after a change
 //! ```
 //!
-//! * What is wrong with a file is an error at the start that names flag and file.
-//! * No session is resumed, so a revoked or expired certificate opens no new connection.
-//! * A handshake has a time limit and a task of its own.
+//! * A wrong file is an error at startup. The error names the flag and the file.
+//! * TLS resumption is disabled, so a revoked or expired certificate opens no new connection.
+//! * An incoming handshake has a time limit, and a separate task.
 
+mod authority_leaf;
 mod certificate;
 mod files;
 pub mod acceptor;
@@ -27,23 +29,23 @@ use std::path::PathBuf;
 
 pub use self::acceptor::{ClientName, TlsAcceptor};
 pub use self::config::{CertificateFiles, FlagPath, TlsConfig, TlsInfo};
-pub use self::dialer::Dialer;
+pub use self::dialer::{ConnectionRules, Dialer};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("--{flag}: {}: {why}", path.display())]
     File {
-        /// Without its dashes.
+        /// The flag without its dashes.
         flag: &'static str,
         path: PathBuf,
         why: String,
     },
-    /// The files do not fit together.
+    /// Rustls rejects the configuration, or there is no certificate.
     #[error("TLS: {0}")]
     Rustls(#[from] rustls::Error),
-    /// The verifier of clients' certificates cannot be built.
+    /// The verifier of clients' or servers' certificates cannot be built.
     #[error("TLS: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    #[error("a certificate cannot be made: {0}")]
+    #[error("a self-signed certificate cannot be created: {0}")]
     SelfSigned(#[from] rcgen::Error),
 }

@@ -1,6 +1,7 @@
-//! Which versions and ciphers are there? Those of rustls, by the names that etcd's users know.
+//! The TLS versions and ciphers of rustls, under the names that etcd's users know.
 //!
-//! `--cipher-suites` chooses among the ciphers of TLS 1.2; those of TLS 1.3 are on, as in Go.
+//! `--cipher-suites` chooses among the ciphers of TLS 1.2. The ciphers of TLS 1.3 are always on, as
+//! in Go.
 
 use std::sync::Arc;
 
@@ -9,13 +10,13 @@ use rustls::{ProtocolVersion, SupportedCipherSuite, SupportedProtocolVersion, ve
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolConfig {
-    /// Of TLS 1.2; empty means all.
+    /// The allowed ciphers of TLS 1.2. If empty, all are allowed.
     pub suites: Vec<String>,
     pub min: Option<TlsVersion>,
     pub max: Option<TlsVersion>,
 }
 
-/// An older one is less.
+/// A TLS version. An older version is less than a newer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
     Tls12,
@@ -23,7 +24,7 @@ pub enum TlsVersion {
 }
 
 impl TlsVersion {
-    /// As etcd writes it.
+    /// Parses a version as etcd writes it. Returns `None` for any other text.
     pub fn parse(text: &str) -> Option<TlsVersion> {
         match text {
             "TLS1.2" => Some(TlsVersion::Tls12),
@@ -46,7 +47,8 @@ fn name_of(suite: &SupportedCipherSuite) -> String {
     name.replace("TLS13_", "TLS_")
 }
 
-/// Before TLS 1.3 the hash was not part of the name of these ciphers: both are around.
+/// Returns true if `name` is a name of the suite. A CHACHA20 cipher of TLS 1.2 also has an older
+/// name without the suffix `_SHA256`.
 fn is_named(suite: &SupportedCipherSuite, name: &str) -> bool {
     let known = name_of(suite);
     known == name || known.contains("CHACHA20") && known.strip_suffix("_SHA256") == Some(name)
@@ -96,7 +98,7 @@ mod tests {
     fn what_is_chosen_is_all_that_is_spoken() {
         let suites = vec!["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()];
         let few = ProtocolConfig { suites, ..ProtocolConfig::default() };
-        // The one, and the three of TLS 1.3.
+        // The chosen suite, and the three suites of TLS 1.3.
         assert_eq!(few.provider().cipher_suites.len(), 4);
         assert_eq!(few.versions().len(), 2);
         let newest = ProtocolConfig { min: Some(TlsVersion::Tls13), ..ProtocolConfig::default() };

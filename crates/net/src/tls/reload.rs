@@ -1,12 +1,13 @@
-//! A value made from files, made again when one of them has changed: certificates are replaced
-//! while a member runs.
+//! A value that is built from files, and rebuilt when one of them has changed. So certificates can
+//! be replaced while a member runs.
 //!
-//! A handshake compares time, length and number of each file. If one differs, all are read again.
-//! If they cannot be used, as between the replacement of a certificate and of its key, the old
-//! value stays, and the log says so once for each change. See `docs/tls.md`.
+//! Each handshake compares the modification time, the length and the inode number of each file. If
+//! any of these has changed, all files are read again. If the files cannot be used, the old value
+//! stays, and the log reports this once for each change. This happens for example between the
+//! replacement of a certificate and the replacement of its key. See `docs/tls.md`.
 //!
-//! etcd reads its certificate at each handshake, and authorities once, at its start. Here they are
-//! among the files.
+//! etcd reads its certificate at each handshake, but the authorities only once, at startup. Here
+//! the authorities are among the watched files.
 
 use std::fmt;
 use std::fs;
@@ -23,7 +24,8 @@ use tokio::task::spawn_blocking;
 use super::Error;
 use super::config::FlagPath;
 
-/// Equal stamps mean an equal file. Those of a link are those of what it points to.
+/// The modification time, length and inode number of a file. Equal stamps mean an unchanged file.
+/// The stamp of a link is the stamp of its target. `None` if the file cannot be read.
 type FileStamp = Option<(SystemTime, u64, u64)>;
 
 type BuildFn<T> = Box<dyn Fn() -> Result<T, Error> + Send + Sync>;
@@ -41,18 +43,23 @@ impl<T: Send + Sync + 'static> FileBacked<T> {
         build: impl Fn() -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<FileBacked<T>, Error> {
         let files: Vec<PathBuf> = files.into_iter().map(|named| named.path).collect();
-        // Looked at before they are read: a change in between is seen the next time.
+        // Take the stamps before the files are read: the next handshake then notices a change in
+        // between.
         let stamps = file_stamps(&files);
         let current = Mutex::new((stamps, Arc::new(build()?)));
         let reload_permit = Arc::new(Semaphore::new(1));
         Ok(FileBacked { files, build: Box::new(build), current, reload_permit })
     }
 
-    /// Made anew if a file has changed, on another thread than the caller's, which has other
-    /// connections, and in a member is the one of raft.
+    /// Returns the value, and rebuilds it first if a file has changed. If the changed files cannot
+    /// be used, returns the old value. The files are checked on another thread, because the
+    /// caller's thread serves other connections. It may be a handshake thread, the raft loop's
+    /// thread when a member calls another member, or the main thread for a metrics port with TLS.
     pub(super) async fn get(self: &Arc<Self>) -> io::Result<Arc<T>> {
         let this = Arc::clone(self);
-        // One at a time: a disk that hangs is not to have all threads.
+        // Only one check runs at a time, so that a disk that hangs does not block all threads of
+        // the pool. The check keeps the permit even if its handshake is given up. The other
+        // handshakes of this acceptor then wait for the permit until their own time-out.
         let permit = Arc::clone(&self.reload_permit).acquire_owned().await;
         let reload = move || {
             let _permit = permit;
@@ -68,11 +75,11 @@ impl<T: Send + Sync + 'static> FileBacked<T> {
             current.0 = found;
             match (self.build)() {
                 Ok(value) => {
-                    tracing::info!(files = ?self.files, "read changed certificates");
+                    tracing::info!(files = ?self.files, "loaded changed certificates");
                     current.1 = Arc::new(value);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "changed certificates cannot be used; the old ones stay");
+                    tracing::warn!(%error, "cannot use changed certificates; keeping the old ones");
                 }
             }
         }

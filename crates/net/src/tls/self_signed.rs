@@ -1,9 +1,10 @@
-//! What if there is no certificate, and there need be none? `--auto-tls` and `--peer-auto-tls`.
+//! Certificates that the member makes itself: `--auto-tls` and `--peer-auto-tls`.
 //!
-//! The member makes one, signed only by itself: neither side knows the identity of the other. It
-//! lies where etcd has it, in `fixtures/client` or `fixtures/peer` (`docs/tls.md`). A pair that has
-//! expired, or that cannot be used here (`ring` does not have the curve of etcd's keys), is made
-//! anew.
+//! The certificate is signed only with its own key, so neither side knows the identity of the
+//! other. It is stored in the same place as a certificate that etcd makes, in `fixtures/client` or
+//! `fixtures/peer` (`docs/tls.md`). A new pair is made if there is none, or if the old pair has
+//! expired or cannot be used here. etcd's keys cannot be used, because `ring` does not have their
+//! curve.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -22,10 +23,10 @@ use super::certificate;
 use super::config::{CertificateFiles, FlagPath, SelfSignedConfig, VALIDITY_YEARS_MAX};
 use super::protocol::ProtocolConfig;
 
-/// etcd's year.
+/// A year of 365 days, as in etcd.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Created if there is none that is valid and can be used.
+/// Returns the files of the pair. Creates them if there is no valid and usable pair.
 pub(super) fn load_or_create(made: &SelfSignedConfig) -> Result<CertificateFiles, Error> {
     let file = |name| FlagPath { flag: made.flag, path: made.dir.join(name) };
     let pair = CertificateFiles { certificate: file("cert.pem"), key: file("key.pem") };
@@ -33,9 +34,9 @@ pub(super) fn load_or_create(made: &SelfSignedConfig) -> Result<CertificateFiles
     match is_there.then(|| is_valid(&pair)) {
         Some(Ok(true)) => return Ok(pair),
         Some(Ok(false)) => {
-            tracing::info!(dir = %made.dir.display(), "the made certificate has expired")
+            tracing::info!(dir = %made.dir.display(), "the self-signed certificate has expired")
         }
-        Some(Err(error)) => tracing::warn!(%error, "the made certificate cannot be used"),
+        Some(Err(error)) => tracing::warn!(%error, "the self-signed certificate cannot be used"),
         None => {}
     }
     let (certificate, key) = make(made)?;
@@ -47,7 +48,7 @@ pub(super) fn load_or_create(made: &SelfSignedConfig) -> Result<CertificateFiles
     write().map_err(|error| {
         FlagPath { flag: made.flag, path: made.dir.clone() }.error(error.to_string())
     })?;
-    tracing::info!(dir = %made.dir.display(), hosts = ?made.hosts, "made a certificate");
+    tracing::info!(dir = %made.dir.display(), hosts = ?made.hosts, "created a certificate");
     Ok(pair)
 }
 
@@ -57,7 +58,7 @@ fn is_valid(pair: &CertificateFiles) -> Result<bool, Error> {
     holds.map_err(|error| pair.certificate.error(error.to_string()))
 }
 
-/// Both as PEM.
+/// Makes a certificate and its key, both as PEM.
 fn make(made: &SelfSignedConfig) -> Result<(String, String), Error> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let years = u32::try_from(made.years.min(VALIDITY_YEARS_MAX)).unwrap_or_default();
@@ -80,10 +81,10 @@ fn make(made: &SelfSignedConfig) -> Result<(String, String), Error> {
     Ok((pem("CERTIFICATE", certificate.der())?, pem("PRIVATE KEY", key.serialized_der())?))
 }
 
-/// Whole or not at all.
+/// Writes a file completely or not at all.
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let part = path.with_extension("part");
-    // What an interrupted attempt has left keeps its mode otherwise.
+    // An interrupted attempt may have left this file. `create_new` fails if the file exists.
     let _ = fs::remove_file(&part);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
     file.write_all(text.as_bytes())?;
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!((facts.hosts.len(), facts.addresses.len()), (1, 2));
         let mode = fs::metadata(&first.key.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // A key that cannot be used is no loss.
+        // A key that cannot be used is replaced.
         fs::write(&first.key.path, "nonsense").unwrap();
         load_or_create(&made).unwrap().load(&ProtocolConfig::default()).unwrap();
     }

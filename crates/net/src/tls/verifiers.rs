@@ -1,7 +1,7 @@
-//! Which clients may connect, beyond what rustls checks?
+//! Checks of certificates in addition to rustls's checks.
 //!
-//! A certificate's number must not be revoked, and its name must be allowed. As in etcd, a list of
-//! revoked certificates counts for all authorities and for each certificate of the chain, and the
+//! The serial number must not be revoked, and the name must be allowed. As in etcd, a list of
+//! revoked certificates applies to all authorities and to each certificate of the chain, and the
 //! signer of the list is not checked.
 
 use std::collections::BTreeSet;
@@ -13,12 +13,16 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
 
+use super::authority_leaf::{self, Purpose};
 use super::certificate::{self, CertificateInfo};
 use super::config::AllowedNames;
 
-/// What is checked beyond rustls.
+/// The checks in addition to rustls's checks.
 #[derive(Debug)]
 pub(super) struct CertificatePolicy {
     pub(super) allowed: AllowedNames,
@@ -66,7 +70,29 @@ impl CertificatePolicy {
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     pub(super) library: Arc<dyn ClientCertVerifier>,
+    pub(super) trust: Trust,
     pub(super) policy: CertificatePolicy,
+}
+
+/// Checks leaf certificates of authorities, which rustls does not accept: see [`authority_leaf`].
+#[derive(Debug)]
+pub(super) struct Trust {
+    pub(super) roots: Arc<RootCertStore>,
+    pub(super) provider: Arc<CryptoProvider>,
+}
+
+impl Trust {
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        purpose: Purpose,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let (anchors, provider) = (&self.roots.roots, &self.provider);
+        let algorithms = &provider.signature_verification_algorithms;
+        authority_leaf::verify(end_entity, intermediates, anchors, purpose, now, algorithms)
+    }
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -80,9 +106,13 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.library.verify_client_cert(end_entity, intermediates, now)?;
+        if authority_leaf::is_authority(end_entity) {
+            self.trust.verify(end_entity, intermediates, Purpose::Client, now)?;
+        } else {
+            self.library.verify_client_cert(end_entity, intermediates, now)?;
+        }
         self.policy.check(end_entity, intermediates)?;
-        Ok(verified)
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -110,9 +140,17 @@ impl ClientCertVerifier for ClientVerifier {
 
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
-    /// `None` for self-signed certificates: they are not checked, and there is no policy.
-    pub(super) checks: Option<(Arc<dyn ServerCertVerifier>, CertificatePolicy)>,
+    /// The checks. `None` if nothing is checked: members create their own certificates and trust no
+    /// authority, or a tool was told to skip the verification.
+    pub(super) checks: Option<ServerChecks>,
     pub(super) provider: Arc<CryptoProvider>,
+}
+
+#[derive(Debug)]
+pub(super) struct ServerChecks {
+    pub(super) library: Arc<dyn ServerCertVerifier>,
+    pub(super) trust: Trust,
+    pub(super) policy: CertificatePolicy,
 }
 
 impl ServerCertVerifier for ServerVerifier {
@@ -124,18 +162,23 @@ impl ServerCertVerifier for ServerVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some((library, rules)) = &self.checks else {
+        let Some(ServerChecks { library, trust, policy }) = &self.checks else {
             return Ok(ServerCertVerified::assertion());
         };
-        let verified = library.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        )?;
-        rules.check(end_entity, intermediates)?;
-        Ok(verified)
+        if authority_leaf::is_authority(end_entity) {
+            trust.verify(end_entity, intermediates, Purpose::Server, now)?;
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+        } else {
+            library.verify_server_cert(
+                end_entity,
+                intermediates,
+                server_name,
+                ocsp_response,
+                now,
+            )?;
+        }
+        policy.check(end_entity, intermediates)?;
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

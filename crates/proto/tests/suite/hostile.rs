@@ -1,5 +1,6 @@
-//! Bytes from outside: what is well formed comes back as it was, what is not is refused, and
-//! nothing panics or exhausts the stack.
+//! Tests of bytes from outside. A message must be unchanged after it is encoded and decoded. Random
+//! or damaged bytes may be accepted or rejected, but decoding them must not panic. Nesting that is
+//! too deep and lengths beyond the end are rejected.
 
 use clearlane_proto::Message;
 use clearlane_proto::etcdserverpb::{
@@ -11,8 +12,8 @@ use clearlane_proto::{raftpb, walpb};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Decodes as everything that a client or another member may send. What is accepted must survive
-/// being encoded and decoded again.
+/// Decodes the bytes as each of six messages that arrive from outside or are read from disk. If a
+/// decoder accepts the bytes, the message must be unchanged after it is encoded and decoded again.
 fn decode_as_everything(bytes: &[u8]) {
     fn check<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
         if let Ok(message) = M::decode(bytes) {
@@ -161,7 +162,7 @@ fn encode_varint(mut number: usize, into: &mut Vec<u8>) {
 
 #[test]
 fn deep_nesting_is_refused() {
-    // TxnRequest.success is field 2, RequestOp.request_txn field 4.
+    // TxnRequest.success is field 2, RequestOp.request_txn is field 4.
     let deep_txn = nested(&[0x12, 0x22], 200_000);
     assert!(TxnRequest::decode(&deep_txn[..]).is_err());
     let shallow_txn = nested(&[0x12, 0x22], 20);
@@ -169,13 +170,15 @@ fn deep_nesting_is_refused() {
 
     // raftpb.Message.responses is field 14.
     assert!(raftpb::Message::decode(&nested(&[0x72], 200_000)[..]).is_err());
-    // Skipping of unknown groups has a bound, too.
+    // These bytes open unknown groups inside each other. The decoder skips unknown fields, and
+    // limits the depth of the groups that it skips.
     assert!(KeyValue::decode(&[0x7b; 200_000][..]).is_err());
 }
 
 #[test]
 fn lengths_beyond_the_end_are_refused() {
-    // A key that claims 2^63 - 1 bytes: refused before memory is allocated for it.
+    // A key that claims a length of 2^63 - 1 bytes. The decoder rejects it before it allocates
+    // memory.
     let claim = b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f";
     assert!(KeyValue::decode(&claim[..]).is_err());
 }

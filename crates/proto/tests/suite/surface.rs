@@ -1,14 +1,17 @@
-//! Compares the names, numbers and types of our surface with a listing of etcd's.
+//! Compares the names, numbers and types of our API with a listing of etcd's API.
 //!
-//! `surface.txt` lists every definition of every package, one to a line, from the descriptors that
-//! the build made of `proto/`. It was compared with what etcd 3.7.1's own descriptors say: a
-//! change to a line of it changes what clients can talk to.
+//! `surface.txt` lists every definition of every package. A message or an enum takes one line. A
+//! service takes a first line with its name, one line for each call, and a last line. The test
+//! makes a list in the same format from the descriptors in this crate, and compares the two. Except
+//! for our own package `peerpb`, the file was compared with the descriptors of etcd 3.7.1. So a
+//! changed line changes the protocol with clients, or a format of etcd's files.
 //!
-//! To write it anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-proto --test surface`. Then read
-//! the diff.
+//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-proto --test suite surface` rewrites the file.
+//! Read the diff afterwards.
 //!
-//! Notation: `type name=number`; `repeated` and proto2's `optional` before the type; `oneof:<name>`
-//! before the members of that oneof; a type without a package is in the same package.
+//! Notation: `type name=number`. `repeated` and proto2's `optional` precede the type.
+//! `oneof:<name>` precedes the members of that oneof. A type without a package is in the same
+//! package.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +27,9 @@ use prost_types::{
 #[test]
 fn surface_is_the_one_listed() {
     let listing = Listing::of_everything().to_string();
-    // Asked when the test runs: two checkouts may share a target directory, and this program.
+    // The variable is read when the test runs. With `env!` it would be read when the test is
+    // compiled. Two checkouts that share a target directory also share the compiled test, which
+    // would then read the file of the wrong checkout.
     let path = std::env::var("CARGO_MANIFEST_DIR").expect("cargo tells where the crate is");
     let path = Path::new(&path).join("tests/surface.txt");
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
@@ -49,7 +54,7 @@ fn every_file_is_self_contained() {
     }
 }
 
-/// Definitions by package, then by name; a nested definition is called `Outer.Inner`.
+/// The definitions by package, then by name. A nested definition has the name `Outer.Inner`.
 #[derive(Default)]
 struct Listing {
     packages: BTreeMap<String, BTreeMap<String, String>>,

@@ -1,6 +1,6 @@
-//! Exact bytes, where etcd has written or hashed the same ones.
+//! Tests of exact bytes. etcd writes or hashes the same bytes for these messages.
 //!
-//! The numbers in the hash tests are what an etcd 3.7.1 answered to HashKV after the same requests.
+//! The numbers in the hash test are HashKV responses of etcd 3.7.1 after the same requests.
 
 use clearlane_proto::Message;
 use clearlane_proto::authpb::{Permission, User, UserAddOptions, permission};
@@ -24,7 +24,7 @@ fn key_value(key: &'static str, revisions: [i64; 2], version: i64, value: &str) 
     }
 }
 
-/// A record and its key in bucket `key`, as HashKV sees them.
+/// Returns a record as HashKV hashes it: its key in bucket `key`, then its value.
 fn stored(main: u64, record: &KeyValue) -> Vec<u8> {
     let mut bytes = revision_key(main);
     bytes.extend(record.encode_to_vec());
@@ -74,7 +74,7 @@ fn key_value_hashes_as_in_etcd() {
     append(&stored(4, &key_value("b", [4, 4], 1, "x")));
     let value = "y".repeat(100);
     assert_eq!(append(&stored(5, &key_value("foo/bar", [5, 5], 1, &value))), 906_041_232);
-    // del a: a tombstone has a `t` behind its revision, and holds the key alone.
+    // del a: the key of a tombstone in the bucket ends with `t`, and its KeyValue has only `key`.
     let mut tombstone = revision_key(6);
     tombstone.push(b't');
     tombstone.extend(KeyValue { key: "a".into(), ..Default::default() }.encode_to_vec());
@@ -150,7 +150,7 @@ fn stored_permissions_leave_out_read() {
         range_end: "\0".into(),
     };
     assert_eq!(read.encode_to_vec(), b"\x12\x01a\x1a\x01\0");
-    // A user created with a password has its options, and they are empty.
+    // If a user is created with a password, the options are present but empty.
     let user = User { options: Some(UserAddOptions::default()), ..Default::default() };
     assert_eq!(user.encode_to_vec(), b"\x22\x00");
 }
@@ -212,7 +212,10 @@ fn put_inside(transactions: usize) -> TxnRequest {
     txn
 }
 
-/// A put in etcd's 128 operations has 127 transactions around its own.
+/// Checks that the decoder of requests and the decoder of log entries have the same limit, so every
+/// accepted request can be read back. Both decoders accept a put inside 129 transactions. etcd's
+/// limit of 128 operations, which other code checks, allows a put inside 128 transactions: 127
+/// operations hold the next transaction, and the last operation is the put.
 #[test]
 fn what_the_wire_takes_can_be_read_back_from_the_log() {
     let from_client =

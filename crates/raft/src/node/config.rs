@@ -1,4 +1,4 @@
-//! Configuration and recovered state of a member.
+//! The configuration and the recovered state of a member.
 
 use raft::ReadOnlyOption;
 
@@ -10,39 +10,50 @@ use clearlane_wal::{Entry, HardState};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftNodeConfig {
-    /// Not 0.
+    /// The member's id, which is not 0.
     pub id: u64,
-    /// A follower's time-out before it campaigns is drawn from one to two times this number of
-    /// ticks.
+    /// The base of election time-outs, in ticks. The time-out after which a follower campaigns is a
+    /// random number of ticks, from this number to less than twice this number.
     pub election_ticks: usize,
     pub heartbeat_ticks: usize,
-    /// Per follower.
+    /// If true, a member first asks the other members whether they would vote for it. It campaigns
+    /// only if a quorum would.
+    pub pre_vote: bool,
+    /// Maximum number of unacknowledged appends to one follower.
     pub inflight_max: usize,
-    /// For entries of one message; a single entry may be larger.
+    /// Maximum bytes of the entries in one message. A single entry may be larger.
     pub message_bytes_max: u64,
-    /// Bytes that are proposed and not committed; forwarded and not sent; taken from the
-    /// leader and not on disk.
+    /// Limit in bytes for each of three sums: entries that this leader has proposed and not
+    /// committed; proposals that this follower has forwarded since the last
+    /// [`Ready`](super::Ready); entries from the leader that are not on disk yet.
     pub uncommitted_bytes_max: u64,
-    /// Entries that are proposed and not committed: small ones cost more than their bytes.
+    /// Maximum number of entries of a leader that are not committed, or not on its disk. A limit of
+    /// bytes is not sufficient, because small entries cost more than their bytes.
     pub uncommitted_entries_max: u64,
-    /// Bytes of entries in one [`Ready`](super::Ready) to be applied.
+    /// Maximum bytes of committed entries in one [`Ready`](super::Ready). A single entry may be
+    /// larger.
     pub committed_bytes_max: u64,
-    /// Read index requests that wait for an answer.
+    /// Maximum sum of three numbers: ReadIndex requests that wait for a response; results of
+    /// ReadIndex requests, and messages, that are not in a [`Ready`](super::Ready) yet. At this
+    /// limit a ReadIndex request fails.
     pub reads_max: usize,
-    /// A follower's read index request counts as its acknowledgement of the leader: see
-    /// `read_index_answer.rs`. etcd asks again.
+    /// If true, the leader treats a follower's ReadIndex request as an acknowledgement by that
+    /// follower: see `read_index_answer.rs`. etcd's leader sends heartbeats for every request.
     pub read_index_counts_as_ack: bool,
-    /// For election time-outs, together with the id.
+    /// The seed for election time-outs. It is combined with the member's id, so members with the
+    /// same seed draw different time-outs.
     pub seed: u64,
 }
 
 impl RaftNodeConfig {
-    /// etcd's defaults, in ticks of 100 ms.
+    /// Returns the defaults, for ticks of 100 ms. They are etcd's defaults, but the limits of the
+    /// queues are Clearlane's own.
     pub fn new(id: u64, seed: u64) -> RaftNodeConfig {
         RaftNodeConfig {
             id,
             election_ticks: 10,
             heartbeat_ticks: 1,
+            pre_vote: true,
             inflight_max: 512,
             message_bytes_max: 1 << 20,
             uncommitted_bytes_max: 64 << 20,
@@ -63,8 +74,9 @@ impl RaftNodeConfig {
             max_size_per_msg: self.message_bytes_max,
             max_inflight_msgs: self.inflight_max,
             check_quorum: true,
-            pre_vote: true,
-            // Entries that are proposed in one turn leave in one message, not in one each.
+            pre_vote: self.pre_vote,
+            // Entries that are proposed between two calls of `ready` are sent in one message, and
+            // not in one message each.
             batch_append: true,
             max_uncommitted_size: self.uncommitted_bytes_max,
             max_committed_size_per_ready: self.committed_bytes_max,
@@ -74,37 +86,41 @@ impl RaftNodeConfig {
     }
 }
 
-/// What a member has found on its disk.
+/// The state that a member has found on its disk at startup.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveredState {
     pub store_position: LogPosition,
     pub hard_state: HardState,
-    /// Without a gap. Those that the store has may be among them, for followers that are a little
-    /// behind.
+    /// The entries of the log, without a gap. They may include older entries that the store already
+    /// contains. The node keeps these older entries for followers that lag a little.
     pub entries: Vec<Entry>,
 }
 
 impl RecoveredState {
-    /// An error if the parts do not fit together.
+    /// Creates raft's log. Fails if store, hard state and entries contradict each other.
     pub(super) fn into_log(self) -> Result<LogStorage> {
         let RecoveredState { store_position: store, mut hard_state, mut entries } = self;
         let damaged = |words: String| Err(Error::Fatal(words));
         if let Err(words) = check::check_conf_state(&store.conf_state) {
-            return damaged(format!("the store's members: {words}"));
+            return damaged(format!("invalid members in the store: {words}"));
         }
         if let Some(same) = entries.iter().find(|entry| entry.index == store.index)
             && same.term != store.term
         {
             let (index, term, own) = (store.index, store.term, same.term);
-            return damaged(format!("entry {index} is of term {own}, the store's of {term}"));
+            return damaged(format!(
+                "entry {index} has term {own} in the log, but term {term} in the store"
+            ));
         }
-        // A log that ends before the store has no connection to what will come.
+        // If the log ends before the store's position, its entries are not used, because there
+        // would be a gap before the next entry.
         if entries.last().is_none_or(|last| last.index < store.index) {
             entries.clear();
         }
         let begin = match entries.first() {
             Some(first) if first.index == 1 => (0, 0),
-            // The entry before it is not known, so it is itself the one before the rest.
+            // The term before the first entry is unknown. So the first entry is dropped, and its
+            // index and term describe the position before the rest.
             Some(first) if (2..=store.index).contains(&first.index) && first.term > 0 => {
                 let first = entries.remove(0);
                 (first.index, first.term)
@@ -119,20 +135,27 @@ impl RecoveredState {
             }
             before = (entry.index, entry.term);
         }
-        // A commit index alone is not synced: the store may know of more.
+        // A change of only the commit index is not synced, so the store may be ahead of the saved
+        // commit index.
         hard_state.commit = hard_state.commit.max(store.index);
         if hard_state.commit > before.0 {
             let commit = hard_state.commit;
-            return damaged(format!("{commit} is committed, and the log ends at {}", before.0));
+            return damaged(format!(
+                "entry {commit} is committed, but the log ends at entry {}",
+                before.0
+            ));
         }
-        // Entries are written before the state that names their term, and a power cut may come
-        // between. In that term this member has sent nothing yet, for messages wait until both
-        // are on disk.
+        // Entries are written before the hard state that has their term, and a power failure may
+        // happen between the two. This member has not voted or acknowledged entries in that term
+        // yet, because such messages wait until both are on disk.
         if hard_state.term < before.1 {
             (hard_state.term, hard_state.vote) = (before.1, 0);
         }
         if before.0 > NUMBER_MAX || hard_state.term > NUMBER_MAX {
-            return damaged(format!("entry {}, term {}", before.0, hard_state.term));
+            return damaged(format!(
+                "entry {} or term {} is out of range",
+                before.0, hard_state.term
+            ));
         }
         let mut log = LogStorage::new(begin, store);
         log.append(&entries.iter().map(Entry::to_raft).collect::<Vec<_>>());

@@ -1,31 +1,31 @@
-//! Errors of the driver, grouped by what must act.
+//! Errors of [`RaftNode`](super::RaftNode), grouped by who must act.
 
 pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    // The caller may try again, here or at another member.
+    // The caller may retry, at this or at another member.
     /// No member leads, as far as this member knows.
     #[error("there is no leader")]
     NoLeader,
-    /// A bound of [`RaftNodeConfig`](super::RaftNodeConfig) is reached.
-    #[error("too much is proposed and not committed yet, or asked and not answered")]
+    /// A limit of [`RaftNodeConfig`](super::RaftNodeConfig) is reached.
+    #[error("too many proposals or ReadIndex requests are pending")]
     QueueFull,
     #[error("leadership is being transferred")]
     Transferring,
 
     // The sender's input is invalid.
-    #[error("not a message for raft: {0}")]
+    #[error("invalid raft message: {0}")]
     InvalidMessage(String),
-    /// Nothing has changed.
-    #[error("not a change that the members allow: {0}")]
+    /// The change is not possible for the current members. Nothing has changed.
+    #[error("invalid membership change: {0}")]
     InvalidConfChange(String),
-    /// The message is from a node that is no member.
+    /// The message is from a node that is not a member.
     #[error("a message from {0}, which is not a member")]
     UnknownPeer(u64),
 
     // The process must stop.
-    /// A leader counts on entries that this member acknowledged and no longer has.
+    /// A leader relies on entries that this member acknowledged and no longer has.
     #[error(
         "this member has lost entries of its log: leader {leader:x} has its acknowledgement of all \
          entries up to {acknowledged}, and its log ends at {last_index}; remove this member with \

@@ -1,22 +1,24 @@
-//! Corrects the position of an append to that of its entries.
+//! Corrects the position of an append so that it matches the append's entries.
 //!
-//! With `batch_append` raft adds entries to an append for the same member that is waiting to leave.
-//! It checks that they follow on the entries in it, but not if there are none, as in an append
-//! that only carries the commit index. If the member has refused something
-//! meanwhile, raft goes back to an earlier place, and that is where the entries come from:
+//! With `batch_append`, raft adds entries to an append that waits to be sent to the same member.
+//! Raft checks that they follow the entries already in that append. Raft makes no such check if the
+//! append has no entries and only carries the commit index. If the member then rejects an earlier
+//! append, raft goes back to an earlier position and adds the entries after that position:
 //!
 //! ```text
-//!   waiting to leave       at 120, no entries
-//!   refused: goes back     entries 116..120
-//!   leaves                 at 120, entries 116..120     a receiver that believes that has a gap
-//!   mended                 at 115, entries 116..120
+//!   waiting to be sent     at 120, no entries
+//!   rejected: goes back    entries 116..120 are added
+//!   sent                   at 120, entries 116..120     wrong: the entries do not follow 120
+//!   corrected              at 115, entries 116..120
 //! ```
 //!
-//! The corrected message has all that the empty append had.
+//! The corrected message still carries everything that the empty append carried.
 
 use raft::eraftpb::{self, MessageType};
 
-/// `term_at` gives the terms in the log.
+/// Sets the position of an append to the entry before the append's first entry. `term_at` returns
+/// the terms in the log. If it does not know the term of the entry before, removes all entries from
+/// the append instead.
 pub(super) fn fix_append_index(
     mut message: eraftpb::Message,
     term_at: impl Fn(u64) -> Option<u64>,
@@ -26,10 +28,11 @@ pub(super) fn fix_append_index(
     let Some(before) = before.filter(|before| is_append && *before != message.index) else {
         return message;
     };
-    // Raft returns 0 for an entry that was released since.
+    // Raft returns term 0 for an entry that has already been released.
     match term_at(before).filter(|term| *term > 0 || before == 0) {
         Some(term) => (message.index, message.log_term) = (before, term),
-        // As it was before the entries came. Raft hears that they are missing.
+        // Restores the append without entries. Raft learns from the response that the member still
+        // lacks the removed entries.
         None => message.entries.clear(),
     }
     message
@@ -55,7 +58,7 @@ mod tests {
         let mended = fix_append_index(append(20, &[16, 17]), term_at);
         assert_eq!((mended.index, mended.log_term, mended.entries.len()), (15, 2, 2));
         assert_eq!(fix_append_index(append(20, &[9]), term_at), append(20, &[]));
-        // The entry before was released meanwhile, or is none.
+        // The previous entry was released, or there is no previous entry.
         assert_eq!(fix_append_index(append(20, &[16]), |_| Some(0)), append(20, &[]));
         let first = fix_append_index(append(20, &[1]), |_| Some(0));
         assert_eq!((first.index, first.log_term, first.entries.len()), (0, 0, 1));

@@ -1,23 +1,27 @@
-//! Drops heartbeats, and answers to heartbeats, that a later one in the same poll makes redundant.
+//! Drops heartbeats, and responses to heartbeats, that a later one in the same
+//! [`Ready`](super::Ready) makes redundant.
 //!
-//! Each question for a read index makes raft send a heartbeat with its id to every member:
+//! For each ReadIndex request, raft sends every member a heartbeat with the request's id:
 //!
 //! ```text
-//!   this poll   asks 7 (member 2), 8 (member 3), 9 (this one)
-//!   for 2       heartbeat 7, heartbeat 8, heartbeat 9         leaves: heartbeat 9
+//!   one Ready   ReadIndex requests 7 (member 2), 8 (member 3), 9 (this member)
+//!   for 2       heartbeat 7, heartbeat 8, heartbeat 9         sent: heartbeat 9
 //! ```
 //!
-//! Raft keeps the questions in order, and an acknowledgement of one counts for all before it: a
-//! member that followed this leader when 9 had been asked did so when 7 had been.
+//! Raft keeps the requests in order, and an acknowledgement of one request also confirms all
+//! earlier ones: a member that followed this leader after request 9 arrived also did so after
+//! request 7 arrived.
 //!
-//! Otherwise raft would send a message of entries again for each answer of a member that lags, and
-//! a member that was stopped has thousands of heartbeats to answer.
+//! If all heartbeats were sent, raft would send a message with entries again for each response of a
+//! member that lags. A member that was paused would have to answer thousands of heartbeats.
 
 use raft::eraftpb::MessageType;
 
 use super::Message;
 
-/// The messages are in the order of their receivers.
+/// Drops each heartbeat that is followed by another heartbeat with an id, to the same receiver and
+/// in the same term. Does the same for heartbeat responses, and keeps all other messages. The
+/// messages must be sorted by receiver.
 pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
     let mut later: Option<(MessageType, u64, u64)> = None;
     messages.reverse();
@@ -27,7 +31,7 @@ pub(super) fn keep_last_heartbeats(messages: &mut Vec<Message>) {
             return true;
         }
         let is_needless = later == Some((kind, message.to, message.term));
-        // A heartbeat without an id acknowledges no question.
+        // A heartbeat without an id confirms no ReadIndex request, so it replaces no heartbeat.
         if !message.context.is_empty() {
             later = Some((kind, message.to, message.term));
         }
@@ -48,9 +52,9 @@ mod tests {
         for kind in [MsgHeartbeat, MsgHeartbeatResponse] {
             let append = (MsgAppend, 2, "");
             for (sent, kept) in [
-                // The append stays, and so does what another member gets.
+                // The append stays, and so do the messages to another member.
                 (vec![(kind, 2, "7"), append, (kind, 2, "8"), (kind, 3, "7")], vec![1, 2, 3]),
-                // One without a question replaces none.
+                // A heartbeat without an id replaces no other heartbeat.
                 (vec![(kind, 2, "7"), (kind, 2, "")], vec![0, 1]),
                 (vec![(kind, 2, ""), (kind, 2, "7")], vec![1]),
             ] {

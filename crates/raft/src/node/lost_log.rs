@@ -1,14 +1,15 @@
-//! Detects members that have lost entries of their log that they acknowledged.
+//! Detects members whose logs have lost entries that they acknowledged.
 //!
-//! A leader counts what each member has acknowledged. If a member with a wiped or older disk
-//! continued, an entry could count as committed while too few disks have it.
+//! A leader records the highest index that each member has acknowledged. If a member with a wiped
+//! or older disk continued, the leader could commit an entry that too few disks have.
 //!
-//! * **The member.** Acknowledgements leave when the entries are on disk. A heartbeat commits at
-//!   most what its receiver has acknowledged. So a commit index above the last entry proves the
-//!   loss, in the member's term or a later one. An append may carry a larger commit index.
-//! * **The leader.** A member that has all it acknowledged rejects no append at or below that
-//!   index. Such a rejection is late, or the log is lost. Either way the acknowledged index stays,
-//!   and the leader sends no earlier entries.
+//! * **On the member.** A member sends acknowledgements when the entries are on disk. A heartbeat's
+//!   commit index is at most the index that its receiver has acknowledged. So a heartbeat of the
+//!   member's term or a later term proves the loss if its commit index is above the member's last
+//!   entry. An append proves nothing, because it may carry a larger commit index.
+//! * **On the leader.** A member that has all entries it acknowledged rejects no append at or below
+//!   the acknowledged index. So such a rejection is late, or the log is lost. In both cases the
+//!   leader keeps the acknowledged index and sends no earlier entries.
 
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole};
@@ -16,16 +17,16 @@ use raft::{Raft, StateRole};
 use super::error::{Error, Result};
 use crate::log::LogStorage;
 
-/// What a leader has seen of members that lost acknowledged entries.
+/// Rejections that show lost entries unless they are late, as counted by a leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostLogReports {
-    /// Rejections at or below the acknowledged index, since the start.
+    /// Number of rejections at or below the acknowledged index, since this member started.
     pub count: u64,
-    /// The newest one.
+    /// The loss that the newest of these rejections shows, or `None` if there was none.
     pub last: Option<LostLog>,
 }
 
-/// A member that lacks entries it acknowledged to this leader.
+/// A member that lacks entries it acknowledged to this leader, unless its rejection is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostLog {
     pub member: u64,
@@ -46,9 +47,10 @@ pub(super) fn check_heartbeat(message: &Message, raft: &Raft<LogStorage>) -> Res
     Ok(())
 }
 
-/// Compares a member's rejection with the index that the member has acknowledged to this leader.
-/// Returns the loss that the rejection shows, if any. Otherwise raises a hint below the
-/// acknowledged index to that index.
+/// Compares a member's rejection of an append with the index that the member has acknowledged to
+/// this leader. If the rejection's hint is below the acknowledged index, there are two cases. If
+/// the rejected append is at or below the acknowledged index, returns the loss. Otherwise raises
+/// the hint to the acknowledged index and returns `None`. Returns `None` for all other messages.
 pub(super) fn check_rejection(message: &mut Message, raft: &Raft<LogStorage>) -> Option<LostLog> {
     let counts = raft.state == StateRole::Leader && message.term == raft.term;
     let is_rejection = message.get_msg_type() == MessageType::MsgAppendResponse && message.reject;

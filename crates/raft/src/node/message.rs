@@ -24,13 +24,13 @@ impl Message {
         self.0.from
     }
 
-    /// A snapshot message is sent together with a copy of the store.
+    /// Returns whether this is a snapshot message. A raft snapshot of the store is sent with it.
     pub fn is_snapshot(&self) -> bool {
         self.0.get_msg_type() == MessageType::MsgSnapshot
     }
 
-    /// Whether it may carry entries. All other messages are small, and must not queue
-    /// behind long ones.
+    /// Returns whether the message may carry entries. All other messages are small, and must not
+    /// queue after long messages.
     pub fn can_be_large(&self) -> bool {
         matches!(self.0.get_msg_type(), MessageType::MsgAppend | MessageType::MsgPropose)
     }
@@ -39,7 +39,7 @@ impl Message {
         self.0.get_msg_type() == MessageType::MsgAppend && !self.0.entries.is_empty()
     }
 
-    /// An estimate of its size while it waits to be sent.
+    /// Returns an estimate of the bytes that the message takes while it waits to be sent.
     pub fn bytes(&self) -> u64 {
         let entries = self.0.entries.iter().map(|entry| entry.data.len() as u64 + 64);
         64 + entries.sum::<u64>()
@@ -52,13 +52,14 @@ impl Message {
         )
     }
 
-    /// A forwarded proposal. Every other message may arrive twice; a proposal that does is proposed
-    /// twice.
+    /// Returns whether this is a forwarded proposal. All other messages may arrive twice without
+    /// harm. A proposal that arrives twice is proposed twice.
     pub fn is_proposal(&self) -> bool {
         self.0.get_msg_type() == MessageType::MsgPropose
     }
 
-    /// Skips entries that cannot be read.
+    /// Returns the proposed entries of a forwarded proposal. Entries that cannot be decoded are
+    /// skipped.
     pub fn proposed_entries(&self) -> Vec<(EntryKind, Bytes)> {
         let entries = self.0.entries.iter().filter(|_| self.is_proposal());
         let proposed = entries.filter_map(|entry| {
@@ -68,22 +69,24 @@ impl Message {
         proposed.collect()
     }
 
-    /// Of a snapshot: the position of the copy that goes with it.
+    /// Returns the position of the raft snapshot that is sent with a snapshot message.
     pub fn snapshot_position(&self) -> LogPosition {
         LogPosition::from_raft(self.0.get_snapshot().get_metadata())
     }
 
-    /// Of a snapshot: the position of the copy that is sent with it.
+    /// Sets the position of the raft snapshot that is sent with a snapshot message.
     pub fn set_snapshot_position(&mut self, position: &LogPosition) {
         self.0.set_snapshot(position.to_raft());
     }
 
-    /// Whether it may leave before what this member knows is on disk, up to `durable_term`.
+    /// Returns whether the message may be sent before this member's current state is on disk.
+    /// `durable_term` is the newest term on disk.
     ///
-    /// A forwarded message says nothing about the log. An answer to a heartbeat says "I still
+    /// A forwarded message makes no claim about the log. A response to a heartbeat means "I still
     /// follow you", which is true before it is durable, so reads do not wait for a disk. A leader
-    /// sends while it writes, but not before its election is durable: the only voter of a cluster
-    /// elects itself at once, and could lead twice in one term.
+    /// sends while it writes entries, but not before its term is durable. The only voter of a
+    /// cluster elects itself at once. If it sent messages and then crashed before the write, it
+    /// could lead again in the same term.
     pub(super) fn can_send(&self, durable_term: u64) -> bool {
         match self.0.get_msg_type() {
             MessageType::MsgPropose
@@ -95,6 +98,8 @@ impl Message {
             | MessageType::MsgSnapshot
             | MessageType::MsgTimeoutNow
             | MessageType::MsgReadIndexResp => self.0.term <= durable_term,
+            // Votes and append responses promise that this member's state is on disk. They wait in
+            // `pending_appends.rs`.
             _ => false,
         }
     }
@@ -103,15 +108,15 @@ impl Message {
         self.0.write_to_bytes().expect("a message without required fields can be written")
     }
 
-    /// Whether raft can take it is checked by
-    /// [`RaftNode::step`](super::RaftNode::step).
+    /// Decodes a message. [`RaftNode::step`](super::RaftNode::step) checks whether raft can process
+    /// it.
     pub fn decode(bytes: &[u8]) -> Result<Message> {
         let message = eraftpb::Message::parse_from_bytes(bytes);
         message.map(Message).map_err(|error| Error::InvalidMessage(error.to_string()))
     }
 }
 
-/// One line, for golden scripts and logs: `1>2 Append term=3 at=4@2 entries=5..6 commit=4`.
+/// Prints one line for golden scripts and logs: `1>2 Append term=3 at=4@2 entries=5..6 commit=4`.
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = &self.0;
@@ -143,7 +148,9 @@ impl fmt::Display for Message {
     }
 }
 
-/// The id of the read that a message is about.
+/// Returns the id of the read to which a message belongs. For a vote request after a transfer of
+/// leadership, returns raft's mark `CampaignTransfer`. For all other messages, returns an empty
+/// context.
 fn read_context(message: &eraftpb::Message) -> &[u8] {
     match message.get_msg_type() {
         MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => {

@@ -1,15 +1,28 @@
-//! tikv's `raft` as a state machine without disk, network and clock; etcd's `raftNode`.
+//! tikv's `raft` as a state machine without disk, network and clock. In etcd: `raftNode`.
 //!
-//! Inputs go in by calls, and [`ready`](RaftNode::ready) says what the owner has to append, send
-//! and apply; the owner reports with [`on_persisted`](RaftNode::on_persisted) and
-//! [`on_applied`](RaftNode::on_applied). Election time-outs are drawn from the seed and the id.
+//! The owner passes inputs by calls. [`ready`](RaftNode::ready) returns the entries to append, the
+//! messages to send and the entries to apply. The owner reports progress with
+//! [`on_persisted`](RaftNode::on_persisted) and [`on_applied`](RaftNode::on_applied). Election
+//! time-outs are drawn from the seed and the id.
 //!
-//! * A message that speaks of something leaves only when that is durable. A leader's appends may
-//!   leave at once: followers write while the leader does.
-//! * Committed entries come out in order, each once, and only those that are in this member's log.
-//! * What waits here is bounded, and what does not fit is an error: see [`RaftNodeConfig`].
-//! * Raft 0.7 stops the process at what its authors thought impossible. Messages that it would not
-//!   survive are refused (`check.rs`), and so are figures of the owner that cannot be.
+//! ```text
+//!   tick, step, propose, read_index ──▶ RaftNode ──▶ ready ─┬─▶ append ─▶ disk ──▶ on_persisted
+//!                                          ▲                ├─▶ messages ─▶ peers      │
+//!                                          │                └─▶ committed entries      │
+//!                                          │                      └─▶ on_applied ──────┤
+//!                                          └───────────────────────────────────────────┘
+//! ```
+//!
+//! * A message that depends on a write is sent only after that write is durable. A leader's appends
+//!   may be sent at once: followers write while the leader writes.
+//! * Committed entries are returned in order, each once, and only if they are durable in this
+//!   member's log. So a leader with a slow disk applies nothing before its own sync.
+//! * All queues here are limited: see [`RaftNodeConfig`]. Input over a limit fails with
+//!   [`Error::QueueFull`]. Raft may instead drop a proposal from another member without an error. A
+//!   single proposal may exceed the limit of bytes.
+//! * Raft 0.7 panics in states that its authors thought impossible. `check.rs` rejects messages
+//!   that would lead to such a state. Impossible indexes and numbers from the owner also fail with
+//!   an error.
 //!
 //! See `docs/raft-and-apply.md`.
 
@@ -53,17 +66,17 @@ pub struct RaftNode {
     config: RaftNodeConfig,
     rng: Rng,
     election_timeout_ticks: usize,
-    /// The leadership for which the time-out was drawn.
+    /// The leadership when the election time-out was drawn.
     timeout_drawn_for: Leadership,
     reported_leadership: Leadership,
     pending_appends: PendingAppends,
-    /// For the next [`Ready`].
+    /// Messages for the next [`Ready`].
     sendable_messages: Vec<Message>,
-    /// Committed entries were handed out up to here.
+    /// The index of the last committed entry that was delivered to the owner.
     delivered_index: u64,
-    /// Of the newest raft snapshot that is not installed yet.
+    /// The index of the newest raft snapshot that is being installed, or `None` if there is none.
     installing_index: Option<u64>,
-    /// Since the last [`Ready`].
+    /// Bytes of proposals forwarded since the last [`Ready`].
     forwarded_bytes: u64,
     lost_log_reports: LostLogReports,
     /// If true, this member does not campaign.
@@ -71,17 +84,19 @@ pub struct RaftNode {
 }
 
 impl RaftNode {
-    /// A new member has a store at index 0, and the first members in its entries.
+    /// Creates a node from its configuration and the state on its disk. A new member has a store at
+    /// index 0. If it is a first member of a cluster, its entries add the first members. If it
+    /// joins a cluster, it has no entries.
     pub fn new(settings: RaftNodeConfig, found: RecoveredState) -> Result<RaftNode> {
         let stopped = |error: raft::Error| Error::Fatal(error.to_string());
         if settings.id == 0 {
-            return Err(Error::Fatal("a member's id is not 0".to_owned()));
+            return Err(Error::Fatal("the id of this member is 0".to_owned()));
         }
         let applied = found.store_position.index;
         let log = found.into_log()?;
         let durable_term = log.hard_state.term;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let mut driver = RaftNode {
+        let mut node = RaftNode {
             raw_node: RawNode::new(&settings.to_raft(applied), log, &logger).map_err(stopped)?,
             config: settings,
             rng: Rng::from_seed(settings.seed, settings.id),
@@ -96,13 +111,14 @@ impl RaftNode {
             lost_log_reports: LostLogReports::default(),
             is_held_back: false,
         };
-        driver.draw_election_timeout();
-        driver.reported_leadership = driver.leadership();
-        Ok(driver)
+        node.draw_election_timeout();
+        node.reported_leadership = node.leadership();
+        Ok(node)
     }
 
-    /// A tick that would begin an election is left out while the disk
-    /// does not have all of the log: the first tick that may begins it.
+    /// Advances the time by one tick. A tick that would start an election is skipped while
+    /// [`can_campaign`](Self::can_campaign) is false: the disk does not have all of the log, a
+    /// store is being installed, or the owner holds the member back.
     pub fn tick(&mut self) {
         let raft = &self.raw_node.raft;
         let begins_election = raft.state != StateRole::Leader
@@ -114,19 +130,22 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// Campaigns without waiting for the time-out. Does nothing if the member does not
-    /// vote, or its disk is behind.
+    /// Campaigns without waiting for the time-out. Does nothing while
+    /// [`can_campaign`](Self::can_campaign) is false, for example on a learner. Also does nothing
+    /// if this member leads, or has not applied a committed change of the members yet.
     pub fn campaign(&mut self) {
         if self.can_campaign() {
-            // It fails for a member that may not campaign, which then does not lead.
+            // Raft returns no error here. It ignores the call if this member leads, or if a
+            // committed change of the members is not applied yet.
             let _ = self.raw_node.campaign();
         }
         self.update_election_timeout();
     }
 
-    /// Raft assumes that a candidate has written all of its log. But the only voter need not ask
-    /// for a vote before it leads, and a member that installs a store has a gap behind what is
-    /// applied.
+    /// Returns whether this member may campaign. It must be a voter, and its owner must not hold it
+    /// back. Its log must be on disk, as raft assumes of a candidate: vote requests would wait for
+    /// the write, but the only voter wins without sending any. It must not be installing a store,
+    /// because the log then has a gap after the applied index.
     fn can_campaign(&self) -> bool {
         let is_installing = self.installing_index.is_some();
         self.raw_node.raft.promotable()
@@ -135,16 +154,18 @@ impl RaftNode {
             && !self.is_held_back
     }
 
-    /// What raft cannot use now it drops without an error, proposals too: a client repeats its
-    /// request. After an error nothing has changed, and another message may be valid. After
-    /// [`Error::LostLog`] the owner must stop the member.
+    /// Processes a message from another member. A message that raft cannot use now is dropped
+    /// without an error, including proposals: a client repeats its request. After an error nothing
+    /// has changed, except that the first entries of a forwarded proposal may have been accepted.
+    /// After [`Error::LostLog`] the owner must stop the member.
     pub fn step(&mut self, mut message: Message) -> Result<()> {
         self.check_message(&message)?;
         let from = message.from();
         let kind = message.0.get_msg_type();
         let leads = self.raw_node.raft.state == StateRole::Leader;
-        // A member that does not lead would forward it with the sender's term, which raft asserts
-        // not to do.
+        // A member that does not lead would forward a request to transfer leadership with the
+        // sender's term. Raft asserts that it never forwards a message that has a term. So the
+        // request is dropped.
         let lost = kind == MessageType::MsgTransferLeader && !leads;
         if lost || (kind == MessageType::MsgTimeoutNow && !leads && !self.can_campaign()) {
             return Ok(());
@@ -158,9 +179,10 @@ impl RaftNode {
             return Ok(());
         }
         match kind {
-            // Raft would forward both under the name of their first sender, which is not the
-            // connection's.
-            MessageType::MsgPropose if !leads => return self.propose_forwarded(&message),
+            // Raft would forward both kinds under the id of the original sender, but over a
+            // connection of this member. So this member forwards a proposal under its own id. It
+            // drops a ReadIndex request, which the original sender repeats.
+            MessageType::MsgPropose if !leads => return self.append_forwarded(&message),
             MessageType::MsgReadIndex if !leads => return Ok(()),
             _ => {}
         }
@@ -193,7 +215,7 @@ impl RaftNode {
             }
             MessageType::MsgPropose => self.check_proposal_capacity(entry_bytes(message)),
             MessageType::MsgReadIndex => self.check_read_capacity(),
-            // The disk does not keep up; the leader will send it again.
+            // The disk does not keep up. The leader will send the append again.
             MessageType::MsgAppend
                 if !message.0.entries.is_empty()
                     && self.pending_appends.bytes > self.config.uncommitted_bytes_max =>
@@ -204,12 +226,18 @@ impl RaftNode {
         }
     }
 
-    /// Whether this number of bytes may be proposed, too.
+    /// Fails with [`Error::QueueFull`] if a proposal of this number of bytes would exceed a limit.
+    ///
+    /// A leader is checked here for the number of entries only; raft itself limits the bytes when
+    /// it takes the proposal. Other members limit the bytes that they forward between two calls of
+    /// [`ready`](RaftNode::ready).
     fn check_proposal_capacity(&self, bytes: u64) -> Result<()> {
         let log = &self.raw_node.raft.raft_log;
         let entries = log.last_index() - log.committed.min(log.persisted);
         let full = match self.raw_node.raft.state {
-            // Raft counts the bytes, and takes one proposal of any size. So does a follower.
+            // On a leader, raft checks the bytes. A proposal of any size is accepted if it is the
+            // only one: on a leader if nothing is uncommitted, on other members if nothing else was
+            // forwarded since the last `ready`.
             StateRole::Leader => entries >= self.config.uncommitted_entries_max,
             _ if self.forwarded_bytes == 0 => false,
             _ => self.forwarded_bytes + bytes > self.config.uncommitted_bytes_max,
@@ -223,22 +251,24 @@ impl RaftNode {
         if waiting >= self.config.reads_max { Err(Error::QueueFull) } else { Ok(()) }
     }
 
-    /// `data` is not empty. It is forwarded if another member leads, and may get lost.
+    /// Proposes a request. `data` must not be empty. If another member leads, the proposal is
+    /// forwarded. A proposal may get lost in transit, or because the leader changes.
     pub fn propose(&mut self, data: Bytes) -> Result<()> {
-        self.propose_entry(EntryKind::Normal, data)
+        self.append_proposal(EntryKind::Normal, data)
     }
 
-    /// `data` is an encoded [`ConfChange`]. One that is proposed while another is under way becomes
-    /// an empty entry.
+    /// Proposes a change of members. `data` is an encoded [`ConfChange`]. While an earlier change
+    /// is in progress, raft replaces the new change with an empty entry.
     pub fn propose_conf_change(&mut self, data: Bytes) -> Result<()> {
-        self.propose_entry(EntryKind::ConfChange, data)
+        self.append_proposal(EntryKind::ConfChange, data)
     }
 
-    /// Forwards a proposal that another member has forwarded to this one, which does not lead any
-    /// more, as this member's own. It is dropped if no leader is known.
-    fn propose_forwarded(&mut self, proposal: &Message) -> Result<()> {
+    /// Takes a proposal that another member has forwarded to this member, which does not lead.
+    /// Forwards it to the leader as a proposal of this member, or drops it if no leader is known.
+    /// Fails at the first entry that exceeds a limit.
+    fn append_forwarded(&mut self, proposal: &Message) -> Result<()> {
         for (kind, data) in proposal.proposed_entries() {
-            match self.propose_entry(kind, data) {
+            match self.append_proposal(kind, data) {
                 Ok(()) | Err(Error::NoLeader) => {}
                 Err(error) => return Err(error),
             }
@@ -246,7 +276,7 @@ impl RaftNode {
         Ok(())
     }
 
-    fn propose_entry(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
+    fn append_proposal(&mut self, kind: EntryKind, data: Bytes) -> Result<()> {
         check::check_proposal(kind.to_raft(), &data)
             .map_err(|words| Error::InvalidMessage(words.to_owned()))?;
         let bytes = data.len() as u64;
@@ -270,9 +300,10 @@ impl RaftNode {
         }
     }
 
-    /// The answer is in a later [`Ready`], or does not come: raft drops the question if there is no
-    /// leader, or if the leader has not committed an entry of its term. `context` has 1 to 64 bytes
-    /// and must not have been used before, by any member.
+    /// Sends a ReadIndex request. The response is in a later [`Ready`], or never arrives: a message
+    /// may get lost, and raft drops the request if there is no leader, or if the leader has not
+    /// committed an entry of its term. `context` must have 1 to 64 bytes and must not have been
+    /// used before, by any member.
     pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
         check::check_context(&context).map_err(|words| Error::InvalidMessage(words.to_owned()))?;
         self.check_read_capacity()?;
@@ -281,8 +312,20 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Does nothing unless this member leads and the other votes: a follower's raft
-    /// would ask its leader under the other member's name.
+    /// Shortens the time until the next election to at most two ticks plus the random part of the
+    /// time-out, as etcd does once a new member has connections. Does nothing if a leader is known,
+    /// if the member already campaigns, or if it is not a voter.
+    pub fn advance_election(&mut self) {
+        let ticks = self.config.election_ticks.saturating_sub(2);
+        let raft = &mut self.raw_node.raft;
+        if raft.leader_id == 0 && raft.state == StateRole::Follower && raft.promotable() {
+            raft.election_elapsed = raft.election_elapsed.max(ticks);
+        }
+        self.update_election_timeout();
+    }
+
+    /// Starts a transfer of leadership to member `to`. Does nothing unless this member leads: a
+    /// follower's raft would forward the request to the leader under the id of member `to`.
     pub fn transfer_leader(&mut self, to: u64) {
         if to != 0 && self.raw_node.raft.state == StateRole::Leader {
             self.raw_node.transfer_leader(to);
@@ -301,11 +344,13 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// An append is durable, and with it all before. Numbers may be reported late or twice; one
-    /// that was never handed out is an error.
+    /// Reports that an append is durable, and all earlier appends with it. Numbers may be reported
+    /// late or twice. A number above the number of the newest ready is an error.
     pub fn on_persisted(&mut self, number: u64) -> Result<()> {
         if number > self.pending_appends.newest_ready {
-            return Err(Error::Fatal(format!("append {number} is durable and was never made")));
+            return Err(Error::Fatal(format!(
+                "append {number} was reported durable, but was never returned"
+            )));
         }
         if let Some(done) = self.pending_appends.remove_durable(number) {
             self.finish_appends(done);
@@ -319,19 +364,22 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// The store of a raft snapshot is installed, and what it contains is applied. Until
-    /// then this member votes and acknowledges what is durable, and does not campaign. Its append
-    /// must be durable before.
+    /// Reports that the store of a raft snapshot is installed, and that the entries it contains are
+    /// applied. Before this call the member votes and acknowledges durable entries, but does not
+    /// campaign. The append of the snapshot must be durable before this call.
     pub fn on_installed(&mut self, index: u64) -> Result<()> {
         self.installing_index = self.installing_index.filter(|newest| *newest > index);
         self.on_applied(index)
     }
 
-    /// May be reported late; an index that was not handed out is an error.
+    /// Reports the index of the last applied entry. The report may be late. An index that was not
+    /// delivered is an error.
     pub fn on_applied(&mut self, index: u64) -> Result<()> {
         let log = &self.raw_node.raft.raft_log;
         if index > self.delivered_index.min(log.committed).min(log.persisted) {
-            return Err(Error::Fatal(format!("{index} is applied and was never handed out")));
+            return Err(Error::Fatal(format!(
+                "entry {index} was reported applied, but was never delivered"
+            )));
         }
         if index > log.applied {
             self.raw_node.advance_apply_to(index);
@@ -340,16 +388,16 @@ impl RaftNode {
         Ok(())
     }
 
-    /// The change of one member is applied now, or was refused (`None`). Returns
-    /// the members from here on.
+    /// Reports that the change of one member is being applied now, or was rejected (`None`).
+    /// Returns the members after this call. Fails if raft rejects the change.
     pub fn apply_conf_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
         let Some(change) = change.and_then(convert::change_to_raft) else {
             return Ok(self.conf_state());
         };
         let changed = self.raw_node.apply_conf_change(&change);
         let raft = &mut self.raw_node.raft;
-        // A leader that does not vote any more would look for its own progress at the next commit,
-        // and raft asserts that there is one.
+        // At the next commit, a leader that is no longer a voter would look up its own progress,
+        // and raft asserts that this progress exists. So such a leader stops leading here.
         if !raft.promotable() && raft.state != StateRole::Follower {
             let term = raft.term;
             raft.become_follower(term, 0);
@@ -364,31 +412,33 @@ impl RaftNode {
     pub fn set_durable_position(&mut self, position: LogPosition) -> Result<()> {
         if position.index > self.delivered_index {
             let index = position.index;
-            return Err(Error::Fatal(format!("{index} is synced and was never handed out")));
+            return Err(Error::Fatal(format!(
+                "entry {index} was reported synced, but was never delivered"
+            )));
         }
         self.raw_node.mut_store().set_durable(position);
         Ok(())
     }
 
-    /// Drops entries up to an index, as far as the durable store has them and
-    /// they were reported as applied.
+    /// Drops the entries up to an index. Keeps entries that the durable store does not contain, and
+    /// entries that were not reported as applied.
     pub fn release(&mut self, up_to: u64) {
         let applied = self.raw_node.raft.raft_log.applied;
         self.raw_node.mut_store().release(up_to.min(applied));
     }
 
-    /// The index up to which entries must be released so that those up to `up_to` have at most this
-    /// many bytes.
+    /// Returns the index up to which entries must be released, so that the data of the kept entries
+    /// up to `up_to` has at most `bytes` bytes.
     pub fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
         self.raw_node.store().release_index_for_bytes(up_to, bytes)
     }
 
-    /// Bytes of entries behind the durable store.
+    /// Returns the bytes of the entries after the durable store's position.
     pub fn bytes_after_durable(&self) -> u64 {
         self.raw_node.store().bytes_after(self.durable_position().index)
     }
 
-    /// `None` if there is nothing to do.
+    /// Returns the owner's next work, or `None` if there is nothing to do.
     pub fn ready(&mut self) -> Option<Ready> {
         self.forwarded_bytes = 0;
         let mut effects = Ready::default();
@@ -398,7 +448,8 @@ impl RaftNode {
             return None;
         }
         effects.messages.append(&mut self.sendable_messages);
-        // Raft iterates over the members in the order of a hash map.
+        // Raft iterates over the members in the order of a hash map. Sorting makes the order
+        // deterministic.
         effects.messages.sort_by_key(Message::to);
         heartbeats::keep_last_heartbeats(&mut effects.messages);
         Some(effects)
@@ -442,7 +493,9 @@ impl RaftNode {
         }
     }
 
-    /// Appends what the owner writes to raft's log, too: raft must be able to read it from here on.
+    /// Appends new entries to raft's log in memory, because raft must be able to read them after
+    /// this call. Returns the data that the owner must write to the disk, or `None` if there is
+    /// none.
     fn append_to_log(&mut self, ready: &raft::Ready) -> Option<ReadyAppend> {
         let log = self.raw_node.mut_store();
         let metadata = ready.snapshot().get_metadata();
@@ -461,7 +514,7 @@ impl RaftNode {
         (append.must_sync || append.hard_state.is_some()).then_some(append)
     }
 
-    /// As far as this member knows.
+    /// Returns the leader, the term and this member's role, as far as this member knows.
     pub fn leadership(&self) -> Leadership {
         let raft = &self.raw_node.raft;
         let role = match raft.state {
@@ -473,12 +526,12 @@ impl RaftNode {
         Leadership { leader: raft.leader_id, term: raft.term, role }
     }
 
-    /// The member to which this member, as the leader, transfers leadership.
+    /// Returns the member to which this member, as the leader, transfers leadership.
     pub fn lead_transferee(&self) -> Option<u64> {
         self.raw_node.raft.lead_transferee
     }
 
-    /// As far as this member knows.
+    /// Returns the commit index, as far as this member knows.
     pub fn committed_index(&self) -> u64 {
         self.raw_node.raft.raft_log.committed
     }
@@ -502,39 +555,43 @@ impl RaftNode {
         entries.unwrap_or_default().iter().map(Entry::from_raft).collect()
     }
 
-    /// The index that a member has acknowledged to this leader; 0 if this member does not lead.
+    /// Returns the index that a member has acknowledged to this leader. Returns 0 if this member
+    /// does not lead, or if `id` is not a member.
     pub fn acknowledged_by(&self, id: u64) -> u64 {
         let raft = &self.raw_node.raft;
         let progress = raft.prs().get(id).filter(|_| raft.state == StateRole::Leader);
         progress.map_or(0, |progress| progress.matched)
     }
 
-    /// Up to where this member's log is on disk.
+    /// Returns the index up to which this member's log is on disk.
     pub fn persisted_index(&self) -> u64 {
         self.raw_node.raft.raft_log.persisted
     }
 
-    /// Up to where this member's raft takes entries for applied.
+    /// Returns the index up to which this member's raft regards entries as applied.
     pub fn applied_index(&self) -> u64 {
         self.raw_node.raft.raft_log.applied
     }
 
-    /// The first and the last index that are kept in memory.
+    /// Returns the first and the last index of the entries in memory. If no entry is in memory, the
+    /// first index is one above the last.
     pub fn kept_indexes(&self) -> (u64, u64) {
         (self.raw_node.store().first(), self.raw_node.store().last())
     }
 
-    /// The state in which the store was last synced.
+    /// Returns the position of the last synced store.
     pub fn durable_position(&self) -> &LogPosition {
         &self.raw_node.store().durable
     }
 
-    /// Members that have rejected entries which they acknowledged to this leader.
+    /// Returns the number of rejections at or below an acknowledged index, counted while this
+    /// member led, and the loss that the newest of them shows. Late rejections are counted as well.
     pub fn lost_log_reports(&self) -> LostLogReports {
         self.lost_log_reports
     }
 
-    /// By member, as this leader knows; for the other members only.
+    /// Returns the id of each member, with the highest index up to which its log is known to match
+    /// the leader's. All indexes, including this member's own, are valid only on a leader.
     pub fn match_indexes(&self) -> Vec<(u64, u64)> {
         let mut matched: Vec<(u64, u64)> =
             self.raw_node.raft.prs().iter().map(|(id, progress)| (*id, progress.matched)).collect();
@@ -542,12 +599,13 @@ impl RaftNode {
         matched
     }
 
-    /// As of the applied index.
+    /// Returns the members as of the applied index.
     pub fn conf_state(&self) -> ConfState {
         ConfState::from_raft(&self.raw_node.raft.prs().conf().to_conf_state())
     }
 
-    /// After every call: raft draws time-outs without a seed, so ours replace them.
+    /// Replaces raft's election time-out with ours. Must follow every call into raft that may
+    /// change leader, term or role, because raft then draws a time-out without a seed.
     fn update_election_timeout(&mut self) {
         if self.timeout_drawn_for != self.leadership() {
             self.draw_election_timeout();
@@ -555,7 +613,8 @@ impl RaftNode {
         self.raw_node.raft.set_randomized_election_timeout(self.election_timeout_ticks);
     }
 
-    /// Raft's own rule: from one to two election time-outs, all equally likely.
+    /// Draws a time-out by raft's own rule: all numbers of ticks from `election_ticks` to less than
+    /// `2 * election_ticks` are equally likely.
     fn draw_election_timeout(&mut self) {
         self.timeout_drawn_for = self.leadership();
         let ticks = self.config.election_ticks;
@@ -582,7 +641,7 @@ impl fmt::Debug for RaftNode {
 mod tests {
     use super::*;
 
-    /// A voter of three that has just been started.
+    /// Returns a member that has just started. It is one of three voters.
     fn voter(id: u64, seed: u64) -> RaftNode {
         let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
         let store = LogPosition { index: 3, term: 1, conf_state: members };
@@ -595,61 +654,62 @@ mod tests {
         raft::eraftpb::Message { msg_type: kind, from, to, term: 2, ..Default::default() }
     }
 
-    /// Voter 1, which follows 3 in term 2.
+    /// Returns member 1, which follows member 3 in term 2.
     fn follower() -> RaftNode {
-        let mut driver = voter(1, 0);
-        driver.step(Message(message(MessageType::MsgHeartbeat, 3, 1))).unwrap();
-        driver
+        let mut node = voter(1, 0);
+        node.step(Message(message(MessageType::MsgHeartbeat, 3, 1))).unwrap();
+        node
     }
 
-    fn sent(driver: &mut RaftNode, kind: MessageType) -> Vec<(u64, u64)> {
+    fn sent(node: &mut RaftNode, kind: MessageType) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
-        while let Some(effects) = driver.ready() {
+        while let Some(effects) = node.ready() {
             let of_kind = effects.messages.iter().filter(|message| message.0.msg_type == kind);
             sent.extend(of_kind.map(|message| (message.from(), message.to())));
             if let Some(append) = effects.append {
-                driver.on_persisted(append.number).unwrap();
+                node.on_persisted(append.number).unwrap();
             }
         }
         sent
     }
 
-    /// A member that has just transferred leadership gets what others still send to it. (Proposals:
-    /// `tests/golden/node/forwarded_back`.)
+    /// A member that has just transferred leadership still receives messages that are meant for the
+    /// leader. It must drop a message that it could only forward under the name of another member.
+    /// (For proposals see `tests/golden/node/forwarded_back`.)
     #[test]
     fn what_a_member_cannot_forward_for_another_is_dropped() {
-        let mut driver = follower();
+        let mut node = follower();
         let entries = vec![raft::eraftpb::Entry { data: "id".into(), ..Default::default() }].into();
-        let question = message(MessageType::MsgReadIndex, 2, 1);
-        driver.step(Message(raft::eraftpb::Message { term: 0, entries, ..question })).unwrap();
-        assert_eq!(sent(&mut driver, MessageType::MsgReadIndex), []);
-        driver.transfer_leader(2);
-        assert_eq!(sent(&mut driver, MessageType::MsgTransferLeader), []);
+        let request = message(MessageType::MsgReadIndex, 2, 1);
+        node.step(Message(raft::eraftpb::Message { term: 0, entries, ..request })).unwrap();
+        assert_eq!(sent(&mut node, MessageType::MsgReadIndex), []);
+        node.transfer_leader(2);
+        assert_eq!(sent(&mut node, MessageType::MsgTransferLeader), []);
     }
 
     #[test]
     fn a_member_votes_and_does_not_campaign_while_a_snapshot_is_installed() {
-        let mut driver = follower();
+        let mut node = follower();
         let mut snapshot = message(MessageType::MsgSnapshot, 3, 1);
         let metadata = snapshot.mut_snapshot().mut_metadata();
         (metadata.index, metadata.term) = (10, 2);
         metadata.mut_conf_state().set_voters(vec![1, 2, 3]);
-        driver.step(Message(snapshot)).unwrap();
-        assert_eq!(sent(&mut driver, MessageType::MsgAppendResponse), [(1, 3)]);
-        assert_eq!(driver.applied_index(), 3);
-        driver.campaign();
-        assert_eq!(driver.leadership().role, Role::Follower);
+        node.step(Message(snapshot)).unwrap();
+        assert_eq!(sent(&mut node, MessageType::MsgAppendResponse), [(1, 3)]);
+        assert_eq!(node.applied_index(), 3);
+        node.campaign();
+        assert_eq!(node.leadership().role, Role::Follower);
 
         let mut asks = message(MessageType::MsgRequestVote, 2, 1);
         (asks.term, asks.index, asks.log_term, asks.context) =
             (3, 10, 2, "CampaignTransfer".into());
-        driver.step(Message(asks)).unwrap();
-        assert_eq!(sent(&mut driver, MessageType::MsgRequestVoteResponse), [(1, 2)]);
+        node.step(Message(asks)).unwrap();
+        assert_eq!(sent(&mut node, MessageType::MsgRequestVoteResponse), [(1, 2)]);
 
-        driver.on_installed(10).unwrap();
-        assert_eq!(driver.applied_index(), 10);
-        driver.campaign();
-        assert_eq!(driver.leadership().role, Role::PreCandidate);
+        node.on_installed(10).unwrap();
+        assert_eq!(node.applied_index(), 10);
+        node.campaign();
+        assert_eq!(node.leadership().role, Role::PreCandidate);
     }
 
     #[test]
@@ -664,7 +724,8 @@ mod tests {
                 first[id] += 1;
             }
         }
-        // 900 of each are expected, and about 860 for each member.
+        // Each of the ten time-outs is expected about 900 times. Each member is expected to be the
+        // only first candidate about 860 times.
         assert!(times[10..].iter().all(|count| (750..1050).contains(count)), "{times:?}");
         assert_eq!(times[..10], [0; 10]);
         assert!(first[1..].iter().all(|count| (700..1000).contains(count)), "{first:?}");

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //!   append 4: term 2      append 6: entries 7..8
-//!   └ "you have my vote"  └ "I have up to 8", and of readies 7 and 8, which write nothing: "..."
+//!   └ "you have my vote"  └ "I have up to 8", and messages of readies 7 and 8, which write nothing
 //! ```
 //!
-//! A ready that writes nothing, or only a commit index, joins the append before it. So there are
-//! no more elements than appends, however long the disk takes.
+//! A ready that writes nothing, or only a commit index, joins the last append in the queue. So the
+//! queue has only one element per append, however long the disk takes.
 
 use std::collections::VecDeque;
 
 use super::message::Message;
 use super::ready::ReadyAppend;
 
-/// Oldest first.
+/// The queue of appends, oldest first.
 #[derive(Debug)]
 pub(super) struct PendingAppends {
     appends: VecDeque<PendingAppend>,
     pub(super) newest_ready: u64,
-    /// Of entries in flight.
+    /// Bytes of entries in flight.
     pub(super) bytes: u64,
     pub(super) durable_term: u64,
 }
@@ -26,10 +26,10 @@ pub(super) struct PendingAppends {
 #[derive(Debug, Default)]
 struct PendingAppend {
     number: u64,
-    /// The newest ready that is durable with it.
+    /// The number of the newest ready that becomes durable with this append.
     last_ready: u64,
     term: Option<u64>,
-    /// Whether it has entries, or installs a store.
+    /// If true, the append has entries or installs a store.
     changes_log: bool,
     bytes: u64,
     messages: Vec<Message>,
@@ -37,7 +37,7 @@ struct PendingAppend {
 
 #[derive(Debug, Default)]
 pub(super) struct DurableAppends {
-    /// All readies up to this one.
+    /// The number of the newest durable ready. All earlier readies are also durable.
     pub(super) ready: u64,
     pub(super) messages: Vec<Message>,
 }
@@ -47,7 +47,8 @@ impl PendingAppends {
         PendingAppends { appends: VecDeque::new(), newest_ready: 0, bytes: 0, durable_term }
     }
 
-    /// Returns what is durable already, if nothing is before it.
+    /// Adds a ready. Returns its messages at once if the ready writes nothing that must be synced
+    /// and no append is in flight. Otherwise keeps the messages and returns `None`.
     pub(super) fn push(
         &mut self,
         ready: u64,
@@ -76,7 +77,8 @@ impl PendingAppends {
         None
     }
 
-    /// An append is durable, and with it all before.
+    /// Removes the appends up to this number, which are durable. Returns their messages, or `None`
+    /// if there was no such append.
     pub(super) fn remove_durable(&mut self, number: u64) -> Option<DurableAppends> {
         let mut done: Option<DurableAppends> = None;
         while let Some(append) = self.appends.pop_front_if(|append| append.number <= number) {
@@ -89,7 +91,8 @@ impl PendingAppends {
         done
     }
 
-    /// Whether entries or a store are in flight: the disk is behind the memory.
+    /// Returns whether entries, or a store to install, are in flight to the disk. If so, the log on
+    /// disk lags behind the log in memory.
     pub(super) fn has_log_changes(&self) -> bool {
         self.appends.iter().any(|append| append.changes_log)
     }

@@ -1,14 +1,15 @@
-//! A follower's read index request counts as its acknowledgement of the leader.
+//! Treats a follower's ReadIndex request as an acknowledgement of the leader by that follower.
 //!
-//! Where leader and asker are a quorum, as in a cluster of three, the leader answers at once: one
-//! round trip and two messages, not two and six. With four voters or more, everything is as usual.
+//! If leader and requester form a quorum, as in a cluster of three, the leader responds at once.
+//! That takes one round trip and two messages, instead of two round trips and six messages. If
+//! there are four voters or more, ReadIndex works as usual.
 //!
-//! * The answer is sent only if the leader has committed an entry of its own term.
-//! * The question confirms nothing but itself: raft does not get it, so it does not count for other
-//!   questions, and it does not begin a lease (`tests/golden/node/question`).
-//! * An asker that has not acknowledged all that is committed is also sent an append, because no
-//!   heartbeat finds out that it has missed something. If it is not known what the asker has, the
-//!   question is asked as usual.
+//! * The leader responds only if it has committed an entry of its own term.
+//! * The request confirms only itself. Raft does not get the request, so the request confirms no
+//!   other requests and starts no lease (`tests/golden/node/question`).
+//! * If the requester has not acknowledged all committed entries, the leader also sends it an
+//!   append, because no heartbeat is sent that would detect missing entries. If the leader does not
+//!   know the requester's position, raft handles the request as usual.
 //!
 //! etcd does not do this. `docs/read-index.md` shows why it is safe.
 
@@ -18,14 +19,15 @@ use raft::{ProgressState, StateRole};
 use super::{Message, RaftNode};
 
 impl RaftNode {
-    /// Returns whether the question was answered at once.
-    pub(super) fn answer_read_index(&mut self, question: &Message) -> bool {
+    /// If the message is a ReadIndex request that this leader may answer at once, answers it.
+    /// Returns whether it was answered.
+    pub(super) fn answer_read_index(&mut self, request: &Message) -> bool {
         let raft = &mut self.raw_node.raft;
-        let both = [raft.id, question.from()].into_iter().collect();
-        let asker = raft.prs().get(question.from()).map(|it| (it.state, it.matched));
+        let both = [raft.id, request.from()].into_iter().collect();
+        let asker = raft.prs().get(request.from()).map(|it| (it.state, it.matched));
         let may = self.config.read_index_counts_as_ack
-            && question.from() != raft.id
-            && question.0.get_msg_type() == MessageType::MsgReadIndex
+            && request.from() != raft.id
+            && request.0.get_msg_type() == MessageType::MsgReadIndex
             && raft.state == StateRole::Leader
             && raft.commit_to_current_term()
             && asker.is_some_and(|(state, _)| state == ProgressState::Replicate)
@@ -36,14 +38,14 @@ impl RaftNode {
         raft.msgs.push(eraftpb::Message {
             msg_type: MessageType::MsgReadIndexResp,
             from: raft.id,
-            to: question.from(),
+            to: request.from(),
             term: raft.term,
             index: raft.raft_log.committed,
-            entries: question.0.entries.clone(),
+            entries: request.0.entries.clone(),
             ..Default::default()
         });
         if asker.is_some_and(|(_, matched)| matched < raft.raft_log.committed) {
-            raft.send_append(question.from());
+            raft.send_append(request.from());
             self.update_election_timeout();
         }
         true

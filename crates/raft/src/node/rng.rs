@@ -1,19 +1,19 @@
 //! Random numbers from a seed, for election time-outs.
 
-/// The same numbers for the same seed on every machine.
+/// A generator that returns the same numbers for the same seed on every machine.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// The member's id is mixed in: with the same numbers all members of a cluster with one seed
-    /// would campaign at the same tick.
+    /// Creates a generator from a seed and the member's id. The members of a cluster may have the
+    /// same seed. Without the id they would draw the same numbers and campaign at the same tick.
     pub(super) fn from_seed(seed: u64, member: u64) -> Rng {
         let mut member = Rng(member);
         Rng(seed ^ member.next())
     }
 
     fn next(&mut self) -> u64 {
-        // SplitMix64: any seed will do, and the first numbers of neighbouring seeds differ.
+        // SplitMix64. Every seed is suitable, and the first numbers of neighbouring seeds differ.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,7 @@ impl Rng {
         bits ^ (bits >> 31)
     }
 
-    /// From `from..to`.
+    /// Returns a number in `from..to`.
     pub(super) fn pick(&mut self, from: usize, to: usize) -> usize {
         from + (self.next() % (to - from) as u64) as usize
     }

@@ -1,22 +1,23 @@
 //! Splits appends that are too long.
 //!
-//! With `batch_append` raft puts what is proposed in one turn into one message, without a check of
-//! its length. For a follower that is far behind it puts everything that may be in flight, some
-//! hundred messages of a megabyte, into one. So it is split again, by the same limit that raft uses
-//! for what it reads from the log:
+//! With `batch_append`, raft puts all entries that are proposed between two calls of `ready` into
+//! one message, without a check of its length. For a follower that lags far behind, raft puts
+//! everything that may be in flight, several hundred megabytes, into one message. So the message is
+//! split here, by the limit that raft also uses for entries that it reads from the log:
 //!
 //! ```text
 //!   at 4@2, entries 5..9    ──▶    at 4@2, entries 5..7     at 7@2, entries 8..9
 //! ```
 //!
-//! Each part is a message that raft could have sent; the follower answers each.
+//! Each part is a message that raft could have sent. The follower responds to each.
 
 use raft::eraftpb::{self, MessageType};
 
-/// The size of an entry without its data.
+/// The estimated size of an entry without its data.
 const ENTRY_BYTES: u64 = 16;
 
-/// Parts of at most `bytes_max` bytes of entries, or of one entry.
+/// Splits a long append into messages that each have at most `bytes_max` bytes of entries, or one
+/// larger entry. Other messages are returned unchanged.
 pub(super) fn split_append(message: eraftpb::Message, bytes_max: u64) -> Vec<eraftpb::Message> {
     let bytes = |entry: &eraftpb::Entry| entry.data.len() as u64 + ENTRY_BYTES;
     let all: u64 = message.entries.iter().map(bytes).sum();
@@ -62,11 +63,11 @@ mod tests {
     #[test]
     fn parts_follow_each_other_and_have_all() {
         let parts = split_append(append(&[10, 10, 100, 10, 10, 10]), 60);
-        let told: Vec<_> = parts
+        let summaries: Vec<_> = parts
             .iter()
             .map(|part| (part.index, part.log_term, part.entries.len(), part.commit))
             .collect();
-        assert_eq!(told, [(4, 2, 2, 5), (6, 3, 1, 5), (7, 3, 2, 5), (9, 3, 1, 5)]);
+        assert_eq!(summaries, [(4, 2, 2, 5), (6, 3, 1, 5), (7, 3, 2, 5), (9, 3, 1, 5)]);
         let entries: Vec<u64> =
             parts.iter().flat_map(|part| part.entries.iter().map(|entry| entry.index)).collect();
         assert_eq!(entries, [5, 6, 7, 8, 9, 10]);

@@ -1,7 +1,9 @@
-//! Giving up leadership without waiting for the next leader, and the facts that decide when.
+//! Lets a leader stop leading without waiting for the next leader. Also returns the progress of the
+//! other voters, from which the leader's owner decides when it should stop.
 //!
-//! [`RaftNode::transfer_leader`] keeps sending heartbeats until another member leads. A leader that
-//! can no longer do its work must not keep the others from electing one.
+//! After [`RaftNode::transfer_leader`], the leader still sends heartbeats until another member
+//! leads. A leader that can no longer do its work must not keep the others from electing a new
+//! leader.
 
 use raft::{ProgressState, StateRole};
 
@@ -13,14 +15,16 @@ pub struct VoterProgress {
     pub id: u64,
     /// The voter has acknowledged all entries up to this index, so they are on its disk.
     pub matched: u64,
-    /// The voter needs a raft snapshot first. It acknowledges no entries until it has one.
+    /// If true, the voter needs a raft snapshot. It acknowledges no entries before it has received
+    /// the raft snapshot.
     pub needs_snapshot: bool,
 }
 
 impl RaftNode {
-    /// Stops leading at once. If `heir` is not `None`, that member is asked to campaign, even if
-    /// its log is shorter than this member's: then it leads only if a quorum has no longer log.
-    /// Does nothing unless this member leads.
+    /// Stops leading at once. If `heir` is not `None`, asks that member to campaign, even if its
+    /// log is shorter than this member's log. The heir is elected only by a quorum whose logs are
+    /// not longer than the heir's log. The heir is not asked if it is this member, or while this
+    /// member's term is not on disk. Does nothing unless this member leads.
     pub fn step_down(&mut self, heir: Option<u64>) {
         let raft = &mut self.raw_node.raft;
         if raft.state != StateRole::Leader {
@@ -40,12 +44,12 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// While `is_held_back`, this member does not campaign, even if a leader asks it to.
+    /// While `is_held_back` is true, this member does not campaign, even if a leader asks it to.
     pub fn set_held_back(&mut self, is_held_back: bool) {
         self.is_held_back = is_held_back;
     }
 
-    /// The other voters, by id; empty unless this member leads.
+    /// Returns the other voters, by id. The list is empty unless this member leads.
     pub fn voter_progress(&self) -> Vec<VoterProgress> {
         let raft = &self.raw_node.raft;
         if raft.state != StateRole::Leader {

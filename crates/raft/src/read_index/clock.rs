@@ -1,14 +1,15 @@
-//! A monotonic time, made of one that may go back.
+//! A monotonic time, derived from a clock that may go back.
 //!
-//! The caller's clock should be monotonic, but a virtual machine that was moved, or a caller's
-//! mistake, can take it back. A round that is due at 10:00:07 would then wait for an hour. So a
-//! step back is taken out: time stands still for one call and goes on from there. How long the step
-//! took is not known. That does not matter to a time-out, but a lease must not count over it; so
-//! the step is reported.
+//! The caller's clock should be monotonic, but it can go back if a virtual machine is moved, or by
+//! a mistake of the caller. If it goes back by an hour, a retry that is due in 500 ms would wait
+//! for an hour. So steps back are removed: the steady time is paused for one call and then
+//! continues. The time that really passed during a step is not known. This does not matter for a
+//! time-out. But a lease must not extend over a step, so the step is reported.
+//!
 //! ```text
-//!   told     5 s   6 s   2 s   3 s
+//!   given    5 s   6 s   2 s   3 s
 //!   steady   5 s   6 s   6 s   7 s
-//!                        └─ stepped back: no lease may count over this
+//!                        └─ stepped back: no lease may extend over this
 //! ```
 
 use std::time::Duration;
@@ -16,30 +17,30 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct SteadyClock {
     last_reading: Duration,
-    /// Steady time minus the caller's time: the sum of all steps back.
+    /// The steady time minus the caller's time, which is the sum of all steps back.
     correction: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClockReading {
-    /// Not less than in any earlier reading.
+    /// The steady time. It is never less than in an earlier reading.
     pub(crate) now: Duration,
-    /// Whether the caller's clock went back since the last reading.
+    /// If true, the caller's clock went back since the last reading.
     pub(crate) has_stepped_back: bool,
 }
 
 impl SteadyClock {
-    pub(crate) fn read(&mut self, told: Duration) -> ClockReading {
-        let step = self.last_reading.saturating_sub(told);
-        self.last_reading = told;
+    pub(crate) fn read(&mut self, given: Duration) -> ClockReading {
+        let step = self.last_reading.saturating_sub(given);
+        self.last_reading = given;
         self.correction = self.correction.saturating_add(step);
         ClockReading {
-            now: told.saturating_add(self.correction),
+            now: given.saturating_add(self.correction),
             has_stepped_back: !step.is_zero(),
         }
     }
 
-    /// When the caller's clock will show this steady time.
+    /// Converts a steady time to the caller's clock.
     pub(crate) fn to_caller_time(&self, steady: Duration) -> Duration {
         steady.saturating_sub(self.correction)
     }
@@ -53,8 +54,8 @@ mod tests {
     fn a_step_back_stands_still_and_is_told() {
         let mut clock = SteadyClock::default();
         let mut seen = Vec::new();
-        for told in [5, 6, 2, 3, 3, 1, 9] {
-            let moment = clock.read(Duration::from_secs(told));
+        for given in [5, 6, 2, 3, 3, 1, 9] {
+            let moment = clock.read(Duration::from_secs(given));
             seen.push((moment.now.as_secs(), moment.has_stepped_back));
         }
         let expected =

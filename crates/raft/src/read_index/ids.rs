@@ -1,4 +1,5 @@
-//! Request ids that are not used twice, made without a message to another member. etcd's `idutil`.
+//! Request ids that are not used twice, made without a message to another member. In etcd:
+//! `idutil`.
 //!
 //! ```text
 //!   63           48 47                            8 7         0
@@ -9,46 +10,46 @@
 //!                   └───────── one number, plus 1 each time ────┘
 //! ```
 //!
-//! An id is raft's context of a read, as eight bytes in big endian, and the id in the header of
-//! each proposal. It is all that says which question an answer belongs to, and the answer may come
-//! late and from another member. [`RequestIdGenerator`] says what is assumed; see
-//! `docs/read-index.md`.
+//! An id is the context of a read in raft, as eight bytes in big endian, and it is the id in the
+//! header of each proposal. Only the id connects a response to its ReadIndex request, and the
+//! response may arrive late and from another member. [`RequestIdGenerator`] lists the assumptions;
+//! see `docs/read-index.md`.
 
-/// The bits below the member's part of an id.
+/// The bits of an id below the member's part.
 const SUFFIX_MASK: u64 = (1 << 48) - 1;
 const MILLISECONDS_MASK: u64 = (1 << 40) - 1;
 const COUNTER_BITS: u32 = 8;
 
-/// The ids of one member, from one start to the next.
+/// Generates the ids of one member, from one start to the next.
 ///
-/// The counter carries into the milliseconds. A member that hands out less than 256 ids in a
-/// millisecond, on average since it started, is not ahead of the clock, and starts again above all
-/// of them. Assumed:
+/// The counter carries into the milliseconds. If a member creates fewer than 256 ids per
+/// millisecond, on average since it started, its ids are not ahead of the clock. So after a restart
+/// its new ids are above all old ids. Assumptions:
 ///
-/// * No two members of a cluster agree in the low 16 bits of their ids and start in the same
+/// * No two members of a cluster agree in the low 16 bits of their ids and also start in the same
 ///   millisecond. Ids of members are hashes; etcd assumes the same.
 /// * Between two starts the wall clock gains at least a millisecond per 256 ids. A caller that does
-///   not rely on it gives a floor to [`starting_above`](RequestIdGenerator::starting_above): a
-///   stored number well ahead of all ids, or, for proposals alone, the highest id of this member in
-///   the log.
-/// * Less than 2^48 ids are handed out. The milliseconds wrap after 34 years, next in 2039; then a
-///   floor of before must not be used any more.
+///   not rely on this passes a floor to [`starting_above`](RequestIdGenerator::starting_above). The
+///   floor is a stored number well above all ids, or, if only proposals matter, the highest id of
+///   this member in the log.
+/// * A member creates fewer than 2^48 ids. The milliseconds wrap after 34 years, next in 2039;
+///   after that an older floor must not be used.
 #[derive(Debug)]
 pub struct RequestIdGenerator {
     prefix: u64,
-    /// The last id's suffix. It may carry beyond 48 bits; ids are cut to 48.
+    /// The suffix of the last id. It may exceed 48 bits, but an id contains only its low 48 bits.
     suffix: u64,
 }
 
 impl RequestIdGenerator {
-    /// `unix_ms` is the time of the start, in milliseconds since 1970.
+    /// Creates a generator. `unix_ms` is the time of the start, in milliseconds since 1970.
     pub fn new(member: u64, unix_ms: u64) -> RequestIdGenerator {
         let suffix = (unix_ms & MILLISECONDS_MASK) << COUNTER_BITS;
         RequestIdGenerator { prefix: member << 48, suffix }
     }
 
-    /// Begins above `floor`, if that is an id of this member and the clock has not got there. A
-    /// floor of another member has no effect.
+    /// Makes the next ids larger than `floor`, if `floor` is an id of this member and is above the
+    /// ids that follow from the clock. A floor of another member has no effect.
     #[must_use]
     pub fn starting_above(mut self, floor: u64) -> RequestIdGenerator {
         if floor & !SUFFIX_MASK == self.prefix {
@@ -63,7 +64,8 @@ impl RequestIdGenerator {
         self.prefix | (self.suffix & SUFFIX_MASK)
     }
 
-    /// The last id, or the one before the first: a floor for the next start.
+    /// Returns the last id, or the number before the first id. At the next start, this number may
+    /// be passed to [`starting_above`](RequestIdGenerator::starting_above).
     pub fn last(&self) -> u64 {
         self.prefix | (self.suffix & SUFFIX_MASK)
     }
@@ -94,7 +96,7 @@ mod tests {
         let mut ids = RequestIdGenerator::new(0xabcd_0000_0000_1234, 1);
         assert_eq!(ids.next(), 0x1234_0000_0000_0101);
         assert_eq!(ids.next(), 0x1234_0000_0000_0102);
-        // 2026-11-21, of which the low 40 bits are used.
+        // 2026-11-21; the low 40 bits of this time are used.
         let mut ids = RequestIdGenerator::new(7, 1_795_219_200_000);
         assert_eq!(ids.next(), (7 << 48) | ((1_795_219_200_000 % (1 << 40)) << 8) | 1);
     }

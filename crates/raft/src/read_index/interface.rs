@@ -1,17 +1,19 @@
 //! The contract between a ReadIndex queue, in any mode, and the thread that owns it.
 //!
-//! The owner is best the thread that drives raft. After each batch of inputs it polls, and again at
-//! [`next_poll`](super::ReadIndexQueue::next_poll) if nothing happens before; a poll returns the
-//! actions to carry out.
+//! The owner should be the thread that drives raft. It polls after each batch of inputs, and also
+//! at [`next_poll`](super::ReadIndexQueue::next_poll) if nothing happens before then. A poll
+//! returns the actions to carry out.
 //!
-//! * Actions are carried out in their order, and not before the poll that gave them has returned.
-//! * Of what raft reports at once, a change of leader is passed on before answers to reads.
-//! * `on_committed` is called before the messages with that commit index leave: a lease read must
-//!   know what any member could have acknowledged.
-//! * `on_applied` is called when readers can see what was applied.
-//! * `now` is read after the last reader was added and before the poll, from a clock that goes
-//!   forward; a step back is survived (`clock.rs`). Under a lease a reader is released because no
-//!   other member could lead at `now`, which must be a time at which the reader was there.
+//! * The owner carries out the actions in their order, after the poll that returned them.
+//! * If raft reports several events at once, the owner passes on a change of leader before
+//!   responses to reads.
+//! * The owner calls `on_committed` before it sends messages that carry the new commit index: a
+//!   lease read must know of every write that any member could have acknowledged.
+//! * The owner calls `on_applied` when readers can see the applied entries.
+//! * The owner passes the time `now` to each poll. It reads `now` after the last reader was added
+//!   and before the poll, from a clock that goes forward; `clock.rs` handles a step back. Under a
+//!   lease a reader is released because no other member could lead at `now`. So `now` must be a
+//!   time at which the reader was already waiting.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -19,58 +21,73 @@ use std::time::Duration;
 
 use super::error::ReadIndexError;
 
-/// The caller's name of a waiting reader.
+/// The caller's name for a waiting reader.
 pub trait Reader: Copy + Eq + Hash + Debug + Send + 'static {}
 
 impl<T: Copy + Eq + Hash + Debug + Send + 'static> Reader for T {}
 
+/// The condition that a reader waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadNeed {
+    /// This member has applied everything that was acknowledged before the reader arrived.
+    Applied,
+    /// A quorum has confirmed the read index after the reader arrived. If this member leads, the
+    /// confirmation proves that it led at some time after the reader arrived. The member may not
+    /// have applied all entries up to the read index.
+    Confirmed,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadIndexAction<T> {
-    /// Ask raft for a read index. raft may drop the question without an answer.
+    /// Send a ReadIndex request to raft. raft may drop it without a response.
     RequestReadIndex {
-        /// Eight bytes in big endian for raft.
+        /// The id of the attempt; raft gets it as eight bytes in big endian.
         context: u64,
-        /// 1 for the first question of a round, more for a retry.
+        /// 1 for the first attempt of a ReadIndex request, more for a retry.
         attempt: u32,
     },
-    /// Propose an entry for this read, and report when it is applied.
+    /// Propose an entry for this read. When the entry is applied, call
+    /// [`on_answer`](super::ReadIndexQueue::on_answer).
     Propose {
         /// The entry's id.
         context: u64,
         reader: T,
     },
-    /// These may read: this member has applied `index`, which is fresh enough for each of them.
+    /// These readers may read. A store that has applied the log up to `index` is fresh enough for
+    /// each of them. This member has applied the log up to `index`, unless the readers need only a
+    /// [confirmation](ReadNeed::Confirmed).
     Release {
         index: u64,
-        /// In the order in which they came.
+        /// The readers, in the order of their arrival.
         readers: Vec<T>,
     },
     Fail {
         error: ReadIndexError,
-        /// In the order in which they came.
+        /// The readers, in the order of their arrival.
         readers: Vec<T>,
     },
 }
 
-/// How a read is made linearizable.
+/// How a member decides when a read may use its store. Reads are linearizable in all modes except
+/// [`Serializable`](ReadMode::Serializable).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadMode {
     /// Each read is an entry of the log, as in etcd 3.0.
     Log,
-    /// A round of ReadIndex serves all waiting readers, as in etcd from 3.1 on.
+    /// One ReadIndex request serves all waiting readers, as in etcd since 3.1.
     ReadIndex,
     /// The leader answers by itself while it knows that no other member can lead.
     Lease,
-    /// No member is asked: reads are not linearizable.
+    /// No other member is contacted, so reads are not linearizable.
     Serializable,
 }
 
 impl ReadMode {
-    /// Oldest first.
+    /// All modes, oldest first.
     pub const ALL: [ReadMode; 4] =
         [ReadMode::Log, ReadMode::ReadIndex, ReadMode::Lease, ReadMode::Serializable];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             ReadMode::Log => "log",
@@ -81,24 +98,24 @@ impl ReadMode {
     }
 }
 
-/// Fixed while a member runs.
+/// Settings that do not change while a member runs.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadIndexConfig {
     pub member_id: u64,
-    /// The least time that a follower without messages from its leader waits.
+    /// Minimum time that a follower waits without messages from its leader.
     pub election_timeout: Duration,
-    /// The length of raft's tick. A follower counts ticks, and the first may come
-    /// at once; so it waits up to a tick less than the election time-out.
+    /// The length of raft's tick. A follower counts ticks, and the first tick may happen at once.
+    /// So a follower may wait up to a tick less than the election time-out.
     pub tick_interval: Duration,
-    /// The clocks of two members may differ by this over an election time-out; a lease is
-    /// shorter by it.
+    /// Maximum difference between the clocks of two members over an election time-out. A lease is
+    /// shorter by this time.
     pub drift_margin: Duration,
     pub readers_max: usize,
 }
 
 impl ReadIndexConfig {
-    /// etcd's defaults: an election time-out of a second, ticks of 100 ms. The margin is a tenth of
-    /// the time-out, and 65,536 readers may wait.
+    /// Returns etcd's defaults: an election time-out of a second, and ticks of 100 ms. The margin
+    /// is a tenth of the time-out, and 65,536 readers may wait.
     pub fn new(member: u64) -> ReadIndexConfig {
         ReadIndexConfig {
             member_id: member,
@@ -109,12 +126,13 @@ impl ReadIndexConfig {
         }
     }
 
-    /// For a round or an entry: etcd's five seconds, and two elections.
+    /// Returns the time-out of a ReadIndex request or an entry: etcd's five seconds, and two
+    /// election time-outs.
     pub fn request_timeout(&self) -> Duration {
         Duration::from_secs(5).saturating_add(self.election_timeout.saturating_mul(2))
     }
 
-    /// From when the round was sent that gave the lease.
+    /// Returns the length of a lease. A lease starts when its ReadIndex request is sent.
     pub fn lease_length(&self) -> Duration {
         self.election_timeout.saturating_sub(self.tick_interval).saturating_sub(self.drift_margin)
     }
@@ -122,26 +140,27 @@ impl ReadIndexConfig {
 
 /// Counts of a ReadIndex queue.
 ///
-/// etcd's `etcd_server_slow_read_indexes_total` is `late_answers` and `timed_out`, its
+/// etcd's `etcd_server_slow_read_indexes_total` is the sum of `late_answers` and `timed_out`. Its
 /// `etcd_server_read_indexes_failed_total` is `leader_changed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadIndexMetrics {
     pub waiting: usize,
-    /// Entries of waiting and of departed readers. At most twice as many as may
-    /// wait, and a few; right after a reader gave up, twice as many as do wait.
+    /// Number of list entries of waiting readers, and of readers that gave up and are not swept
+    /// yet. It is at most twice [`readers_max`](ReadIndexConfig::readers_max) plus 64. Right after
+    /// a reader gave up, it is at most twice the number of waiting readers plus 64.
     pub queue_entries: usize,
-    /// Rounds that were begun.
+    /// Number of ReadIndex requests.
     pub requests: u64,
-    /// Questions in these rounds, retries included.
+    /// Number of attempts of these requests, including retries.
     pub attempts: u64,
     pub proposed_entries: u64,
-    /// Answers to no question that is open.
+    /// Number of responses that belong to no open attempt.
     pub late_answers: u64,
-    /// Rounds, or entries, that were not answered in time.
+    /// Number of ReadIndex requests, or entries, that got no response in time.
     pub timed_out: u64,
-    /// Rounds that ended with a change of leader.
+    /// Number of ReadIndex requests that ended with a change of leader.
     pub leader_changed: u64,
-    /// Times that the queue was served by a lease, without a round.
+    /// Number of times that a lease served the queue without a ReadIndex request.
     pub lease_reads: u64,
     pub released: u64,
     pub failed: u64,

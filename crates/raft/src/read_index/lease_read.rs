@@ -1,27 +1,29 @@
 //! Mode `lease`: the leader answers by itself while it knows that no other member can lead.
 //!
-//! A quorum that answered a round does not vote for another member until an election time-out after
-//! the question. The lease counts from when the question was *asked*: election time-out − tick −
-//! margin. Under it a reader gets the commit index of now, at once; without it, it gets a round,
-//! which renews it.
+//! A quorum that acknowledged a ReadIndex request does not vote for another member until an
+//! election time-out after the request was sent. The lease starts when the request is *sent*, and
+//! its length is election time-out − tick − margin. While the lease holds, a reader gets the
+//! current commit index at once. Without a lease a reader waits for a ReadIndex request, which
+//! renews the lease.
 //!
-//! The lease is dropped when leader or term change or no leader is known, when the clock goes back,
-//! and when a transfer of leadership begins. After a transfer has begun there is none for the rest
-//! of the term: the member that is to take over does not wait for a time-out, and the message to it
-//! may be on its way for long.
+//! The lease is dropped when leader or term change, when no leader is known, when the clock goes
+//! back, and when a transfer of leadership starts. After a transfer has started there is no lease
+//! for the rest of the term: the member that is to take over does not wait for a time-out, and the
+//! message to it may be in flight for a long time.
 //!
-//! **If one of five assumptions about clocks and votes is broken, reads are stale**:
-//! `docs/read-index.md` lists them. Neither etcd nor this crate uses raft's own lease option, which
-//! lasts too long.
+//! **If one of five assumptions about clocks and votes is broken, reads may be stale**:
+//! `docs/read-index.md` lists them. Neither etcd nor this crate uses raft's own lease option,
+//! because its leases last too long.
 
 use std::time::Duration;
 
-/// Of a member in mode `lease`; in mode `read-index` its length is zero, and it holds at no time.
+/// The lease of a member in mode `lease`. In mode `read-index` its length is zero, and it never
+/// holds.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
     length: Duration,
     until: Option<Duration>,
-    /// A transfer has begun in this term.
+    /// If true, a transfer has started in this term.
     is_transferring: bool,
 }
 
@@ -34,7 +36,8 @@ impl Lease {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// A quorum followed this member, the leader, at some time after `asked_at`.
+    /// Extends the lease after a quorum has confirmed a ReadIndex request, which this leader sent
+    /// at `asked_at`. Does nothing if a transfer has started in this term.
     pub(super) fn renew(&mut self, asked_at: Duration) {
         if !self.is_transferring {
             self.until = self.until.max(asked_at.checked_add(self.length));

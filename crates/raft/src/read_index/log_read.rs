@@ -1,14 +1,16 @@
-//! Mode `log`: each read is an entry of the log, and is released when that is applied. etcd 3.0.
+//! Mode `log`: each read is an entry of the log, and is released when the entry is applied. In
+//! etcd: 3.0.
 //!
-//! The log is an order of everything that happens, and a deposed leader cannot commit an entry, so
-//! a read that stands in it sees what stands before it. It costs what a write costs, less the
-//! change of the store; `docs/read-index.md` has the figures.
+//! The log puts everything that happens in order, and a deposed leader cannot commit an entry. So a
+//! read that is an entry of the log sees all earlier entries. It costs as much as a write, except
+//! for the change of the store; `docs/read-index.md` has the figures.
 //!
-//! As in etcd 3.0, an entry is proposed once. If raft loses it, its reader fails after 7 s. A
-//! change of leader fails no reader, because the entry may be committed all the same.
+//! As in etcd 3.0, an entry is proposed once. If raft loses the entry, its reader fails after the
+//! time-out, which is 7 s by default. A change of leader fails no reader, because the entry may
+//! still be committed.
 //!
-//! etcd 3.0 reads at the moment when the entry is applied, on the apply thread. Here the reader is
-//! released then, and reads later: at least as fresh.
+//! etcd 3.0 reads at the time when the entry is applied, on the apply thread. Here the reader is
+//! released at that time and reads later, so its data is at least as fresh.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -24,10 +26,11 @@ use super::waiters::Waiters;
 #[derive(Debug)]
 pub(super) struct LogRead<T> {
     timeout: Duration,
-    /// The entries that are not applied yet, by the numbers of their readers: in the order in which
-    /// they were proposed, which is that of their deadlines.
+    /// The entries that are not applied yet, by the numbers of their readers. This is the order in
+    /// which they were proposed, and also the order of their deadlines.
     proposed: BTreeMap<u64, ProposedRead<T>>,
-    /// From id to number. (Ids are not in order: they wrap.)
+    /// Maps an entry's id to its reader's number. (Ids cannot serve as the order, because they
+    /// wrap.)
     number_of_context: HashMap<u64, u64>,
 }
 

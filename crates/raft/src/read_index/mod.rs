@@ -1,16 +1,17 @@
-//! Which reads may use this member's store, and after which entry of the log.
+//! Decides which reads may use this member's store, and after which entry of the log.
 //!
-//! A linearizable read must see every write that was acknowledged before it began. A
-//! [`ReadIndexQueue`] turns reads into questions to raft, few for many reads, and releases each
-//! read when this member has applied the log up to an index that covers those writes.
-//! [`interface`] is its contract, [`ReadMode`] the four ways to find that index.
+//! A linearizable read must see every write that was acknowledged before the read started. A
+//! [`ReadIndexQueue`] finds an index that covers these writes, usually with one ReadIndex request
+//! to raft for many reads. It releases each read when this member has applied the log up to the
+//! index. [`interface`] is its contract, and [`ReadMode`] lists the four ways to find the index.
 //!
-//! No thread, clock or network: the caller brings them, so a simulated cluster runs the same code.
-//! The queue uses contexts and indexes, and does not know what carries them. All modes rest on
-//! [`ids`], numbers that are not used twice, and share the waiting, the giving up and the time.
+//! The queue has no thread, clock or network. The caller supplies them, so a simulated cluster runs
+//! the same code. The queue uses contexts and indexes, and does not know how they are transported.
+//! Requests and entries are named by [`ids`], which are not used twice. All modes share the code
+//! for waiting, giving up and time.
 //!
-//! etcd: the read loop of `v3_server.go`. Learners and `hasleader` are the server's.
-//! `docs/read-index.md` has the modes and why they are correct.
+//! In etcd: the read loop of `v3_server.go`. The server handles learners and `hasleader`.
+//! `docs/read-index.md` describes the modes and why they are correct.
 
 pub mod ids;
 pub mod interface;
@@ -28,14 +29,16 @@ use std::time::Duration;
 
 pub use error::{ReadIndexError, Result};
 pub use ids::RequestIdGenerator;
-pub use interface::{ReadIndexAction, ReadIndexConfig, ReadIndexMetrics, ReadMode, Reader};
+pub use interface::{
+    ReadIndexAction, ReadIndexConfig, ReadIndexMetrics, ReadMode, ReadNeed, Reader,
+};
 
 use log_read::LogRead;
 use mode::{Mode, SerializableRead};
 use quorum_read::QuorumRead;
 use waiters::Waiters;
 
-/// Holds reads back until what they would see is fresh enough.
+/// Holds reads back until the data that they would see is fresh enough.
 #[derive(Debug)]
 pub struct ReadIndexQueue<T> {
     waiters: Waiters<T>,
@@ -53,64 +56,68 @@ impl<T: Reader> ReadIndexQueue<T> {
         ReadIndexQueue { waiters: Waiters::new(config.readers_max), mode }
     }
 
-    /// The reader will be in one [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`],
-    /// unless it is cancelled.
-    pub fn enqueue(&mut self, reader: T) -> Result<()> {
-        self.waiters.enqueue(reader)
+    /// Adds a reader. One [`ReadIndexAction::Release`] or [`ReadIndexAction::Fail`] will name it,
+    /// unless the reader is cancelled. Fails if too many readers wait, or if this reader already
+    /// waits.
+    pub fn enqueue(&mut self, reader: T, need: ReadNeed) -> Result<()> {
+        self.waiters.enqueue(reader, need)
     }
 
-    /// `true`: it was waiting, and no action will name it. `false`: an action that names it was
-    /// polled, or will be by the next poll.
+    /// Removes a reader. Returns `true` if the reader was waiting; then no action will name it.
+    /// Returns `false` if a poll has returned an action that names the reader, if the next poll
+    /// will return such an action, or if the reader was never added.
     pub fn cancel(&mut self, reader: T) -> bool {
         self.waiters.cancel(reader, |readers| self.mode.sweep(readers))
     }
 
-    /// raft answers a [`ReadIndexAction::RequestReadIndex`] with a read index, or the entry of a
-    /// [`ReadIndexAction::Propose`] was applied at this index.
+    /// Reports that raft answers a [`ReadIndexAction::RequestReadIndex`] with a read index, or that
+    /// the entry of a [`ReadIndexAction::Propose`] was applied at this index.
     pub fn on_answer(&mut self, context: u64, index: u64) {
         self.mode.on_answer(&mut self.waiters, context, index);
     }
 
-    /// The leader, as far as this member knows.
+    /// Reports the leader, as far as this member knows it, and the term.
     pub fn on_leader(&mut self, leader: Option<u64>, term: u64) {
         self.mode.on_leader(&mut self.waiters, leader, term);
     }
 
-    /// This member, as the leader, has begun to transfer leadership.
+    /// Reports that this member, as the leader, has started to transfer leadership.
     pub fn on_transfer_started(&mut self) {
         self.mode.on_transfer_started();
     }
 
-    /// An entry of the current term is committed for the first time.
+    /// Reports that an entry of the current term is committed for the first time.
     pub fn on_first_commit(&mut self) {
         self.mode.on_first_commit();
     }
 
-    /// raft's commit index.
+    /// Reports raft's commit index.
     pub fn on_committed(&mut self, index: u64) {
         self.mode.on_committed(index);
     }
 
-    /// This member has applied the log up to there.
+    /// Reports that this member has applied the log up to this index.
     pub fn on_applied(&mut self, index: u64) {
         self.waiters.set_applied_index(index);
     }
 
-    /// Actions to be carried out now.
+    /// Returns the actions to carry out now.
     pub fn poll(&mut self, now: Duration, ids: &mut RequestIdGenerator) -> Vec<ReadIndexAction<T>> {
         let reading = self.waiters.clock.read(now);
         self.mode.advance(&mut self.waiters, reading, ids);
         std::mem::take(&mut self.waiters.actions)
     }
 
-    /// When to poll again if nothing happens before.
+    /// Returns the time of the next poll if nothing happens before it, or `None` if no poll is
+    /// needed.
     pub fn next_poll(&self) -> Option<Duration> {
         let next = self.mode.next_advance(&self.waiters)?;
         Some(self.waiters.clock.to_caller_time(next))
     }
 
-    /// The least index that a reader waits for this member to apply.
-    /// [`on_applied`](ReadIndexQueue::on_applied) may be called late while its index is less.
+    /// Returns the lowest index that must be applied before a waiting reader is released, or `None`
+    /// if no reader waits for an index. Until this index is applied, the calls of
+    /// [`on_applied`](ReadIndexQueue::on_applied) may be delayed.
     pub fn awaited_index(&self) -> Option<u64> {
         self.waiters.awaited_index()
     }

@@ -1,5 +1,6 @@
-//! What the ways to find a read index differ in. A [`ReadIndexQueue`](super::ReadIndexQueue) has
-//! one of them and the [`Waiters`], which are the same in all.
+//! The differences between the ways to find a read index. A
+//! [`ReadIndexQueue`](super::ReadIndexQueue) consists of one mode and of [`Waiters`], whose code is
+//! the same in all modes.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use super::interface::Reader;
 use super::readers::ReaderTable;
 use super::waiters::Waiters;
 
-/// The events are those of [`ReadIndexQueue`](super::ReadIndexQueue); a mode ignores those that say
-/// nothing to it.
+/// One way to find a read index. It receives the events of
+/// [`ReadIndexQueue`](super::ReadIndexQueue), and ignores events that do not concern it.
 pub(super) trait Mode<T>: Debug + Send {
     fn on_answer(&mut self, _waiters: &mut Waiters<T>, _context: u64, _index: u64) {}
 
@@ -23,7 +24,7 @@ pub(super) trait Mode<T>: Debug + Send {
 
     fn on_committed(&mut self, _index: u64) {}
 
-    /// Fails what is late, and does for the queue what is due.
+    /// Fails readers that are over their time-out, and starts the work that is due for the queue.
     fn advance(
         &mut self,
         waiters: &mut Waiters<T>,
@@ -31,7 +32,8 @@ pub(super) trait Mode<T>: Debug + Send {
         ids: &mut RequestIdGenerator,
     );
 
-    /// When there is more to do, in steady time.
+    /// Returns the steady time at which [`advance`](Mode::advance) must be called next, or `None`
+    /// if there is no work that depends on the time.
     fn next_advance(&self, _waiters: &Waiters<T>) -> Option<Duration> {
         None
     }
@@ -40,10 +42,11 @@ pub(super) trait Mode<T>: Debug + Send {
     fn sweep(&mut self, _readers: &mut ReaderTable<T>) {}
 }
 
-/// Mode `serializable`: no member is asked, and a read may see an older state.
+/// Mode `serializable`: no other member is contacted, and a read may see an older state.
 ///
-/// Any member answers from what it has, a learner or one that is cut off, too. Such a read need not
-/// pass a ReadIndex queue at all: this mode is the baseline for the others in measurements.
+/// Any member answers from its store, even a learner or a member that is cut off. A serializable
+/// read does not need a ReadIndex queue. This mode exists as the baseline for measurements of the
+/// other modes.
 #[derive(Debug)]
 pub(super) struct SerializableRead;
 

@@ -1,17 +1,25 @@
-//! Mode `read-index`: one round at a time, and waiting readers share the next. etcd from 3.1 on.
+//! Mode `read-index`: one ReadIndex request is in flight at a time, and waiting readers share the
+//! next request. In etcd: since 3.1.
 //!
-//! A round asks raft for an index that covers all that was acknowledged before it was asked; raft
-//! has the leader ask a quorum. A round ends with an answer to one of its ids, when a leader
-//! appears or leader or term change (its readers fail at once: what was asked is lost), or after
-//! 7 s. That no leader is known ends nothing: one may come. Readers that wait for the next round
-//! stay, as in etcd, so the last of them may wait for two time-outs.
+//! A ReadIndex request asks raft for an index that covers every write acknowledged before the
+//! request. For this, the leader contacts a quorum. A request ends
 //!
-//! * At most one round is in flight.
-//! * A reader is released by the answer to a question that was asked after it came.
+//! * with a response to one of its ids;
+//! * when the leader or the term has changed and a leader is known. Its readers fail at once,
+//!   because the request may be lost;
+//! * after 7 s, by default. Its readers fail;
+//! * when a retry is due and all its readers have given up.
+//!
+//! A request does not end when this member only learns that there is no leader: it ends when the
+//! next leader appears. Readers that wait for the next request stay in the queue, as in etcd, so
+//! the last of them may wait for two time-outs.
+//!
+//! * At most one ReadIndex request is in flight.
+//! * A reader is released by the response to an attempt that was sent after the reader arrived.
 //! * Each reader is released, or fails, once.
 //!
-//! Unlike in etcd, the next round does not wait for the applied index of the last. See
-//! `docs/read-index.md`.
+//! Unlike in etcd, the next request does not wait until this member has applied the index of the
+//! last one. See `docs/read-index.md`.
 
 use std::time::Duration;
 
@@ -25,20 +33,22 @@ use super::readers::ReaderTable;
 use super::request::ReadIndexRequest;
 use super::waiters::Waiters;
 
-/// A round with at least this number of readers makes the next one gather.
+/// After a ReadIndex request with at least this number of readers, the next one waits to collect
+/// more readers.
 const LARGE_REQUEST_READERS: usize = 8;
-/// The longest time that a round gathers; less if the round before took less. It halves the rounds,
-/// each a dozen messages among three members, on a member where they cost more than the
-/// reads.
+/// Maximum time that a ReadIndex request waits to collect readers. The wait is shorter if the last
+/// request took less time. The wait halves the number of requests. Each request costs up to six
+/// messages among three members, so the wait is useful where requests cost more than reads.
 const BATCH_WAIT_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct QuorumRead<T> {
     config: ReadIndexConfig,
     in_flight: Option<ReadIndexRequest<T>>,
-    /// When the last round was asked, if it served many readers.
+    /// The send time of the last ReadIndex request, if it served many readers and there was no poll
+    /// since its response.
     large_request_sent_at: Option<Duration>,
-    /// The next round is not asked before this.
+    /// The next ReadIndex request is not sent before this time.
     batch_until: Duration,
     leader: Option<u64>,
     term: u64,
@@ -73,37 +83,38 @@ impl<T: Reader> QuorumRead<T> {
         }
     }
 
-    /// Asks, unless every waiting reader is gone.
+    /// Sends an attempt. If every reader of the request has given up, ends the request instead.
     fn send_attempt(
         &mut self,
         waiters: &mut Waiters<T>,
-        mut round: ReadIndexRequest<T>,
+        mut request: ReadIndexRequest<T>,
         now: Duration,
         ids: &mut RequestIdGenerator,
     ) {
-        if !round.group.iter().any(|queued| waiters.readers.is_waiting(queued)) {
-            waiters.readers.release(round.group);
+        if !request.group.iter().any(|queued| waiters.readers.is_waiting(queued)) {
+            waiters.readers.release(request.group);
             return;
         }
-        let (context, attempt) = round.next_attempt(now, ids);
+        let (context, attempt) = request.next_attempt(now, ids);
         waiters.metrics.attempts += 1;
         waiters.actions.push(ReadIndexAction::RequestReadIndex { context, attempt });
-        self.in_flight = Some(round);
+        self.in_flight = Some(request);
     }
 }
 
 impl<T: Reader> Mode<T> for QuorumRead<T> {
-    /// Ends the round if it is its answer.
+    /// Ends the request in flight if the response belongs to it. The request's readers are released
+    /// now or once the index is applied, depending on their need.
     fn on_answer(&mut self, waiters: &mut Waiters<T>, context: u64, index: u64) {
-        // What was committed when the quorum was asked is committed.
+        // The index is committed, even if the response is late.
         self.on_committed(index);
-        let is_its = |round: &mut ReadIndexRequest<T>| round.sent_at(context).is_some();
-        let Some(round) = self.in_flight.take_if(is_its) else {
+        let is_its = |request: &mut ReadIndexRequest<T>| request.sent_at(context).is_some();
+        let Some(request) = self.in_flight.take_if(is_its) else {
             waiters.metrics.late_answers += 1;
             return;
         };
-        let asked_at = round.sent_at(context).flatten();
-        let waiting = round.group.iter().filter(|queued| waiters.readers.is_waiting(queued));
+        let asked_at = request.sent_at(context).flatten();
+        let waiting = request.group.iter().filter(|queued| waiters.readers.is_waiting(queued));
         let is_large = waiting.count() >= LARGE_REQUEST_READERS;
         self.large_request_sent_at = asked_at.filter(|_| is_large);
         if let Some(asked_at) = asked_at
@@ -111,10 +122,10 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
         {
             self.lease.renew(asked_at);
         }
-        waiters.wait_for_index(index, round.group);
+        waiters.wait_for_index(index, request.group);
     }
 
-    /// A new leader ends the round.
+    /// Fails the request in flight if leader or term have changed and a leader is known.
     fn on_leader(&mut self, waiters: &mut Waiters<T>, leader: Option<u64>, term: u64) {
         if (self.leader, self.term) == (leader, term) {
             return;
@@ -122,10 +133,10 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
         (self.leader, self.term) = (leader, term);
         self.lease.on_new_term();
         if leader.is_some()
-            && let Some(round) = self.in_flight.take()
+            && let Some(request) = self.in_flight.take()
         {
             waiters.metrics.leader_changed += 1;
-            waiters.fail(ReadIndexError::LeaderChanged, round.group);
+            waiters.fail(ReadIndexError::LeaderChanged, request.group);
         }
     }
 
@@ -138,14 +149,16 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
     }
 
     fn on_first_commit(&mut self) {
-        if let Some(round) = &mut self.in_flight {
-            // An answer is likely now.
-            round.retry_at = Duration::ZERO;
+        if let Some(request) = &mut self.in_flight {
+            // A response is likely now, so a retry is due at once.
+            request.retry_at = Duration::ZERO;
         }
     }
 
-    /// Serves the queue under a lease. Ends the round if it is over, asks again if it is time, and
-    /// begins the next one.
+    /// If the clock has gone back, first drops the lease and all send times. Serves the queue at
+    /// once if a lease holds. Ends the request in flight if its time is over, and retries it if a
+    /// retry is due. If no request is in flight, starts the next request for the readers in the
+    /// queue, but not before `batch_until`.
     fn advance(
         &mut self,
         waiters: &mut Waiters<T>,
@@ -162,31 +175,31 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
         if let Some(asked_at) = self.large_request_sent_at.take() {
             self.batch_until = now + now.saturating_sub(asked_at).min(BATCH_WAIT_MAX);
         }
-        if let Some(round) = self.in_flight.take_if(|round| round.deadline <= now) {
+        if let Some(request) = self.in_flight.take_if(|request| request.deadline <= now) {
             waiters.metrics.timed_out += 1;
-            waiters.fail(ReadIndexError::TimedOut, round.group);
+            waiters.fail(ReadIndexError::TimedOut, request.group);
         }
-        if let Some(round) = self.in_flight.take_if(|round| round.retry_at <= now) {
-            self.send_attempt(waiters, round, now, ids);
+        if let Some(request) = self.in_flight.take_if(|request| request.retry_at <= now) {
+            self.send_attempt(waiters, request, now, ids);
         }
         if self.in_flight.is_none() && !waiters.queue.is_empty() && self.batch_until <= now {
             waiters.metrics.requests += 1;
             let timeout = self.config.request_timeout();
-            let round = ReadIndexRequest::new(waiters.take_queue(), now, timeout);
-            self.send_attempt(waiters, round, now, ids);
+            let request = ReadIndexRequest::new(waiters.take_queue(), now, timeout);
+            self.send_attempt(waiters, request, now, ids);
         }
     }
 
     fn next_advance(&self, waiters: &Waiters<T>) -> Option<Duration> {
         match &self.in_flight {
-            Some(round) => Some(round.retry_at.min(round.deadline)),
+            Some(request) => Some(request.retry_at.min(request.deadline)),
             None => (!waiters.queue.is_empty()).then_some(self.batch_until),
         }
     }
 
     fn sweep(&mut self, readers: &mut ReaderTable<T>) {
-        if let Some(round) = &mut self.in_flight {
-            readers.sweep(&mut round.group);
+        if let Some(request) = &mut self.in_flight {
+            readers.sweep(&mut request.group);
         }
     }
 }

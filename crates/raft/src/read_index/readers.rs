@@ -1,39 +1,43 @@
-//! Waiting readers by name, and groups of them that are released together.
+//! Waiting readers by name, and groups of readers that are released together.
 //!
 //! Each reader gets a number that is not used again. A group is a list of (number, reader), and a
-//! table says which number each waiting reader has. A reader that gives up leaves the table; its
-//! entry in the list is *stale*, which is seen by the number:
+//! table maps each waiting reader to its number. A reader that gives up is removed from the table.
+//! Its entry in the list is then *stale*, which the number shows:
 //!
 //! ```text
 //!   table   a ─▶ 1   c ─▶ 3   b ─▶ 4           (b, number 2, gave up and came again)
 //!   group   (1, a)   (2, b)   (3, c)   (4, b)
-//!                      └─ stale: the table says 4
+//!                      └─ stale: the table has 4
 //! ```
 //!
-//! When a reader gives up while more entries are stale than not, all lists are swept. So there are
-//! no more stale entries than readers may wait, and a few, and giving up takes two steps on
-//! average.
+//! When a reader gives up, and there are over 64 more stale entries than waiting readers, all lists
+//! are swept: their stale entries are removed. So the number of stale entries is at most the number
+//! of readers that may wait, plus 64. A sweep visits less than two entries for each entry that it
+//! removes, so giving up is cheap on average.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::error::{ReadIndexError, Result};
+use super::interface::ReadNeed;
 
-/// Fewer stale entries are not worth a sweep.
+/// With this number of stale entries or fewer, a sweep is not worth its cost.
 const STALE_ENTRIES_MIN: usize = 64;
 
-/// Readers that are released together; some entries may be stale.
+/// Readers that are released together. Some entries may be stale.
 pub(crate) type Group<T> = Vec<QueuedReader<T>>;
 
 #[derive(Debug)]
 pub(crate) struct QueuedReader<T> {
     pub(crate) number: u64,
     pub(crate) reader: T,
+    pub(crate) need: ReadNeed,
 }
 
 #[derive(Debug)]
 pub(crate) struct ReaderTable<T> {
-    /// Used for look-ups only: its order is not deterministic.
+    /// The number of each waiting reader. Use it for look-ups only, because its order is not
+    /// deterministic.
     numbers: HashMap<T, u64>,
     last_number: u64,
     stale_entries: usize,
@@ -45,7 +49,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         ReaderTable { numbers: HashMap::new(), last_number: 0, stale_entries: 0, max }
     }
 
-    pub(crate) fn register(&mut self, reader: T) -> Result<QueuedReader<T>> {
+    pub(crate) fn register(&mut self, reader: T, need: ReadNeed) -> Result<QueuedReader<T>> {
         if self.numbers.len() >= self.max {
             return Err(ReadIndexError::TooManyReaders);
         }
@@ -54,10 +58,10 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         }
         self.last_number += 1;
         self.numbers.insert(reader, self.last_number);
-        Ok(QueuedReader { number: self.last_number, reader })
+        Ok(QueuedReader { number: self.last_number, reader, need })
     }
 
-    /// Returns whether the reader was waiting.
+    /// Removes a reader. Returns whether it was waiting.
     pub(crate) fn cancel(&mut self, reader: T) -> bool {
         let found = self.numbers.remove(&reader).is_some();
         self.stale_entries += usize::from(found);
@@ -68,7 +72,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         self.numbers.get(&queued.reader) == Some(&queued.number)
     }
 
-    /// Returns those of the group that still wait, and removes them from the table.
+    /// Returns the readers of the group that still wait, and removes them from the table.
     pub(crate) fn release(&mut self, group: Group<T>) -> Vec<T> {
         let mut released = Vec::with_capacity(group.len());
         for queued in group {
@@ -82,7 +86,8 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         released
     }
 
-    /// Whether it is time to [`sweep`](ReaderTable::sweep) every group there is.
+    /// Returns whether there are so many stale entries that the caller must
+    /// [`sweep`](ReaderTable::sweep) all groups.
     pub(crate) fn is_sweep_due(&self) -> bool {
         self.stale_entries > self.numbers.len() + STALE_ENTRIES_MIN
     }
@@ -93,7 +98,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         self.subtract_stale(before - group.len());
     }
 
-    /// This number of stale entries was found and dropped.
+    /// Records that this number of stale entries was found and dropped.
     pub(crate) fn subtract_stale(&mut self, entries: usize) {
         self.stale_entries -= entries;
     }
@@ -102,7 +107,7 @@ impl<T: Copy + Eq + Hash> ReaderTable<T> {
         self.numbers.len()
     }
 
-    /// Entries of all groups, stale ones included.
+    /// Returns the number of entries in all groups, including stale ones.
     pub(crate) fn entries(&self) -> usize {
         self.numbers.len() + self.stale_entries
     }

@@ -1,33 +1,35 @@
-//! One round: a question to raft for a group of readers, asked until it is answered.
+//! One ReadIndex request for a group of readers, sent in attempts until raft responds.
 //!
-//! raft drops a question without a word if it knows no leader or has no commit in its term, and the
-//! network may lose it. So a question is asked again 500 ms after the last one, and at once when
-//! the term has its first commit, each time with a *fresh* id; after 7 s (etcd's default) the round
-//! ends.
+//! raft silently drops an attempt if no leader is known, or if the leader has not committed an
+//! entry of its term. The network may also lose the attempt. So the request is sent again 500 ms
+//! after the last attempt, and at once when the term has its first commit. Each attempt has a
+//! *fresh* id. After 7 s (etcd's default) the request ends.
 //!
-//! * An answer to any of the round's ids ends it: all its readers came before the first was asked.
-//! * For the same reason no reader joins a round in flight, not even at a retry.
-//! * A retry does not use an id again. An acknowledgement of the first question that comes late
-//!   would count for the second, and for every question before it in the leader's queue (etcd's
-//!   issue 20418; `tests/read_index_stale.rs` plays it).
+//! * A response to any of the request's ids ends the request: all its readers arrived before the
+//!   first attempt.
+//! * No reader joins a request in flight, not even at a retry, because a late response to an
+//!   earlier attempt could release the reader.
+//! * A retry does not reuse an id. Otherwise a late acknowledgement of the first attempt would
+//!   confirm the second one, and every earlier request in the leader's queue (etcd's issue 20418;
+//!   `tests/suite/read_index_stale.rs` reproduces it).
 //!
-//! `docs/read-index.md` draws both.
+//! `docs/read-index.md` explains retries in the section "Asking again".
 
 use std::time::Duration;
 
 use super::ids::RequestIdGenerator;
 use super::readers::Group;
 
-/// etcd's value.
+/// The time between two attempts, as in etcd.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A round in flight.
+/// A ReadIndex request in flight.
 #[derive(Debug)]
 pub(crate) struct ReadIndexRequest<T> {
-    /// All came before the first question was asked.
+    /// The readers. All of them arrived before the first attempt was sent.
     pub(crate) group: Group<T>,
     attempts: Vec<Attempt>,
-    /// When the next question is due.
+    /// The time when the next attempt is due.
     pub(crate) retry_at: Duration,
     pub(crate) deadline: Duration,
 }
@@ -35,7 +37,7 @@ pub(crate) struct ReadIndexRequest<T> {
 #[derive(Debug)]
 struct Attempt {
     context: u64,
-    /// `None` if the clock has been behind this since.
+    /// The time at which the attempt was sent, or `None` if the clock has gone back since then.
     sent_at: Option<Duration>,
 }
 
@@ -45,7 +47,7 @@ impl<T> ReadIndexRequest<T> {
         ReadIndexRequest { group, attempts: Vec::with_capacity(1), retry_at: now, deadline }
     }
 
-    /// Asks, for the first time or again. Returns the id and the number of the attempt.
+    /// Records an attempt, the first or a retry. Returns its id and its number.
     pub(crate) fn next_attempt(
         &mut self,
         now: Duration,
@@ -57,14 +59,15 @@ impl<T> ReadIndexRequest<T> {
         (context, self.attempts.len() as u32)
     }
 
-    /// `Some` if this is the id of one of the round's questions; the inner value is when it was
-    /// asked, if that is known.
+    /// Returns `Some` if this is the id of one of the attempts. The inner value is the attempt's
+    /// send time, or `None` if the send time is not known. Returns `None` if the id belongs to
+    /// another request.
     pub(crate) fn sent_at(&self, context: u64) -> Option<Option<Duration>> {
         let question = self.attempts.iter().find(|question| question.context == context);
         question.map(|question| question.sent_at)
     }
 
-    /// The clock was set back: it is not known how long ago anything was asked.
+    /// Forgets all send times. The clock went back, so the time since each attempt is not known.
     pub(crate) fn clear_sent_times(&mut self) {
         for question in &mut self.attempts {
             question.sent_at = None;

@@ -1,31 +1,34 @@
-//! The readers that wait, and what they wait for: the common part of all modes.
+//! The waiting readers, and what each of them waits for. All modes share this part.
 //!
 //! ```text
-//!   read ──▶ queue ──▶ (the mode: a round, entries, a lease) ──▶ behind ──▶ Go
-//!             │                        │                           │
-//!             until it is this         until the mode has found      until this member has
-//!             group's turn             which index is fresh enough   applied up to there
+//!   read ──▶ queue ──▶ (the mode: a ReadIndex request, entries, a lease) ──▶ by index ──▶ Release
+//!             │                        │                                       │
+//!             until the mode           until the mode has found                until this member
+//!             takes the queue          which index is fresh enough             has applied it
 //! ```
 //!
-//! A mode takes the queue when it is its turn, and finds an index. From there on all
-//! modes are the same: the group waits until this member has applied that index. Groups are in a
-//! map ordered by index, and everything up to the applied index goes at once. There is no time-out
-//! here, as in etcd: an index does not become stale, and how long to wait for it is the client's
-//! decision.
+//! A mode takes the queue when it is ready, and finds an index. Readers that need only the
+//! confirmation of an index are released at once. The others wait, in all modes alike, until this
+//! member has applied the index. They are in a map by index. When the applied index rises, all
+//! readers with an index up to it are released together.
+//!
+//! This module does not limit the wait for the applied index, because an index stays valid. The
+//! limit is in the server's request queue: a read fails there after 15 rounds of 500 ms, or at the
+//! client's deadline (`check_deadlines` in `crates/replica/src/state_machines/request_queue.rs`).
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
 use super::clock::SteadyClock;
 use super::error::{ReadIndexError, Result};
-use super::interface::{ReadIndexAction, ReadIndexMetrics};
-use super::readers::{Group, ReaderTable};
+use super::interface::{ReadIndexAction, ReadIndexMetrics, ReadNeed};
+use super::readers::{Group, QueuedReader, ReaderTable};
 
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
     pub(crate) readers: ReaderTable<T>,
     pub(super) queue: Group<T>,
-    /// Groups by the index that they wait for.
+    /// The groups, by the index that they wait for.
     waiting_by_index: BTreeMap<u64, Group<T>>,
     pub(super) applied_index: u64,
     pub(super) clock: SteadyClock,
@@ -46,14 +49,15 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         }
     }
 
-    pub(crate) fn enqueue(&mut self, reader: T) -> Result<()> {
-        let queued = self.readers.register(reader)?;
+    pub(crate) fn enqueue(&mut self, reader: T, need: ReadNeed) -> Result<()> {
+        let queued = self.readers.register(reader, need)?;
         self.queue.push(queued);
         Ok(())
     }
 
-    /// Where many readers have given up, their entries are swept out of the queue,
-    /// and by `sweep_mode` out of what the mode holds.
+    /// Removes a reader. Returns whether it was waiting. If many readers have given up, this call
+    /// also sweeps their entries out of the queue and the groups, and calls `sweep_mode` to sweep
+    /// the lists of the mode.
     pub(crate) fn cancel(
         &mut self,
         reader: T,
@@ -75,12 +79,19 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         std::mem::take(&mut self.queue)
     }
 
-    /// The readers of the group may go on once `index` is applied.
+    /// Releases the readers of the group once `index` is applied, or now if they need only a
+    /// confirmation of the index.
     pub(crate) fn wait_for_index(&mut self, index: u64, group: Group<T>) {
-        if group.is_empty() {
+        let confirmed = |queued: &QueuedReader<T>| queued.need == ReadNeed::Confirmed;
+        let (confirmed, waiting): (Group<T>, Group<T>) = match group.iter().any(confirmed) {
+            true => group.into_iter().partition(confirmed),
+            false => (Group::new(), group),
+        };
+        self.release(index, confirmed);
+        if waiting.is_empty() {
             return;
         }
-        self.waiting_by_index.entry(index).or_default().extend(group);
+        self.waiting_by_index.entry(index).or_default().extend(waiting);
         self.release_applied();
     }
 
@@ -89,7 +100,7 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
         self.release_applied();
     }
 
-    /// The least index that a group waits for.
+    /// Returns the lowest index that a group waits for, or `None` if no group waits.
     pub(crate) fn awaited_index(&self) -> Option<u64> {
         self.waiting_by_index.keys().next().copied()
     }
@@ -99,11 +110,15 @@ impl<T: Copy + Eq + Hash> Waiters<T> {
             && *entry.key() <= self.applied_index
         {
             let (index, group) = entry.remove_entry();
-            let readers = self.readers.release(group);
-            if !readers.is_empty() {
-                self.metrics.released += readers.len() as u64;
-                self.actions.push(ReadIndexAction::Release { index, readers });
-            }
+            self.release(index, group);
+        }
+    }
+
+    fn release(&mut self, index: u64, group: Group<T>) {
+        let readers = self.readers.release(group);
+        if !readers.is_empty() {
+            self.metrics.released += readers.len() as u64;
+            self.actions.push(ReadIndexAction::Release { index, readers });
         }
     }
 

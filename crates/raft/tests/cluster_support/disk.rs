@@ -1,7 +1,7 @@
 //! A simulated disk and store of one member.
 //!
-//! The disk is a log, a hard state and the store as it was last synced. Appends are in a
-//! queue until they are written, and a crash loses the queue and the store that was not synced.
+//! The disk has a log, a hard state and the last synced store. Appends are in a queue until they
+//! are written. A crash loses the queue and a store that was not synced.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,25 +10,26 @@ use clearlane_raft::LogPosition;
 use clearlane_raft::{ReadyAppend, RecoveredState};
 use clearlane_wal::wire::{ConfChange, ConfChangeKind, Entry, HardState};
 
-/// The state that entries produce: a list of their data.
+/// The state that the applied entries produce: a list of their indexes and data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Store {
     pub(crate) position: LogPosition,
     pub(crate) data: Vec<(u64, Bytes)>,
 }
 
-/// What survives a crash, and what is not written yet.
+/// The data that survives a crash, and the appends that are not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     pub(crate) hard_state: HardState,
     pub(crate) entries: BTreeMap<u64, Entry>,
     pub(crate) store: Store,
-    /// Not written yet, with the store that is to be installed.
+    /// Appends that are not written yet, each with the store that it installs.
     pub(crate) queue: VecDeque<(ReadyAppend, Option<Store>)>,
 }
 
 impl Disk {
-    /// Of a first member: the members are its first entries, and committed.
+    /// Returns the disk of a member of a new cluster. Its entries add the first members, and are
+    /// committed.
     pub(crate) fn first(voters: u64) -> Disk {
         let entry = |id| Entry {
             kind: clearlane_wal::wire::EntryKind::ConfChange,
@@ -49,7 +50,8 @@ impl Disk {
         RecoveredState { store_position: store, hard_state: self.hard_state, entries }
     }
 
-    /// Writes the first append of the queue. Returns it, and the store if it was replaced.
+    /// Writes the first append of the queue. Returns the append, and the new store if the append
+    /// installs one. Returns `None` if the queue is empty.
     pub(crate) fn write(&mut self) -> Option<(ReadyAppend, Option<Store>)> {
         let (append, store) = self.queue.pop_front()?;
         if let Some(store) = &store {
@@ -65,19 +67,20 @@ impl Disk {
         Some((append, store))
     }
 
-    /// The last index that is durable, in the log or in the store.
+    /// Returns the last index on disk: of the log or of the store, whichever is larger.
     pub(crate) fn last(&self) -> u64 {
         self.entries.keys().next_back().copied().unwrap_or(0).max(self.store.position.index)
     }
 
-    /// Whether an entry survives a crash, in the log or in the store.
+    /// Returns whether an entry survives a crash, in the log or in the store.
     pub(crate) fn has(&self, index: u64, term: u64) -> bool {
         let in_log = self.entries.get(&index).is_some_and(|entry| entry.term == term);
         in_log || index <= self.store.position.index
     }
 }
 
-/// etcd's bytes of a change of one member: type and id, fields 2 and 3.
+/// Returns etcd's bytes for a change of one member. Field 2 is the kind of the change, and field 3
+/// is the member's id.
 pub(crate) fn encode_change(kind: ConfChangeKind, id: u64) -> Bytes {
     Bytes::from(vec![0x10, number_of(kind), 0x18, id as u8])
 }

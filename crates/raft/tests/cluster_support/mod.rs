@@ -1,16 +1,18 @@
-//! A cluster of drivers in one thread, driven step by step.
+//! A cluster of `RaftNode`s in one thread, driven step by step.
 //!
-//! Messages lie in a pool until they are delivered, lost or doubled. A disk writes at once, or is
-//! slow and writes when it is told to. A crash leaves what was written, and the store as it was
-//! last synced. What happens becomes lines of text, for golden scripts to show.
+//! Messages stay in a pool until they are delivered or lost. A test can also duplicate a message. A
+//! fast disk writes an append at once. A slow disk writes only when a test calls `persist`. A crash
+//! keeps the written data and the last synced store. Events become lines of text, which golden
+//! scripts show.
 //!
-//! Some rules hold whatever happens, and are checked at each step:
+//! Some rules always hold and are checked at each step:
 //!
-//! * A term has one leader.
-//! * Two members that apply an entry of one index apply the same one, in order, each once.
-//! * What is applied is on the disks of a majority.
-//! * What a message says is on the disk of its sender.
-//! * A read is answered with what was committed when it was asked, or later.
+//! * A term has at most one leader.
+//! * If two members apply entries with the same index, these entries are equal. Each member applies
+//!   the entries in order, each once.
+//! * An applied entry is on the disks of a majority of the voters.
+//! * The state that a message claims is on the disk of its sender.
+//! * A read returns an index that was committed when the read was requested, or a later one.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -30,26 +32,27 @@ use raft::eraftpb::{self, MessageType};
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     pub(crate) message: Message,
-    /// The store that goes with a snapshot.
+    /// The store that is sent with a raft snapshot.
     snapshot_store: Option<Store>,
 }
 
 impl InFlight {
     pub(crate) fn edge(&self) -> (u64, u64) {
         let raw = eraftpb::Message::parse_from_bytes(&self.message.encode()).unwrap();
-        // In a request for a transfer the sender is the member that is to lead.
+        // In a request to transfer leadership, the field `from` has the id of the next leader, and
+        // not of the sender.
         (raw.from, raw.to)
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// `None` while it is down.
-    pub(crate) driver: Option<RaftNode>,
+    /// The node, or `None` while the member is down.
+    pub(crate) node: Option<RaftNode>,
     pub(crate) disk: Disk,
     pub(crate) store: Store,
     pub(crate) slow: bool,
-    /// Copies of stores that came with snapshots, by index.
+    /// Stores that arrived with raft snapshots, by index.
     received: BTreeMap<u64, Store>,
 }
 
@@ -58,12 +61,12 @@ pub(crate) struct Cluster {
     pub(crate) pool: Vec<InFlight>,
     cut: BTreeSet<(u64, u64)>,
     settings: RaftNodeConfig,
-    /// Whether the sender of a snapshot is told at once if it has arrived.
+    /// If true, the sender of a raft snapshot learns at once whether it has arrived.
     pub(crate) reports_snapshots: bool,
     lines: Vec<String>,
     pub(crate) digest: DefaultHasher,
     leaders: BTreeMap<u64, u64>,
-    /// Everything that any member has applied.
+    /// All entries that any member has applied.
     pub(crate) committed: BTreeMap<u64, Entry>,
     reads: BTreeMap<Vec<u8>, u64>,
 }
@@ -94,10 +97,10 @@ impl Cluster {
 
     fn add(&mut self, id: u64, disk: Disk) {
         let (store, received) = (Store::default(), BTreeMap::new());
-        self.members.insert(id, Member { driver: None, disk, store, slow: false, received });
+        self.members.insert(id, Member { node: None, disk, store, slow: false, received });
     }
 
-    /// A new member that knows no other member.
+    /// Starts a new member with an empty disk, so that it knows no other member.
     pub(crate) fn start(&mut self, id: u64) {
         self.add(id, Disk::default());
         self.restart(id);
@@ -107,13 +110,13 @@ impl Cluster {
         let settings = RaftNodeConfig { id, ..self.settings };
         let member = self.members.get_mut(&id).unwrap();
         member.store = member.disk.store.clone();
-        member.driver = Some(RaftNode::new(settings, member.disk.found()).unwrap());
+        member.node = Some(RaftNode::new(settings, member.disk.found()).unwrap());
         self.handle(id);
     }
 
     pub(crate) fn crash(&mut self, id: u64) {
         let member = self.members.get_mut(&id).unwrap();
-        member.driver = None;
+        member.node = None;
         member.disk.queue.clear();
         member.received.clear();
     }
@@ -127,20 +130,21 @@ impl Cluster {
     }
 
     pub(crate) fn is_up(&self, id: u64) -> bool {
-        self.members.get(&id).is_some_and(|member| member.driver.is_some())
+        self.members.get(&id).is_some_and(|member| member.node.is_some())
     }
 
     pub(crate) fn ids(&self) -> Vec<u64> {
         self.members.keys().copied().collect()
     }
 
-    pub(crate) fn driver(&mut self, id: u64) -> &mut RaftNode {
-        self.members.get_mut(&id).unwrap().driver.as_mut().unwrap()
+    pub(crate) fn node(&mut self, id: u64) -> &mut RaftNode {
+        self.members.get_mut(&id).unwrap().node.as_mut().unwrap()
     }
 
-    /// Calls a driver, if it is up, and carries out what it asks.
+    /// Calls a node, and carries out the work that the node then has ready. Returns `None` if the
+    /// node is down.
     pub(crate) fn call<T>(&mut self, id: u64, what: impl FnOnce(&mut RaftNode) -> T) -> Option<T> {
-        let result = what(self.members.get_mut(&id)?.driver.as_mut()?);
+        let result = what(self.members.get_mut(&id)?.node.as_mut()?);
         self.handle(id);
         Some(result)
     }
@@ -148,11 +152,11 @@ impl Cluster {
     pub(crate) fn read(&mut self, id: u64, context: &str) -> Option<Result<(), Error>> {
         let newest = self.committed.keys().next_back().copied().unwrap_or(0);
         self.reads.entry(context.into()).or_insert(newest);
-        self.call(id, |driver| driver.read_index(context.into()))
+        self.call(id, |node| node.read_index(context.into()))
     }
 
     fn handle(&mut self, id: u64) {
-        while let Some(effects) = self.driver(id).ready() {
+        while let Some(effects) = self.node(id).ready() {
             format!("{id} {effects:?}").hash(&mut self.digest);
             self.apply_effects(id, effects);
         }
@@ -211,7 +215,8 @@ impl Cluster {
         }
     }
 
-    /// Writes one append to a disk. Returns whether there was one.
+    /// Writes the oldest append in the queue of a member's disk. Returns `false` if the queue is
+    /// empty.
     pub(crate) fn write(&mut self, id: u64) -> bool {
         let member = self.members.get_mut(&id).unwrap();
         let Some((append, store)) = member.disk.write() else { return false };
@@ -223,10 +228,10 @@ impl Cluster {
             self.line(format!("{id}: install {index}"));
         }
         if append.must_sync {
-            self.driver(id).on_persisted(append.number).unwrap();
+            self.node(id).on_persisted(append.number).unwrap();
         }
         if let Some(index) = installed {
-            self.driver(id).on_installed(index).unwrap();
+            self.node(id).on_installed(index).unwrap();
         }
         true
     }
@@ -259,31 +264,32 @@ impl Cluster {
             store.position.term = entry.term;
         }
         if let Some(last) = entries.last() {
-            self.driver(id).on_applied(last.index).unwrap();
+            self.node(id).on_applied(last.index).unwrap();
         }
     }
 
-    /// Returns the members now, if the entry is a change of them.
+    /// Applies an entry. If the entry changes the members, returns the new members.
     fn apply_entry(&mut self, id: u64, entry: &Entry) -> Option<ConfState> {
         let at = format!("{id}: apply {}@{}", entry.index, entry.term);
-        let driver = self.driver(id);
+        let node = self.node(id);
         let changed = match entry.kind {
             EntryKind::Normal => {
                 self.line(format!("{at} {}", entry.data.escape_ascii()).trim_end().to_owned());
                 return None;
             }
             EntryKind::ConfChange => {
-                driver.apply_conf_change(disk::decode_change(&entry.data).as_ref())
+                node.apply_conf_change(disk::decode_change(&entry.data).as_ref())
             }
             EntryKind::ConfChangeV2 => panic!("no member changes several members at once"),
         };
-        let members = driver.conf_state();
+        let members = node.conf_state();
         let refused = changed.err().map(|error| format!(" ({error})")).unwrap_or_default();
         self.line(format!("{at} members {}{refused}", names(&members)));
         Some(members)
     }
 
-    /// What is applied is on the disks of a majority of the voters that this member knows.
+    /// Checks that an applied entry is on the disks of a majority of the voters that this member
+    /// knows.
     fn check_durable(&self, id: u64, entry: &Entry) {
         let voters = &self.members[&id].store.position.conf_state.voters;
         let has = |voter: &&u64| {
@@ -293,7 +299,7 @@ impl Cluster {
         assert!(durable * 2 > voters.len() || voters.is_empty(), "{entry:?} is not durable");
     }
 
-    /// What a message says is on the disk of its sender.
+    /// Checks that the state a message claims is on the disk of its sender.
     fn check_is_durable(&self, id: u64, message: &Message) {
         let disk = &self.members[&id].disk;
         let raw = eraftpb::Message::parse_from_bytes(&message.encode()).unwrap();
@@ -304,7 +310,7 @@ impl Cluster {
             }
             MessageType::MsgRequestVote => (term, vote) == (raw.term, id),
             MessageType::MsgRequestVoteResponse if !raw.reject => {
-                // It may have gone on to a later term since.
+                // The member may have moved to a later term since it voted.
                 term > raw.term || (term, vote) == (raw.term, raw.to)
             }
             MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot => {
@@ -328,7 +334,8 @@ impl Cluster {
         self.cut.clear();
     }
 
-    /// Takes a message out of the pool; it may be lost if a link is cut or the receiver is down.
+    /// Takes a message out of the pool and delivers it. The message is lost if the link is cut or
+    /// the receiver is down.
     pub(crate) fn deliver(&mut self, at: usize) {
         let sent = self.pool.remove(at);
         let (from, to) = sent.edge();
@@ -341,7 +348,7 @@ impl Cluster {
             received.insert(copy.position.index, copy);
             self.report(from, to, true);
         }
-        let error = self.call(to, |driver| driver.step(sent.message)).unwrap().err();
+        let error = self.call(to, |node| node.step(sent.message)).unwrap().err();
         if let Some(error) = error {
             self.line(format!("{to}: error: {error}"));
         }
@@ -357,11 +364,11 @@ impl Cluster {
 
     fn report(&mut self, from: u64, to: u64, arrived: bool) {
         if self.reports_snapshots {
-            self.call(from, |driver| driver.report_snapshot(to, arrived));
+            self.call(from, |node| node.report_snapshot(to, arrived));
         }
     }
 
-    /// Delivers until the pool is empty.
+    /// Delivers messages until the pool is empty.
     pub(crate) fn run(&mut self) {
         for _ in 0..10_000 {
             if self.pool.is_empty() {
@@ -372,18 +379,18 @@ impl Cluster {
         panic!("messages without end");
     }
 
-    /// The store is synced, and the log released up to some index.
+    /// Syncs the store, and releases the log up to an index.
     pub(crate) fn sync(&mut self, id: u64, release: u64) {
         let member = self.members.get_mut(&id).unwrap();
-        let Some(driver) = member.driver.as_mut() else { return };
-        // A store that is to be replaced is not synced any more.
+        let Some(node) = member.node.as_mut() else { return };
+        // The store is not synced if it is about to be replaced by a received store.
         if member.disk.queue.iter().any(|(append, _)| append.install_snapshot.is_some()) {
             return;
         }
         member.disk.store = member.store.clone();
-        driver.set_durable_position(member.store.position.clone()).unwrap();
-        driver.release(release);
-        let (first, _) = driver.kept_indexes();
+        node.set_durable_position(member.store.position.clone()).unwrap();
+        node.release(release);
+        let (first, _) = node.kept_indexes();
         member.disk.entries = member.disk.entries.split_off(&first);
     }
 }

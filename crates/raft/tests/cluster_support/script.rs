@@ -1,15 +1,22 @@
-//! The commands of golden scripts over a cluster. `cluster 3` makes one in which the members know
+//! The commands of golden scripts over a cluster. `cluster 3` creates a cluster whose members know
 //! each other; `seed=`, `inflight=`, `uncommitted=`, `entries=`, `message=`, `reads=`, `questions=`
-//! set its `RaftNodeConfig`. Then:
+//! set its `RaftNodeConfig`. Further commands:
 //!
 //! ```text
-//!   pass 3                     three ticks for all members, everything delivered behind each
-//!   tick 1 5, run              five ticks for member 1; delivers until nothing is on its way
-//!   deliver 1-2 1              delivers one message of that edge; without a number, all there are
+//!   pass 3                     three ticks for all members; delivers all messages after each tick
+//!   tick 1 5                   five ticks for member 1
+//!   run                        delivers messages until none are in flight
+//!   deliver 1-2 1              delivers one message from 1 to 2; without a number, all of them
 //!   lose 1-2, double 1-2, pool, cut 1 2, isolate 1, heal
-//!   slow 1, fast 1, persist 1 2        the disk of member 1; writes two appends
+//!   slow 1                     the disk of member 1 writes only at the command `persist`
+//!   fast 1                     the disk of member 1 writes all appends in its queue, and new ones
+//!                              at once
+//!   persist 1 2                writes two appends to the disk of member 1
 //!   propose 1 a, change 1 add 4, read 1 r1, transfer 1 2, campaign 1
-//!   sync 1 release=7, release 1 7, sent 1 3 lost, unreachable 1 3
+//!   sync 1 release=7           syncs the store of member 1, and releases its log up to entry 7
+//!   release 1 7                releases the log of member 1 up to entry 7
+//!   sent 1 3 lost              reports to member 1 that its raft snapshot for member 3 was lost
+//!   unreachable 1 3            reports to member 1 that member 3 is unreachable
 //!   crash 1, restart 1, start 4, status, log 1, store 1
 //! ```
 
@@ -49,7 +56,8 @@ impl ClusterRunner {
         self.cluster = Cluster::new(voters, settings);
     }
 
-    /// The messages of an edge that are in the pool now.
+    /// Returns the positions in the pool of the messages on an edge, such as `1-2`: of the first
+    /// `count` messages, or of all messages if `count` is `None`.
     fn on_edge(&self, edge: &str, count: Option<usize>) -> Vec<usize> {
         let all = self.cluster.pool.iter().enumerate();
         let name = |(from, to)| format!("{from}-{to}");
@@ -75,7 +83,8 @@ impl ClusterRunner {
             ["heal"] => cluster.heal(),
             [verb @ ("deliver" | "lose" | "double"), edge, count @ ..] => {
                 let count = count.first().map(|count| count.parse()).transpose()?;
-                // Removed from the back, so that indexes stay valid; delivered in order.
+                // Messages are removed from the pool in order. Each removal lowers the positions of
+                // the later messages by one.
                 let places = self.on_edge(edge, count);
                 let cluster = &mut self.cluster;
                 match *verb {
@@ -144,29 +153,29 @@ impl ClusterRunner {
         let outcome = match words {
             ["propose", id, data] => {
                 let data = data.as_bytes().to_vec();
-                cluster.call(id.parse()?, |driver| driver.propose(data.into()))
+                cluster.call(id.parse()?, |node| node.propose(data.into()))
             }
             ["change", id, kind, member] => {
                 let data = disk::encode_change(kind_of(kind), member.parse()?);
-                cluster.call(id.parse()?, |driver| driver.propose_conf_change(data))
+                cluster.call(id.parse()?, |node| node.propose_conf_change(data))
             }
             ["read", id, context] => cluster.read(id.parse()?, context),
             ["transfer", id, to] => {
                 let to = to.parse()?;
-                cluster.call(id.parse()?, |driver| driver.transfer_leader(to)).map(Ok)
+                cluster.call(id.parse()?, |node| node.transfer_leader(to)).map(Ok)
             }
             ["release", id, up_to] => {
                 let up_to = up_to.parse()?;
-                cluster.call(id.parse()?, |driver| driver.release(up_to)).map(Ok)
+                cluster.call(id.parse()?, |node| node.release(up_to)).map(Ok)
             }
-            ["campaign", id] => cluster.call(id.parse()?, |driver| driver.campaign()).map(Ok),
+            ["campaign", id] => cluster.call(id.parse()?, |node| node.campaign()).map(Ok),
             ["unreachable", id, other] => {
                 let other = other.parse()?;
-                cluster.call(id.parse()?, |driver| driver.report_unreachable(other)).map(Ok)
+                cluster.call(id.parse()?, |node| node.report_unreachable(other)).map(Ok)
             }
             ["sent", id, to, how] => {
                 let (to, arrived) = (to.parse()?, *how == "arrived");
-                cluster.call(id.parse()?, |driver| driver.report_snapshot(to, arrived)).map(Ok)
+                cluster.call(id.parse()?, |node| node.report_snapshot(to, arrived)).map(Ok)
             }
             _ => return Ok(false),
         };
@@ -180,7 +189,7 @@ impl ClusterRunner {
             ["pass", ticks] => {
                 for _ in 0..ticks.parse()? {
                     for id in cluster.ids() {
-                        cluster.call(id, |driver| driver.tick());
+                        cluster.call(id, |node| node.tick());
                     }
                     cluster.run();
                 }
@@ -188,7 +197,7 @@ impl ClusterRunner {
             ["tick", id, ticks @ ..] => {
                 let ticks = ticks.first().map_or(Ok(1), |ticks| ticks.parse())?;
                 for _ in 0..ticks {
-                    cluster.call(id.parse()?, |driver| driver.tick());
+                    cluster.call(id.parse()?, |node| node.tick());
                 }
             }
             ["status"] => {
@@ -208,16 +217,16 @@ fn status(cluster: &mut Cluster, id: u64) -> String {
         return format!("{id}: down");
     }
     let applied = cluster.members[&id].store.position.index;
-    let driver = cluster.driver(id);
-    let now = driver.leadership();
-    let (first, last) = driver.kept_indexes();
+    let node = cluster.node(id);
+    let now = node.leadership();
+    let (first, last) = node.kept_indexes();
     format!(
         "{id}: {:?} term={} leader={} committed={} applied={applied} log={first}..{last} members={}",
         now.role,
         now.term,
         now.leader,
-        driver.committed_index(),
-        names(&driver.conf_state())
+        node.committed_index(),
+        names(&node.conf_state())
     )
 }
 

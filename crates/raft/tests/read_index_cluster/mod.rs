@@ -1,26 +1,29 @@
-//! A cluster of members, as much of it as reads need: which member leads which, a log that is a
-//! number, and raft 0.7's way of answering read index questions, with a network that delays what a
-//! test tells it to.
+//! A cluster of members, modelled only as far as reads need it: which member follows which leader,
+//! a log that consists only of a commit index, and the way in which raft 0.7 answers ReadIndex
+//! requests. The network delays messages on the links that a test blocks.
 //!
-//! Each member has a real ReadIndex queue. What is modelled is raft:
+//! Each member has a real ReadIndex queue. Only raft is a model:
 //!
-//! * A leader keeps questions in the order in which they came, each with its commit index of that
-//!   time, and sends heartbeats that carry the question's context. A second question with a context
-//!   that is waiting is ignored.
+//! * A leader keeps ReadIndex requests in the order of their arrival, each with the commit index at
+//!   its arrival. For each request it sends heartbeats that carry the request's context. It ignores
+//!   a second request with the context of a waiting request.
 //! * A member acknowledges a heartbeat of its own term. When a quorum has acknowledged a context,
-//!   the leader answers that question *and all before it*.
-//! * A follower's question goes to the member it takes for the leader, and the answer comes back.
+//!   the leader answers the request with this context *and all earlier requests*.
+//! * A follower sends its request to the member that it believes to be the leader. The response is
+//!   sent back to the follower.
 //!
-//! A cut member keeps its old term, and so does a leader that was deposed: it does not know.
+//! A member that is cut off keeps its old term. A deposed leader also keeps its old term, because
+//! it does not know that it was deposed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexQueue, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadIndexQueue, ReadMode, ReadNeed,
+    RequestIdGenerator,
 };
 
-/// The sender and the receiver; the first member is 1.
+/// The sender and the receiver. The first member is 1.
 pub(crate) type Link = (u64, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +38,10 @@ pub(crate) enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlantedBug {
     Nothing,
-    /// A retry has the id of the first question of its round, as in etcd until issue 20418.
+    /// A retry reuses the id of the first attempt of its ReadIndex request, as in etcd until issue
+    /// 20418.
     RetriesReuseIds,
-    /// A leader answers without asking a quorum.
+    /// A leader answers a ReadIndex request without waiting for a quorum.
     NoHeartbeats,
 }
 
@@ -47,7 +51,7 @@ pub(crate) struct Cluster {
     pub(crate) now: Duration,
     pub(crate) members: BTreeMap<u64, Member>,
     messages: VecDeque<(Link, Message)>,
-    /// Messages on these links are kept until the link is removed.
+    /// Messages on these links wait until the link is removed from the set.
     pub(crate) blocked_links: BTreeSet<Link>,
 }
 
@@ -58,9 +62,9 @@ pub(crate) struct Member {
     leader: Option<u64>,
     commit: u64,
     questions: Vec<Question>,
-    /// The first id of the round in flight.
+    /// The id of the first attempt of the ReadIndex request in flight.
     first_context: u64,
-    /// Readers that were released, with the index, and those that failed.
+    /// Readers that were released, with the index, and readers that failed.
     pub(crate) finished: Vec<(u64, Result<u64, ReadIndexError>)>,
 }
 
@@ -81,7 +85,7 @@ struct Question {
 }
 
 impl Cluster {
-    /// Member 1 leads in term 1, and all members have applied entry 1.
+    /// Creates a cluster in which member 1 leads in term 1, and all members have applied entry 1.
     pub(crate) fn new(members: u64, mode: ReadMode, planted: PlantedBug) -> Cluster {
         let member = |number| Member {
             barrier: ReadIndexQueue::new(mode, ReadIndexConfig::new(number)),
@@ -100,7 +104,8 @@ impl Cluster {
         Cluster { mode, planted, now: Duration::ZERO, members, messages, blocked_links: held }
     }
 
-    /// Waiting readers are lost. A leader leads no more, and knows no member that does.
+    /// Restarts a member with a new generator of ids. Its waiting readers are lost. If the member
+    /// led, it no longer leads and knows no leader.
     pub(crate) fn restart(&mut self, number: u64, ids: RequestIdGenerator) {
         let barrier = ReadIndexQueue::new(self.mode, ReadIndexConfig::new(number));
         let member = self.member(number);
@@ -116,11 +121,11 @@ impl Cluster {
     }
 
     pub(crate) fn read(&mut self, member: u64, reader: u64) {
-        self.member(member).barrier.enqueue(reader).expect("the queue takes it");
+        self.member(member).barrier.enqueue(reader, ReadNeed::Applied).expect("the queue takes it");
         self.poll(member);
     }
 
-    /// `None` while the reader waits.
+    /// Returns the reader's outcome, or `None` while the reader waits.
     pub(crate) fn outcome(
         &mut self,
         member: u64,
@@ -130,8 +135,10 @@ impl Cluster {
         gone.iter().find(|(name, _)| *name == reader).map(|(_, outcome)| *outcome)
     }
 
-    /// These members elect one of them, and commit an entry. The others do not hear of it. A
-    /// client has the entry acknowledged: from now on every later reader must see it.
+    /// Makes `voters` elect `leader`, which is one of them, and commit an entry. The other members
+    /// learn nothing about the election and the entry. A client has an acknowledgement of the
+    /// entry, so every read that starts after this call must see the entry. Returns the index of
+    /// the entry.
     pub(crate) fn elect_and_write(&mut self, leader: u64, voters: &[u64]) -> u64 {
         assert!(voters.len() > self.members.len() / 2 && voters.contains(&leader), "a quorum");
         let newest = self.members.values().map(|member| (member.term, member.commit)).max();
@@ -147,7 +154,7 @@ impl Cluster {
         commit
     }
 
-    /// Delivers until only messages on blocked links are left.
+    /// Delivers messages until only messages on blocked links are left.
     pub(crate) fn deliver_all(&mut self) {
         while let Some(at) =
             self.messages.iter().position(|(link, _)| !self.blocked_links.contains(link))
@@ -157,7 +164,7 @@ impl Cluster {
         }
     }
 
-    /// Blocks all links between the two sides, both ways.
+    /// Blocks all links between the members in `one` and the members in `other`, both ways.
     pub(crate) fn cut(&mut self, one: &[u64], other: &[u64]) {
         for a in one {
             self.blocked_links.extend(other.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
@@ -194,7 +201,7 @@ impl Cluster {
                         let question = Message::Question { context };
                         self.messages.push_back(((number, leader), question));
                     }
-                    // Dropped without an answer.
+                    // The request is dropped without a response.
                     None => {}
                 }
             }
@@ -202,7 +209,8 @@ impl Cluster {
         }
     }
 
-    /// A question arrives at a leader, or at a deposed one that does not know it.
+    /// Processes a request that arrives at a leader, or at a deposed leader that does not know it
+    /// was deposed. Any other member drops the request.
     fn ask(&mut self, leader: u64, from: u64, context: u64) {
         let others: Vec<u64> =
             self.members.keys().copied().filter(|other| *other != leader).collect();

@@ -1,12 +1,15 @@
-//! A plain ReadIndex queue: one list of readers with what each waits for, scanned for everything.
+//! A plain ReadIndex queue: one list of readers, each with the condition that it waits for. Every
+//! event scans the whole list.
 //!
-//! It is written from the rules and not from the code: no numbers, no groups, no map by index,
-//! no sweeps. Its actions must equal those of the real queue.
+//! The plain queue is written from the rules, and not from the code of the real queue: it has no
+//! reader numbers, no groups, no map by index and no sweeps. Its actions must equal the actions of
+//! the real queue.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexError, ReadMode, ReadNeed, RequestIdGenerator,
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -27,13 +30,20 @@ const BATCH_WAIT_MAX: Duration = Duration::from_millis(2);
 enum ReaderState {
     Queued,
     InRound,
-    Proposed { context: u64, deadline: Duration },
-    Behind { index: u64 },
+    Proposed {
+        context: u64,
+        deadline: Duration,
+    },
+    /// The index is known, and the reader waits until it is applied.
+    Behind {
+        index: u64,
+    },
 }
 
 #[derive(Debug, Default)]
 struct PlainRequest {
-    /// Ids, and when they were asked as far as the clock can be trusted.
+    /// The attempts: the id and the send time of each. The send time is `None` if the clock has
+    /// gone back since the attempt was sent.
     attempts: Vec<(u64, Option<Duration>)>,
     started: Duration,
     last: Duration,
@@ -44,10 +54,13 @@ struct PlainRequest {
 pub(crate) struct PlainQueue {
     mode: ReadMode,
     config: ReadIndexConfig,
-    /// In the order in which they came.
+    /// The readers, in the order of their arrival.
     readers: Vec<(u64, ReaderState)>,
+    /// Readers that need only a confirmation, and do not wait for the applied index.
+    only_confirmed: HashSet<u64>,
     round: Option<PlainRequest>,
-    /// When the last round was asked, if it has served many and there was no poll since.
+    /// The send time of the last ReadIndex request, if it has served many readers and there was no
+    /// poll since its response.
     large_request_sent_at: Option<Duration>,
     batch_until: Duration,
     leader: (Option<u64>, u64),
@@ -66,6 +79,7 @@ impl PlainQueue {
             mode,
             config,
             readers: Vec::new(),
+            only_confirmed: HashSet::new(),
             round: None,
             large_request_sent_at: None,
             batch_until: Duration::ZERO,
@@ -84,7 +98,7 @@ impl PlainQueue {
         self.readers.len()
     }
 
-    pub(crate) fn read(&mut self, reader: u64) -> Result<(), ReadIndexError> {
+    pub(crate) fn read(&mut self, reader: u64, need: ReadNeed) -> Result<(), ReadIndexError> {
         if self.readers.len() >= self.config.readers_max {
             return Err(ReadIndexError::TooManyReaders);
         }
@@ -92,6 +106,10 @@ impl PlainQueue {
             return Err(ReadIndexError::ReaderIsWaiting);
         }
         self.readers.push((reader, ReaderState::Queued));
+        match need {
+            ReadNeed::Applied => self.only_confirmed.remove(&reader),
+            ReadNeed::Confirmed => self.only_confirmed.insert(reader),
+        };
         Ok(())
     }
 
@@ -101,7 +119,7 @@ impl PlainQueue {
         self.readers.len() < before
     }
 
-    /// Removes and returns the readers in such a state.
+    /// Removes and returns the readers whose state satisfies `is`.
     fn take_in_state(&mut self, is: impl Fn(ReaderState) -> bool) -> Vec<u64> {
         let taken = self.readers.iter().filter(|(_, state)| is(*state)).map(|(name, _)| *name);
         let taken = taken.collect();
@@ -121,7 +139,22 @@ impl PlainQueue {
         }
     }
 
+    fn release_confirmed(&mut self) {
+        let found = self.readers.iter().find_map(|(name, state)| match state {
+            ReaderState::Behind { index } if self.only_confirmed.contains(name) => Some(*index),
+            _ => None,
+        });
+        let Some(index) = found else { return };
+        let is = |(name, state): &(u64, ReaderState)| {
+            *state == ReaderState::Behind { index } && self.only_confirmed.contains(name)
+        };
+        let released: Vec<_> = self.readers.extract_if(.., |reader| is(reader)).collect();
+        let readers = released.into_iter().map(|(name, _)| name).collect();
+        self.actions.push(ReadIndexAction::Release { index, readers });
+    }
+
     fn release_applied(&mut self) {
+        self.release_confirmed();
         let mut indexes: Vec<u64> = self
             .readers
             .iter()
@@ -184,17 +217,17 @@ impl PlainQueue {
 
     pub(crate) fn poll(
         &mut self,
-        told: Duration,
+        reading: Duration,
         ids: &mut RequestIdGenerator,
     ) -> Vec<ReadIndexAction<u64>> {
-        if told < self.last_reading {
+        if reading < self.last_reading {
             self.lease_until = None;
             (self.large_request_sent_at, self.batch_until) = (None, self.now);
             let asked = self.round.iter_mut().flat_map(|round| &mut round.attempts);
             asked.for_each(|(_, at)| *at = None);
         }
-        self.now += told.saturating_sub(self.last_reading);
-        self.last_reading = told;
+        self.now += reading.saturating_sub(self.last_reading);
+        self.last_reading = reading;
         match self.mode {
             ReadMode::Log => self.poll_log(ids),
             ReadMode::Serializable => {

@@ -1,15 +1,12 @@
-//! Golden scripts over clusters of drivers: one scenario per file, in `tests/golden/node`.
+//! Golden scripts over clusters of `RaftNode`s: one scenario per file, in `tests/golden/node`.
 //!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-raft --test
-//! node`. Then read the difference, line by line.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod cluster_support;
+//! To regenerate the expected output, run
+//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-raft --test suite node`. Then read the difference
+//! line by line.
 
 use std::path::Path;
 
-use cluster_support::script::ClusterRunner;
+use crate::cluster_support::script::ClusterRunner;
 
 #[test]
 fn scripts() {

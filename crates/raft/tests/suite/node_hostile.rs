@@ -1,22 +1,20 @@
-//! No message of a peer and no call of the owner makes a driver panic.
+//! Tests that no message of a peer and no call of the owner makes a `RaftNode` panic.
 //!
-//! Two members exchange valid messages, and the first also gets invalid ones: messages
-//! made of random parts that fit together more or less, and real ones of the same run with a part
-//! changed. Its appends become durable now and then. The driver may refuse any of them.
+//! Two members exchange valid messages. The first member also gets invalid ones: messages that are
+//! made of random parts, real messages of the same run with a changed part, and random bytes. The
+//! appends of the first member become durable from time to time. The first member may reject any
+//! message.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod cluster_support;
-
+use crate::cluster_support::disk;
 use clearlane_raft::LogPosition;
 use clearlane_raft::{Error, Message, RaftNode, RaftNodeConfig, Ready, RecoveredState, Role};
 use clearlane_wal::wire::{ConfState, Entry, EntryKind, HardState};
-use cluster_support::disk;
 use proptest::prelude::*;
 use protobuf::{Message as _, ProtobufEnum as _};
 use raft::eraftpb;
 
-/// A member of three with a few entries.
+/// Returns a member of a cluster of three. Its store is at index 4, and its log has the entries 5
+/// to 8. Entry 5 is committed.
 fn member(id: u64) -> RaftNode {
     let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
     let store = LogPosition { index: 4, term: 2, conf_state: members };
@@ -28,27 +26,28 @@ fn member(id: u64) -> RaftNode {
     RaftNode::new(RaftNodeConfig { reads_max: 8, ..RaftNodeConfig::new(id, 7) }, found).unwrap()
 }
 
-/// Carries out what a driver asks of its owner.
-fn handle_ready(driver: &mut RaftNode, effects: Ready, writes: bool) -> Vec<Message> {
+/// Carries out the work that a node gives to its owner. If `writes` is true, reports the append as
+/// durable. Returns the messages to send.
+fn handle_ready(node: &mut RaftNode, effects: Ready, writes: bool) -> Vec<Message> {
     for entry in &effects.committed_entries {
-        // A server refuses several changes at once.
+        // An entry that changes several members at once is not applied. A server rejects it.
         if entry.kind == EntryKind::ConfChange {
-            let _ = driver.apply_conf_change(disk::decode_change(&entry.data).as_ref());
+            let _ = node.apply_conf_change(disk::decode_change(&entry.data).as_ref());
         }
     }
     if let Some(last) = effects.committed_entries.last() {
-        driver.on_applied(last.index).unwrap();
+        node.on_applied(last.index).unwrap();
     }
     if let Some(append) = effects.append.filter(|_| writes) {
-        driver.on_persisted(append.number).unwrap();
+        node.on_persisted(append.number).unwrap();
     }
     effects.messages
 }
 
-fn drain(driver: &mut RaftNode, writes: bool) -> Vec<Message> {
+fn drain(node: &mut RaftNode, writes: bool) -> Vec<Message> {
     let mut sent = Vec::new();
-    while let Some(effects) = driver.ready() {
-        sent.extend(handle_ready(driver, effects, writes));
+    while let Some(effects) = node.ready() {
+        sent.extend(handle_ready(node, effects, writes));
     }
     sent
 }
@@ -69,7 +68,8 @@ prop_compose! {
             Just(b"x".to_vec()),
             proptest::collection::vec(any::<u8>(), 0..8),
             (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x7a, 4, 0x10, kind, 0x18, id]),
-            // Several changes in one entry, which only etcd's raft library writes.
+            // An entry with several membership changes. Only etcd's raft library writes such
+            // entries.
             (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x12, 0, 0x7a, 4, 0x10, kind, 0x18, id]),
         ],
     ) -> eraftpb::Entry {
@@ -105,7 +105,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// `fits` makes the entries follow each other behind the message's index, in its term.
+    /// Makes a message of random parts. If `fits` is true, a forwarded kind has term 0, and the
+    /// entries of any other kind follow the message's index without a gap and have its term.
     fn message()(
         kind in 0..19, from in 0..5u64, to in prop_oneof![9 => Just(1u64), 1 => number()],
         numbers in proptest::collection::vec(number(), 7), reject in any::<bool>(),
@@ -154,7 +155,8 @@ fn make_fit(message: &mut eraftpb::Message) {
 #[derive(Clone, Debug)]
 enum Event {
     Nonsense(Box<eraftpb::Message>),
-    /// A real message of this run, with one part changed.
+    /// A real message of this run with a changed part: the number of the message, the part, and the
+    /// new value.
     Mutated(usize, u8, u64),
     Bytes(Vec<u8>),
     Tick(u8),
@@ -197,32 +199,31 @@ fn mutate(message: &mut eraftpb::Message, part: u8, to: u64) {
     }
 }
 
-/// A call of the owner with arbitrary arguments. Invalid ones are an error.
-fn call(driver: &mut RaftNode, what: u8, number: u64) {
+/// Calls a method of the node with arbitrary arguments. Invalid arguments may cause an error, but
+/// no panic.
+fn call(node: &mut RaftNode, what: u8, number: u64) {
     let id = number % 5;
     match what % 11 {
-        0 => drop(driver.on_applied(number)),
+        0 => drop(node.on_applied(number)),
         1 => {
             let members = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
-            drop(driver.set_durable_position(LogPosition {
+            drop(node.set_durable_position(LogPosition {
                 index: number,
                 term: 2,
                 conf_state: members,
             }));
         }
-        2 => driver.release(number),
-        3 => driver.transfer_leader(id),
-        4 => driver.report_unreachable(id),
-        5 => driver.report_snapshot(id, number.is_multiple_of(2)),
-        6 => drop(driver.read_index(vec![1; (number % 70) as usize])),
-        7 => drop(driver.propose(vec![0; (number % 3) as usize].into())),
-        8 => {
-            drop(driver.propose_conf_change(vec![0x10, (number % 4) as u8, 0x18, id as u8].into()))
-        }
-        9 => driver.campaign(),
+        2 => node.release(number),
+        3 => node.transfer_leader(id),
+        4 => node.report_unreachable(id),
+        5 => node.report_snapshot(id, number.is_multiple_of(2)),
+        6 => drop(node.read_index(vec![1; (number % 70) as usize])),
+        7 => drop(node.propose(vec![0; (number % 3) as usize].into())),
+        8 => drop(node.propose_conf_change(vec![0x10, (number % 4) as u8, 0x18, id as u8].into())),
+        9 => node.campaign(),
         _ => {
             let change = disk::decode_change(&[0x10, (number % 4) as u8, 0x18, id as u8]);
-            drop(driver.apply_conf_change(change.as_ref()));
+            drop(node.apply_conf_change(change.as_ref()));
         }
     }
 }
@@ -311,19 +312,21 @@ fn found(store: u64, commit: u64, term: u64, entries: &[(u64, u64)]) -> Recovere
     }
 }
 
-/// Opens a driver on what a disk holds; returns its commit index.
+/// Opens a node on the state of a disk. Returns its commit index.
 fn opened(found: RecoveredState) -> Result<u64, String> {
-    let driver = RaftNode::new(RaftNodeConfig::new(1, 1), found);
-    driver.map(|driver| driver.committed_index()).map_err(|error| error.to_string())
+    let node = RaftNode::new(RaftNodeConfig::new(1, 1), found);
+    node.map(|node| node.committed_index()).map_err(|error| error.to_string())
 }
 
 #[test]
 fn a_disk_that_does_not_fit_together_is_refused() {
-    // The store is ahead of the commit index, and of entries that were not released.
+    // The next three states are valid: the store may be above the commit index on disk, and the log
+    // may still have entries that the store has applied.
     assert_eq!(opened(found(5, 3, 2, &[(4, 2), (5, 2), (6, 2)])), Ok(5));
     assert_eq!(opened(found(5, 6, 2, &[(6, 2)])), Ok(6));
     assert_eq!(opened(found(5, 0, 2, &[])), Ok(5));
-    // The power failed between an entry and the state that came with it.
+    // In the next state, the power failed after an entry was written and before the hard state with
+    // the entry's term was written.
     let torn = RaftNode::new(RaftNodeConfig::new(1, 1), found(5, 5, 2, &[(6, 3)])).unwrap();
     assert_eq!(torn.leadership().term, 3);
     let refused = |found: RecoveredState| opened(found).unwrap_err();
@@ -332,31 +335,37 @@ fn a_disk_that_does_not_fit_together_is_refused() {
     assert_eq!(refused(found(0, 0, 2, &[(1, 0)])), "raft stopped: entry 1@0 follows 0@0");
     assert_eq!(
         refused(found(5, 5, 3, &[(5, 3), (6, 3)])),
-        "raft stopped: entry 5 is of term 3, the store's of 2"
+        "raft stopped: entry 5 has term 3 in the log, but term 2 in the store"
     );
     assert_eq!(
         refused(found(5, 9, 2, &[(6, 2)])),
-        "raft stopped: 9 is committed, and the log ends at 6"
+        "raft stopped: entry 9 is committed, but the log ends at entry 6"
     );
     let mut strange = found(5, 5, 2, &[]);
     strange.store_position.conf_state.learners = vec![1];
-    assert_eq!(refused(strange), "raft stopped: the store's members: a learner that votes");
+    assert_eq!(
+        refused(strange),
+        "raft stopped: invalid members in the store: a learner is also a voter"
+    );
     let mut huge = found(5, 5, 2, &[]);
     huge.hard_state.term = u64::MAX;
-    assert!(refused(huge).starts_with("raft stopped: entry 5, term "));
+    assert!(refused(huge).starts_with("raft stopped: entry 5 or term "));
     let without_id = RaftNode::new(RaftNodeConfig::new(0, 1), RecoveredState::default());
     assert!(matches!(without_id, Err(Error::Fatal(_))));
 }
 
-/// The first and the last entry that a driver keeps of what a disk holds.
+/// Opens a node on the state of a disk. Returns the first and the last index of the entries that
+/// the node keeps. If it keeps no entries, the first index is one above the last.
 fn kept(found: RecoveredState) -> Result<(u64, u64), String> {
-    let driver = RaftNode::new(RaftNodeConfig::new(1, 1), found);
-    driver.map(|driver| driver.kept_indexes()).map_err(|error| error.to_string())
+    let node = RaftNode::new(RaftNodeConfig::new(1, 1), found);
+    node.map(|node| node.kept_indexes()).map_err(|error| error.to_string())
 }
 
 #[test]
 fn entries_that_the_store_has_are_kept_for_others() {
-    // From the very first on; or behind one that only gives the term before.
+    // The node keeps all entries if they start at index 1. Otherwise it keeps the entries after an
+    // entry whose term it knows: after the first entry on the disk, or after the last entry in the
+    // store.
     assert_eq!(kept(found(3, 3, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((1, 4)));
     assert_eq!(kept(found(5, 5, 3, &[(3, 1), (4, 1), (5, 2), (6, 3)])), Ok((4, 6)));
     assert_eq!(kept(found(5, 5, 2, &[(4, 1), (5, 2)])), Ok((5, 5)));
@@ -364,7 +373,8 @@ fn entries_that_the_store_has_are_kept_for_others() {
     assert_eq!(kept(found(5, 5, 2, &[(5, 2), (6, 2)])), Ok((6, 6)));
     assert_eq!(kept(found(5, 5, 2, &[(6, 2)])), Ok((6, 6)));
     assert_eq!(kept(found(5, 5, 2, &[])), Ok((6, 5)));
-    // A log that ends before the store has no connection to what follows.
+    // This log ends before the store's position, so the next entry would not follow it. The node
+    // keeps none of its entries.
     assert_eq!(kept(found(5, 4, 2, &[(1, 1), (2, 2), (3, 2), (4, 2)])), Ok((6, 5)));
 }
 
@@ -376,7 +386,7 @@ fn entries_that_the_store_has_must_fit_too() {
     let gap = refused(5, &[(2, 1), (3, 1), (6, 2)]);
     assert_eq!(gap, "raft stopped: entry 6@2 follows 3@1");
     assert_eq!(refused(5, &[(3, 2), (4, 1), (5, 2)]), "raft stopped: entry 4@1 follows 3@2");
-    let other = "raft stopped: entry 5 is of term 1, the store's of 2";
+    let other = "raft stopped: entry 5 has term 1 in the log, but term 2 in the store";
     assert_eq!(refused(5, &[(3, 1), (4, 1), (5, 1), (6, 2)]), other);
     assert_eq!(refused(5, &[(5, 1)]), other);
     assert_eq!(refused(5, &[(4, 0), (5, 2)]), "raft stopped: entry 4@0 follows 5@2");
@@ -386,32 +396,33 @@ fn entries_that_the_store_has_must_fit_too() {
 #[test]
 fn what_is_kept_is_released_as_ever() {
     let entries: Vec<_> = (2..=8).map(|index| (index, 2)).collect();
-    let mut driver = RaftNode::new(RaftNodeConfig::new(1, 1), found(6, 7, 2, &entries)).unwrap();
-    assert_eq!((driver.kept_indexes(), driver.committed_index()), ((3, 8), 7));
-    driver.release(4);
-    assert_eq!(driver.kept_indexes(), (5, 8));
-    // Not what the durable store does not have, also if it is committed.
-    driver.release(u64::MAX);
-    assert_eq!(driver.kept_indexes(), (7, 8));
-    let committed = driver.ready().unwrap().committed_entries;
+    let mut node = RaftNode::new(RaftNodeConfig::new(1, 1), found(6, 7, 2, &entries)).unwrap();
+    assert_eq!((node.kept_indexes(), node.committed_index()), ((3, 8), 7));
+    node.release(4);
+    assert_eq!(node.kept_indexes(), (5, 8));
+    // The node does not release entries that the durable store does not have, even if they are
+    // committed.
+    node.release(u64::MAX);
+    assert_eq!(node.kept_indexes(), (7, 8));
+    let committed = node.ready().unwrap().committed_entries;
     assert_eq!(committed.iter().map(|entry| entry.index).collect::<Vec<_>>(), [7]);
 }
 
 #[test]
 fn figures_that_cannot_be_are_errors() {
-    let mut driver = member(1);
-    assert!(matches!(driver.on_persisted(1), Err(Error::Fatal(_))));
-    assert!(matches!(driver.on_applied(5), Err(Error::Fatal(_))), "not handed out yet");
-    let effects = driver.ready().unwrap();
+    let mut node = member(1);
+    assert!(matches!(node.on_persisted(1), Err(Error::Fatal(_))));
+    assert!(matches!(node.on_applied(5), Err(Error::Fatal(_))), "not handed out yet");
+    let effects = node.ready().unwrap();
     assert_eq!(effects.committed_entries.len(), 1);
-    assert_eq!(driver.on_applied(5), Ok(()));
-    assert_eq!(driver.on_applied(4), Ok(()), "told late");
-    assert!(matches!(driver.on_applied(6), Err(Error::Fatal(_))));
-    let beyond = LogPosition { index: 6, term: 2, ..driver.durable_position().clone() };
-    assert!(matches!(driver.set_durable_position(beyond), Err(Error::Fatal(_))));
+    assert_eq!(node.on_applied(5), Ok(()));
+    assert_eq!(node.on_applied(4), Ok(()), "told late");
+    assert!(matches!(node.on_applied(6), Err(Error::Fatal(_))));
+    let beyond = LogPosition { index: 6, term: 2, ..node.durable_position().clone() };
+    assert!(matches!(node.set_durable_position(beyond), Err(Error::Fatal(_))));
 }
 
-/// A message from member 2 to member 1.
+/// Returns a message from member 2 to member 1.
 fn from_two(kind: eraftpb::MessageType, term: u64) -> eraftpb::Message {
     let mut message = eraftpb::Message::default();
     message.set_msg_type(kind);
@@ -421,13 +432,13 @@ fn from_two(kind: eraftpb::MessageType, term: u64) -> eraftpb::Message {
     message
 }
 
-fn step(driver: &mut RaftNode, message: &eraftpb::Message) -> Result<(), Error> {
-    driver.step(Message::decode(&message.write_to_bytes().unwrap()).unwrap())
+fn step(node: &mut RaftNode, message: &eraftpb::Message) -> Result<(), Error> {
+    node.step(Message::decode(&message.write_to_bytes().unwrap()).unwrap())
 }
 
-/// The text of the driver's error.
-fn refused(driver: &mut RaftNode, message: &eraftpb::Message) -> String {
-    let error = step(driver, message).unwrap_err().to_string();
+/// Returns the text of the node's error.
+fn refused(node: &mut RaftNode, message: &eraftpb::Message) -> String {
+    let error = step(node, message).unwrap_err().to_string();
     error.rsplit(": ").next().unwrap().to_owned()
 }
 
@@ -436,31 +447,32 @@ fn a_vote_that_was_not_asked_for_does_not_count() {
     use eraftpb::MessageType::{
         MsgAppendResponse, MsgRequestPreVoteResponse, MsgRequestVoteResponse,
     };
-    let mut driver = member(1);
-    drain(&mut driver, true);
-    driver.campaign();
-    drain(&mut driver, true);
-    assert_eq!(step(&mut driver, &from_two(MsgRequestPreVoteResponse, 3)), Ok(()));
-    let append = driver.ready().unwrap().append.unwrap();
-    assert_eq!(driver.leadership().role, Role::Candidate);
-    // Its own vote is not durable, so no member can have received its candidacy.
+    let mut node = member(1);
+    drain(&mut node, true);
+    node.campaign();
+    drain(&mut node, true);
+    assert_eq!(step(&mut node, &from_two(MsgRequestPreVoteResponse, 3)), Ok(()));
+    let append = node.ready().unwrap().append.unwrap();
+    assert_eq!(node.leadership().role, Role::Candidate);
+    // The member's own vote is not durable, so it has not requested votes. No other member can have
+    // voted for it.
     let vote = from_two(MsgRequestVoteResponse, 3);
-    assert_eq!(refused(&mut driver, &vote), "an answer to what was not asked yet");
-    driver.on_persisted(append.number).unwrap();
-    assert_eq!(step(&mut driver, &vote), Ok(()));
-    assert_eq!(driver.leadership().role, Role::Leader);
+    assert_eq!(refused(&mut node, &vote), "a vote for a request that was not sent yet");
+    node.on_persisted(append.number).unwrap();
+    assert_eq!(step(&mut node, &vote), Ok(()));
+    assert_eq!(node.leadership().role, Role::Leader);
 
     let mut has = from_two(MsgAppendResponse, 3);
     has.set_index(10);
-    assert_eq!(refused(&mut driver, &has), "it has what the leader does not have");
+    assert_eq!(refused(&mut node, &has), "it acknowledges entries that the leader does not have");
     has.set_index(9);
-    assert_eq!(step(&mut driver, &has), Ok(()));
+    assert_eq!(step(&mut node, &has), Ok(()));
 }
 
 #[test]
 fn copies_of_nonsense_are_refused() {
-    let mut driver = member(1);
-    drain(&mut driver, true);
+    let mut node = member(1);
+    drain(&mut node, true);
     let copy = |voters: &[u64], learners: &[u64], outgoing: &[u64], next: &[u64], leave: bool| {
         let mut message = from_two(eraftpb::MessageType::MsgSnapshot, 2);
         let metadata = message.mut_snapshot().mut_metadata();
@@ -475,46 +487,46 @@ fn copies_of_nonsense_are_refused() {
         message
     };
     for (message, words) in [
-        (copy(&[], &[1], &[], &[], false), "a copy without members"),
-        (copy(&[1, 0], &[], &[], &[], false), "0 is a member"),
-        (copy(&[1, 1], &[], &[], &[], false), "a member twice"),
-        (copy(&[1, 2], &[2], &[], &[], false), "a learner that votes"),
-        (copy(&[1, 2], &[3], &[3], &[], false), "a learner that votes"),
-        (copy(&[1, 2], &[], &[2, 3], &[2], false), "a voter that is to stop voting, and is not"),
-        (copy(&[1, 2], &[], &[], &[3], false), "a learner-to-be that never voted"),
-        (copy(&[1, 2], &[], &[], &[], true), "nothing to leave"),
+        (copy(&[], &[1], &[], &[], false), "a raft snapshot without voters"),
+        (copy(&[1, 0], &[], &[], &[], false), "a member has the id 0"),
+        (copy(&[1, 1], &[], &[], &[], false), "a member is listed twice"),
+        (copy(&[1, 2], &[2], &[], &[], false), "a learner is also a voter"),
+        (copy(&[1, 2], &[3], &[3], &[], false), "a learner is also a voter"),
+        (copy(&[1, 2], &[], &[2, 3], &[2], false), "a voter is also a future learner"),
+        (copy(&[1, 2], &[], &[], &[3], false), "a future learner is not an outgoing voter"),
+        (copy(&[1, 2], &[], &[], &[], true), "there is no joint configuration to leave"),
     ] {
-        assert_eq!(refused(&mut driver, &message), words);
+        assert_eq!(refused(&mut node, &message), words);
     }
     let mut impossible = copy(&[1], &[], &[], &[], false);
     impossible.mut_snapshot().mut_metadata().set_term(3);
-    assert_eq!(refused(&mut driver, &impossible), "a copy of an impossible term");
-    assert!(drain(&mut driver, true).is_empty());
+    assert_eq!(refused(&mut node, &impossible), "a raft snapshot with an impossible term");
+    assert!(drain(&mut node, true).is_empty());
 
     let joint = copy(&[1, 2], &[4], &[2, 3], &[3], true);
-    assert_eq!(step(&mut driver, &joint), Ok(()));
-    let install = driver.ready().unwrap().append.unwrap().install_snapshot.unwrap();
+    assert_eq!(step(&mut node, &joint), Ok(()));
+    let install = node.ready().unwrap().append.unwrap().install_snapshot.unwrap();
     assert_eq!((install.index, install.conf_state.voters_outgoing), (20, vec![2, 3]));
 }
 
 #[test]
 fn what_raft_does_not_know_to_be_applied_is_not_released() {
-    let mut driver = member(1);
-    let effects = driver.ready().unwrap();
+    let mut node = member(1);
+    let effects = node.ready().unwrap();
     assert_eq!(effects.committed_entries.len(), 1);
-    let synced = LogPosition { index: 5, term: 2, ..driver.durable_position().clone() };
-    driver.set_durable_position(synced).unwrap();
-    driver.release(5);
-    assert_eq!(driver.kept_indexes(), (5, 8));
-    driver.on_applied(5).unwrap();
-    driver.release(8);
-    assert_eq!(driver.kept_indexes(), (6, 8), "no more than the synced store has");
+    let synced = LogPosition { index: 5, term: 2, ..node.durable_position().clone() };
+    node.set_durable_position(synced).unwrap();
+    node.release(5);
+    assert_eq!(node.kept_indexes(), (5, 8));
+    node.on_applied(5).unwrap();
+    node.release(8);
+    assert_eq!(node.kept_indexes(), (6, 8), "no more than the synced store has");
 }
 
 #[test]
 fn a_disk_that_does_not_keep_up_takes_no_more() {
-    let mut driver = member(1);
-    drain(&mut driver, true);
+    let mut node = member(1);
+    drain(&mut node, true);
     let append = |index: u64| {
         let mut message = from_two(eraftpb::MessageType::MsgAppend, 2);
         message.set_index(index - 1);
@@ -526,35 +538,35 @@ fn a_disk_that_does_not_keep_up_takes_no_more() {
         message.set_entries(vec![entry].into());
         message
     };
-    step(&mut driver, &append(9)).unwrap();
-    let first = driver.ready().unwrap().append.unwrap();
-    step(&mut driver, &append(10)).unwrap();
-    let _ = driver.ready().unwrap();
-    assert_eq!(step(&mut driver, &append(11)), Err(Error::QueueFull));
-    driver.on_persisted(first.number).unwrap();
-    assert_eq!(step(&mut driver, &append(11)), Ok(()));
+    step(&mut node, &append(9)).unwrap();
+    let first = node.ready().unwrap().append.unwrap();
+    step(&mut node, &append(10)).unwrap();
+    let _ = node.ready().unwrap();
+    assert_eq!(step(&mut node, &append(11)), Err(Error::QueueFull));
+    node.on_persisted(first.number).unwrap();
+    assert_eq!(step(&mut node, &append(11)), Ok(()));
 }
 
 #[test]
 fn forwarded_proposals_are_bounded() {
-    let mut driver = member(1);
-    drain(&mut driver, true);
-    step(&mut driver, &from_two(eraftpb::MessageType::MsgHeartbeat, 2)).unwrap();
+    let mut node = member(1);
+    drain(&mut node, true);
+    step(&mut node, &from_two(eraftpb::MessageType::MsgHeartbeat, 2)).unwrap();
     let large = || bytes::Bytes::from(vec![0; 65 << 20]);
-    assert_eq!(driver.propose(large()), Ok(()));
-    assert_eq!(driver.propose(large()), Err(Error::QueueFull));
-    drain(&mut driver, true);
-    assert_eq!(driver.propose(large()), Ok(()));
+    assert_eq!(node.propose(large()), Ok(()));
+    assert_eq!(node.propose(large()), Err(Error::QueueFull));
+    drain(&mut node, true);
+    assert_eq!(node.propose(large()), Ok(()));
 }
 
 #[test]
 fn several_changes_in_one_proposal_are_refused() {
-    let mut driver = member(1);
-    drain(&mut driver, true);
+    let mut node = member(1);
+    drain(&mut node, true);
     let mut message = from_two(eraftpb::MessageType::MsgPropose, 0);
     let mut entry = eraftpb::Entry::default();
     entry.set_entry_type(eraftpb::EntryType::EntryConfChangeV2);
     entry.set_data(vec![0x12, 0, 0x7a, 4, 0x10, 0, 0x18, 2].into());
     message.set_entries(vec![entry].into());
-    assert_eq!(refused(&mut driver, &message), "several changes of members in one entry");
+    assert_eq!(refused(&mut node, &message), "one entry changes several members");
 }

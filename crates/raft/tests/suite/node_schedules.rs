@@ -1,22 +1,21 @@
-//! Random schedules of 3 and 5 members: ticks, proposals, reads, crashes, cuts, slow disks, lost,
-//! doubled and overtaken messages, synced stores and released logs.
+//! Runs random schedules of 3 and 5 members: ticks, proposals, reads, crashes, cuts, slow disks,
+//! messages that are lost, duplicated or out of order, synced stores and released logs.
 //!
-//! The cluster checks its rules at each step (see `cluster_support`). At the end everything is
-//! repaired, and every member must come to the same store, with everything that was ever applied.
-//! The same schedule must do the same again, byte for byte, in this process and in another.
+//! The cluster checks its rules at each step (see `cluster_support`). At the end all faults are
+//! repaired. Then every member must reach the same store, which contains every entry that any
+//! member has applied. The same schedule must produce the same events again, byte for byte, in this
+//! process and in another process.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod cluster_support;
-
+use crate::cluster_support;
 use std::hash::Hasher;
 use std::process::Command;
 
+use crate::cluster_support::Cluster;
 use clearlane_raft::RaftNodeConfig;
-use cluster_support::Cluster;
 use proptest::prelude::*;
 
-/// What happens, to which member, and a number for it.
+/// A step of a schedule: its kind, a number that selects the member, and an argument. The meaning
+/// of the argument depends on the kind.
 type Step = (u8, u8, u16);
 
 fn settings(seed: u64) -> RaftNodeConfig {
@@ -37,7 +36,7 @@ fn step(cluster: &mut Cluster, voters: u64, at: usize, (what, member, number): S
     match what % 100 {
         0..=19 => {
             for _ in 0..=number % 4 {
-                cluster.call(id, |driver| driver.tick());
+                cluster.call(id, |node| node.tick());
             }
         }
         20..=54 => {
@@ -55,7 +54,7 @@ fn step(cluster: &mut Cluster, voters: u64, at: usize, (what, member, number): S
         61..=62 if pooled > 0 => cluster.pool.push(cluster.pool[place].clone()),
         63..=74 => {
             let data = format!("{at} by {id}").into_bytes();
-            cluster.call(id, |driver| driver.propose(data.into()).ok());
+            cluster.call(id, |node| node.propose(data.into()).ok());
         }
         75..=77 => drop(cluster.read(id, &format!("r{at}"))),
         78..=79 => cluster.members.get_mut(&id).unwrap().slow = true,
@@ -69,7 +68,7 @@ fn step(cluster: &mut Cluster, voters: u64, at: usize, (what, member, number): S
         92..=93 => cluster.cut(id, other),
         94..=95 => cluster.heal(),
         96..=98 => cluster.sync(id, u64::from(number)),
-        99 => drop(cluster.call(id, |driver| driver.transfer_leader(other))),
+        99 => drop(cluster.call(id, |node| node.transfer_leader(other))),
         _ => {}
     }
 }
@@ -95,12 +94,12 @@ fn repair(cluster: &mut Cluster) {
     let before = cluster.committed.keys().next_back().copied().unwrap_or(0);
     for tick in 0..300 {
         for id in cluster.ids() {
-            cluster.call(id, |driver| driver.tick());
+            cluster.call(id, |node| node.tick());
         }
         cluster.run();
-        // It may get lost, at a leader that hands over.
+        // The proposal is repeated, because a leader that transfers leadership may drop it.
         if tick % 40 == 39 {
-            cluster.call(1, |driver| driver.propose(b"at last".to_vec().into()).ok());
+            cluster.call(1, |node| node.propose(b"at last".to_vec().into()).ok());
             cluster.run();
         }
         let stores: Vec<_> = cluster.members.values().map(|member| &member.store).collect();
@@ -112,7 +111,7 @@ fn repair(cluster: &mut Cluster) {
         }
     }
     let state = |(id, member): (&u64, &cluster_support::Member)| {
-        format!("{id}: {:?} {:?}", member.driver, member.store.position)
+        format!("{id}: {:?} {:?}", member.node, member.store.position)
     };
     let states: Vec<_> = cluster.members.iter().map(state).collect();
     panic!("no agreement after 300 ticks without faults: {states:#?}");
@@ -138,7 +137,7 @@ fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn config(cases: u32) -> ProptestConfig {
-    // The failing schedule is printed, shrunk.
+    // Proptest shrinks and prints a failing schedule, so no file of failures is written.
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
@@ -156,7 +155,7 @@ proptest! {
     }
 }
 
-/// Steps from a seed, without proptest: another process must have the same.
+/// Returns steps from a seed, without proptest, because another process must have the same steps.
 fn steps_of_seed(mut seed: u64) -> Vec<Step> {
     let mut next = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -180,7 +179,7 @@ fn the_same_seed_does_the_same() {
     }
 }
 
-/// Run by the next test in a process of its own.
+/// The next test runs this one in a separate process.
 #[test]
 fn digest_for_another_process() {
     println!("{}", digest(42));
@@ -189,7 +188,9 @@ fn digest_for_another_process() {
 #[test]
 fn another_process_does_the_same() {
     let mut same = Command::new(std::env::current_exe().unwrap());
-    let output = same.args(["--exact", "digest_for_another_process", "--nocapture"]).output();
+    let output = same
+        .args(["--exact", "node_schedules::digest_for_another_process", "--nocapture"])
+        .output();
     let output = String::from_utf8(output.unwrap().stdout).unwrap();
     assert!(output.contains(&digest(42)), "{output}");
 }

@@ -1,13 +1,14 @@
-//! Golden scripts over ReadIndex queues: one scenario per file, in `tests/golden`.
+//! Golden scripts over ReadIndex queues: one scenario per file, in `tests/golden/read_index`.
 //!
-//! A script begins with `mode read-index`. Ids count from 1, and so `answer 2 index=7` answers what
-//! was printed as `ask 2`. `read` and `cancel` do not poll, all other commands do and print what
-//! comes of it.
+//! A script starts with a mode, such as `mode read-index`. Ids start at 1. For example,
+//! `answer 2 index=7` answers the attempt that was printed as `ask 2`. Readers that arrive by
+//! `confirm` need only a confirmation. `poll`, and each command for an event or the time, polls the
+//! queue and prints the actions. `read`, `confirm`, `cancel`, `churn`, `next` and `figures` do not
+//! poll.
 //!
-//! To write the expectations anew: `UPDATE_GOLDENFILES=1 cargo test -p clearlane-raft --test
-//! read_index_golden`. Then read the difference.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! To regenerate the expected output, run
+//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-raft --test suite read_index_golden`. Then read
+//! the difference.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -16,13 +17,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, ReadNeed, RequestIdGenerator,
 };
 use goldenscript::{Argument, Command, Runner};
 
 type Outcome = Result<String, Box<dyn Error>>;
 
-/// The member under test is member 1.
+/// The queue under test. It belongs to member 1.
 struct TestQueue {
     queue: ReadIndexQueue<u64>,
     ids: RequestIdGenerator,
@@ -43,10 +44,10 @@ impl TestQueue {
         actions.iter().map(|action| format!("{}\n", show(action))).collect()
     }
 
-    fn read(&mut self, readers: &[u64]) -> String {
+    fn read(&mut self, readers: &[u64], need: ReadNeed) -> String {
         let mut out = String::new();
         for reader in readers {
-            if let Err(error) = self.queue.enqueue(*reader) {
+            if let Err(error) = self.queue.enqueue(*reader, need) {
                 let _ = writeln!(out, "{reader}: {error}");
             }
         }
@@ -58,10 +59,10 @@ impl TestQueue {
         gone.map(|reader| format!("{reader} was not waiting\n")).collect()
     }
 
-    /// Reads, cancels, and reads again, `times` times.
+    /// Adds a reader and cancels it, `times` times.
     fn churn(&mut self, times: u64) -> String {
         for reader in 1_000_000..1_000_000 + times {
-            assert_eq!(self.queue.enqueue(reader), Ok(()));
+            assert_eq!(self.queue.enqueue(reader, ReadNeed::Applied), Ok(()));
             assert!(self.queue.cancel(reader));
         }
         String::new()
@@ -110,7 +111,7 @@ fn word(command: &Command) -> Result<&str, Box<dyn Error>> {
     }
 }
 
-/// `7s` or `500ms`.
+/// Parses a time such as `7s` or `500ms`.
 fn duration(text: &str) -> Result<Duration, Box<dyn Error>> {
     match text.strip_suffix("ms") {
         Some(number) => Ok(Duration::from_millis(number.parse()?)),
@@ -136,7 +137,8 @@ impl Runner for TestQueue {
                 *self = open(command)?;
                 String::new()
             }
-            "read" => self.read(&numbers(command)?),
+            "read" => self.read(&numbers(command)?, ReadNeed::Applied),
+            "confirm" => self.read(&numbers(command)?, ReadNeed::Confirmed),
             "cancel" => self.cancel(&numbers(command)?),
             "churn" => self.churn(numbers(command)?[0]),
             "poll" => self.poll(),

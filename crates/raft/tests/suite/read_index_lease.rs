@@ -1,19 +1,14 @@
-//! Leases under clock drift: no stale read while clocks drift
-//! within the margin, and one when they drift further, or when a member votes right after it
-//! has started.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod read_index_cluster;
+//! Tests leases under clock drift. No read is stale while clocks drift within the margin. Reads
+//! become stale if clocks drift further, or if a member votes right after it has started.
 
 use std::time::Duration;
 
+use crate::read_index_cluster::{Cluster, PlantedBug};
 use clearlane_raft::read_index::{ReadIndexConfig, ReadMode, RequestIdGenerator};
-use read_index_cluster::{Cluster, PlantedBug};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Clock speeds in thousandths: 1000 is right.
+/// The speeds of the members' clocks, in thousandths of the correct speed.
 #[derive(Debug, Clone, Copy)]
 struct Drift {
     leader: u32,
@@ -22,21 +17,22 @@ struct Drift {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LeaseOutcome {
-    /// Reads that the old leader released before there was a new one.
+    /// Reads that the old leader released before there was a new leader.
     good: u32,
-    /// Those that it released after.
+    /// Reads that the old leader released after there was a new leader.
     stale: u32,
 }
 
-/// True time, when a clock of that speed shows this time.
+/// Returns the true time at which a clock of this speed shows the time `shown`.
 fn when_it_shows(shown: Duration, speed: u32) -> Duration {
     shown * 1000 / speed
 }
 
-/// The worst case: the leader asks at 0, a follower receives that at once, and its next
-/// tick is due right then; the leader is cut off when it has the answer. The followers elect
-/// another one at `election`, and acknowledge a write. The old leader is asked for a read every
-/// millisecond.
+/// Runs the worst case. The leader sends a ReadIndex request at time 0, and a follower receives it
+/// at once. The follower's next tick is due at the same instant. The leader is cut off when it has
+/// the response. The followers elect another leader at the true time `election`, and acknowledge a
+/// write. The old leader gets a read every millisecond. Returns how many reads the old leader
+/// released before the election, and how many after the election.
 fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     let mut cluster = Cluster::new(3, ReadMode::Lease, PlantedBug::Nothing);
     cluster.read(1, 0);
@@ -47,7 +43,8 @@ fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     for reader in 1..2_000 {
         let truly = MILLISECOND * reader;
         if truly >= election && written.is_none() {
-            // A member that votes before it may has been restarted.
+            // A member that knows a leader votes before its election time-out only if the member
+            // was restarted.
             if election < earliest_election(drift) {
                 cluster.restart(3, RequestIdGenerator::new(3, 1));
             }
@@ -65,7 +62,7 @@ fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     seen
 }
 
-/// The earliest time at which followers with such clocks may elect another leader.
+/// Returns the earliest time at which followers with this drift may elect another leader.
 fn earliest_election(drift: Drift) -> Duration {
     let config = ReadIndexConfig::new(1);
     when_it_shows(config.election_timeout - config.tick_interval, drift.followers)
@@ -73,7 +70,8 @@ fn earliest_election(drift: Drift) -> Duration {
 
 #[test]
 fn no_read_is_stale_while_clocks_drift_within_the_margin() {
-    // The margin is 100 of the 900 ms that a follower waits at least.
+    // A follower waits for at least 900 ms on its clock, and the leader's lease is 100 ms shorter.
+    // The largest ratio of speeds below is 1055 to 945, which is less than 900 to 800.
     for drift in [(1000, 1000), (950, 1000), (1000, 1050), (945, 1055), (1055, 945)] {
         let drift = Drift { leader: drift.0, followers: drift.1 };
         let seen = run(drift, earliest_election(drift));
@@ -117,7 +115,7 @@ fn an_answer_that_was_slow_gives_a_lease_from_when_it_was_asked() {
     cluster.blocked_links.insert((1, 1));
     cluster.read(1, 0);
     cluster.deliver_all();
-    // The followers have acknowledged at 0, and a lease counts from there.
+    // The request was sent at time 0, so the lease starts at time 0.
     cluster.cut(&[1], &[2, 3]);
     cluster.now = Duration::from_millis(450);
     cluster.blocked_links.remove(&(1, 1));

@@ -1,28 +1,26 @@
-//! Random histories over a ReadIndex queue and a plain one, in every mode: they must agree.
-//! No reader may be released by a question that was asked before it came.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod read_index_plain;
+//! Runs random histories over a ReadIndex queue and a plain queue, in every mode. The actions of
+//! the two queues must be equal. In the modes `read-index` and `log`, no reader may be released by
+//! an attempt or entry that was sent before the reader arrived.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use crate::read_index_plain::{Event, PlainQueue};
 use clearlane_raft::read_index::{
-    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, RequestIdGenerator,
+    ReadIndexAction, ReadIndexConfig, ReadIndexQueue, ReadMode, ReadNeed, RequestIdGenerator,
 };
 use proptest::prelude::*;
-use read_index_plain::{Event, PlainQueue};
 
 const READERS_MAX: usize = 100;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Read(u64),
+    Read(u64, ReadNeed),
     Cancel(u64),
-    /// This number of readers come, and the same give up again.
+    /// This number of readers arrive, and the same readers give up again.
     Churn(u64),
-    /// The answer to the question that was asked this number of questions ago.
+    /// The response to an attempt, or the report of an applied entry. `back` is 0 for the newest
+    /// attempt or entry, 1 for the one before it.
     Answer {
         back: usize,
         index: u64,
@@ -37,8 +35,9 @@ fn step() -> impl Strategy<Value = Step> {
     let leader = (prop::option::of(1..4_u64), 1..4_u64)
         .prop_map(|(leader, term)| Step::Event(Event::Leader { leader, term }));
     let leads = (1..4_u64).prop_map(|term| Event::Leader { leader: Some(1), term });
+    let need = prop_oneof![3 => Just(ReadNeed::Applied), 1 => Just(ReadNeed::Confirmed)];
     prop_oneof![
-        12 => (0..30_u64).prop_map(Step::Read),
+        12 => (0..30_u64, need).prop_map(|(reader, need)| Step::Read(reader, need)),
         4 => (0..30_u64).prop_map(Step::Cancel),
         1 => (0..90_u64).prop_map(Step::Churn),
         8 => (0..4_usize, 0..20_u64).prop_map(|(back, index)| Step::Answer { back, index }),
@@ -54,7 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A ReadIndex queue and the plain one, and what is known of the history.
+/// A ReadIndex queue, the plain queue, and the facts of the history that the checks need.
 struct Race {
     mode: ReadMode,
     barrier: ReadIndexQueue<u64>,
@@ -62,11 +61,13 @@ struct Race {
     ids: (RequestIdGenerator, RequestIdGenerator),
     now: Duration,
     step: u64,
-    /// The step at which each waiting reader came.
+    /// The step when each waiting reader arrived.
     came: HashMap<u64, u64>,
-    /// Questions and entries: id, and the step.
+    needs: HashMap<u64, ReadNeed>,
+    /// Each attempt or entry that was sent: its id, and the step when it was sent.
     asked: Vec<(u64, u64)>,
-    /// By index: when the latest question or entry was asked that was answered with it.
+    /// For each index in a response, the latest step at which an attempt or entry with this
+    /// response was sent.
     answered: HashMap<u64, u64>,
     applied: u64,
     done: HashSet<u64>,
@@ -83,6 +84,7 @@ impl Race {
             now: Duration::from_secs(10),
             step: 0,
             came: HashMap::new(),
+            needs: HashMap::new(),
             asked: Vec::new(),
             answered: HashMap::new(),
             applied: 0,
@@ -93,12 +95,12 @@ impl Race {
     fn run(&mut self, step: &Step) {
         self.step += 1;
         match *step {
-            Step::Read(reader) => self.read(reader),
+            Step::Read(reader, need) => self.read(reader, need),
             Step::Cancel(reader) => self.cancel(reader),
             Step::Churn(readers) => {
                 let free = READERS_MAX - self.plain.waiting();
                 let names = 1_000..1_000 + readers.min(free as u64);
-                names.clone().for_each(|reader| self.read(reader));
+                names.clone().for_each(|reader| self.read(reader, ReadNeed::Applied));
                 names.for_each(|reader| self.cancel(reader));
             }
             Step::Answer { back, index } => {
@@ -118,19 +120,22 @@ impl Race {
         assert!(figures.queue_entries <= 2 * READERS_MAX + 65, "{figures:?}");
     }
 
-    fn read(&mut self, reader: u64) {
-        // A caller gives a name again only after the reader of that name was released or failed.
+    fn read(&mut self, reader: u64, need: ReadNeed) {
+        // A caller reuses a name only after the reader of that name was released or canceled, or
+        // failed.
         if self.came.contains_key(&reader) && !self.done.contains(&reader) {
-            let (told, expected) = (self.barrier.cancel(reader), self.plain.cancel(reader));
-            assert_eq!(told, expected);
-            if !told {
+            let (result, expected) = (self.barrier.cancel(reader), self.plain.cancel(reader));
+            assert_eq!(result, expected);
+            if !result {
                 return;
             }
         }
-        let (told, expected) = (self.barrier.enqueue(reader), self.plain.read(reader));
-        assert_eq!(told, expected);
-        if told.is_ok() {
+        let (result, expected) =
+            (self.barrier.enqueue(reader, need), self.plain.read(reader, need));
+        assert_eq!(result, expected);
+        if result.is_ok() {
             self.came.insert(reader, self.step);
+            self.needs.insert(reader, need);
             self.done.remove(&reader);
         }
     }
@@ -164,8 +169,8 @@ impl Race {
         let mut actions = self.barrier.poll(self.now, &mut self.ids.0);
         let mut expected = self.plain.poll(self.now, &mut self.ids.1);
         if self.mode == ReadMode::Log {
-            // Here two entries may have one index, which no log has. Then the order does not
-            // matter.
+            // In this test two entries may have the same index, which cannot happen in a real log.
+            // Their readers are then released by one action, and their order does not matter.
             actions.iter_mut().chain(&mut expected).for_each(sort);
         }
         assert_eq!(actions, expected, "{:?}", self.mode);
@@ -182,10 +187,15 @@ impl Race {
                 self.asked.push((context, self.step));
             }
             ReadIndexAction::Release { index, readers } => {
-                assert!(index <= self.applied, "let go before it was applied");
                 let asked = self.answered.get(&index).copied().unwrap_or_default();
                 for reader in readers {
                     let came = self.came[&reader];
+                    let is_applied = index <= self.applied;
+                    let waits = self.needs[&reader] == ReadNeed::Applied;
+                    assert!(
+                        is_applied || !waits,
+                        "{reader} was released before {index} was applied"
+                    );
                     let by_a_round = matches!(self.mode, ReadMode::ReadIndex | ReadMode::Log);
                     assert!(!by_a_round || asked > came, "{reader} came at {came}: {asked}");
                     self.finish_reader(reader);
@@ -201,7 +211,8 @@ impl Race {
         assert!(self.done.insert(reader), "{reader} was released twice, or after it had given up");
     }
 
-    /// Time passes until no reader waits.
+    /// Lets time pass until no reader waits. Checks that the queue is empty, and that each reader
+    /// was released, failed or gave up.
     fn drain(&mut self) {
         self.handle_event(Event::Leader { leader: None, term: 9 });
         for _ in 0..2 {

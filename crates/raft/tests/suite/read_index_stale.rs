@@ -1,21 +1,18 @@
-//! Stale reads that appear if a bug is planted, and do not if it is not: a leader that asks no
-//! quorum, and a retry under the same id.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod read_index_cluster;
+//! Tests that no read is stale. Also tests that reads become stale with each of three planted bugs:
+//! a leader that waits for no quorum, a retry that reuses an id, and ids that repeat after a
+//! restart.
 
 use std::time::Duration;
 
+use crate::read_index_cluster::{Cluster, PlantedBug};
 use clearlane_raft::read_index::{ReadIndexError, ReadMode, RequestIdGenerator};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use read_index_cluster::{Cluster, PlantedBug};
 
 const RETRY: Duration = Duration::from_millis(500);
 
-/// A deposed leader that does not know it is asked to read. Returns the index with which it
-/// releases the reader, and what the reader must see.
+/// Reads at a deposed leader that does not know it was deposed. Returns the outcome for the reader,
+/// which is `None` if the reader still waits. Also returns the index that the reader must see.
 fn deposed(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
     let mut cluster = Cluster::new(3, ReadMode::ReadIndex, planted);
     cluster.read(1, 10);
@@ -43,15 +40,18 @@ fn a_leader_that_does_not_ask_shows_the_past() {
     assert!(outcome.unwrap().unwrap() < written, "without rounds the read is stale: {outcome:?}");
 }
 
-/// etcd's issue 20418. Returns what the reader at member 2 was told, and what it must see.
+/// Plays the history of etcd's issue 20418. Returns the outcome for the reader at member 2, which
+/// is `None` if the reader still waits. Also returns the index that the reader must see.
 ///
 /// ```text
-///   1 (leader)   A ─▶ 2 3 4 5      acknowledged by 2 and 3: answered, but the answer is slow
-///   4, 5         acknowledge A too; that is slow as well
+///   member       event                                         requests that wait at member 1
+///   1 (leader)   sends heartbeats with id A to 2, 3, 4, 5      A
+///   2, 3         acknowledge A: the response to A is in flight
+///   4, 5         acknowledge A: the acknowledgements are in flight
 ///   3, 4, 5      elect 3, and acknowledge a write to a client
-///   2            takes 1 for the leader, and asks B            questions at 1:  B
-///   1            has no answer to A, asks again                questions at 1:  B A if A is reused
-///   4, 5         their acknowledgements of A arrive            A has a quorum: A and all before it
+///   2            still follows 1, and sends a request B to 1   B
+///   1            has no response to A, and retries             B A, if the retry reuses the id A
+///   4, 5         their acknowledgements of A arrive            none: A and B have been answered
 /// ```
 fn late_acknowledgements(planted: PlantedBug) -> (Option<Result<u64, ReadIndexError>>, u64) {
     let mut cluster = Cluster::new(5, ReadMode::ReadIndex, planted);
@@ -83,8 +83,9 @@ fn a_late_acknowledgement_answers_a_question_with_a_reused_id() {
     assert!(outcome.unwrap().unwrap() < written, "if ids are reused the read is stale");
 }
 
-/// The member asks, stops, starts again, and asks again; then the answer to the first question
-/// arrives. Returns whether it releases the second reader.
+/// A member sends an attempt for a reader, restarts, and sends another attempt for a second reader.
+/// Then the response to the first attempt arrives. Returns whether this response releases the
+/// second reader. `ids_after` returns the generator of ids after the restart.
 fn answer_of_before_the_restart(
     ids_after: impl Fn(&RequestIdGenerator) -> RequestIdGenerator,
 ) -> bool {
@@ -130,7 +131,8 @@ enum Step {
     Hold(u64, u64),
     LetGo(u64, u64),
     DeliverAll,
-    /// A quorum, or the whole cluster, elects the first of them and writes.
+    /// The members of the list, which are a quorum or the whole cluster, elect the first of them,
+    /// which commits an entry.
     Elect(Vec<u64>),
     Pass(u64),
     Restart(u64),
@@ -157,8 +159,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// Returns the number of released reads, and one that has seen less than was
-/// acknowledged when it came.
+/// Plays a history. Returns the number of released reads. If a read has missed a write that was
+/// acknowledged before the read arrived, also returns a description of the read.
 fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
     let mut cluster = Cluster::new(MEMBERS, ReadMode::ReadIndex, planted);
     let (mut written, mut reads) = (1, Vec::new());
@@ -177,7 +179,8 @@ fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
                 (1..=MEMBERS).for_each(|member| cluster.poll(member));
             }
             Step::Restart(member) => {
-                // Its log is on disk, the waiting readers are gone, and the clock has moved on.
+                // The restart loses the member's waiting readers. The clock has advanced, so the
+                // new ids are larger than the old ids.
                 let ids = RequestIdGenerator::new(*member, at);
                 assert!(ids.last() > cluster.member(*member).ids.last(), "ids go on");
                 cluster.restart(*member, ids);
@@ -199,7 +202,7 @@ fn play(steps: &[Step], planted: PlantedBug) -> (usize, Option<String>) {
     (let_go, None)
 }
 
-/// Returns the number of released reads, or an error if one was stale.
+/// Plays random histories. Returns the number of released reads, or an error if a read was stale.
 fn histories(planted: PlantedBug) -> Result<usize, String> {
     let config =
         ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() };

@@ -1,7 +1,8 @@
-//! The entries about users, roles and tokens; and whether the user of an entry may do what it asks.
+//! The entries about users, roles and tokens, and the check that an entry's user may make the
+//! request in the entry.
 //!
-//! The permission is checked here and not when a request is proposed: users and roles may change
-//! in between, and every member must decide alike.
+//! The permission is checked when the entry is applied, and not when the request is proposed: users
+//! and roles may change in between, and all members must decide alike.
 
 use clearlane_auth::{AuthRejection, AuthStore};
 use clearlane_lease::Lessor;
@@ -13,7 +14,7 @@ use super::{AppliedEntry, AppliedResponse, header, in_transaction};
 use crate::applied_position::AppliedPosition;
 use crate::error::Result;
 
-/// Says no if the user that the entry's header names may not do this.
+/// Fails if authentication is enabled and the user in the entry's header may not make this request.
 pub(crate) fn check(
     auth: &AuthStore,
     leases: &Lessor,
@@ -26,7 +27,9 @@ pub(crate) fn check(
     Ok(auth.with_state(|state| state.check_entry(request, &lease_keys))?)
 }
 
-/// `None` if the request is not about users. What has changed is published when this returns.
+/// Applies a request about users, roles or tokens: a change, the enabling or disabling of
+/// authentication, an `authenticate` request, or one of etcd's read entries. Returns `None` for any
+/// other request. A change is visible to readers when this function returns.
 pub fn apply(
     store: &dyn Store<AppliedPosition>,
     auth: &AuthStore,
@@ -43,7 +46,8 @@ pub fn apply(
         return Ok(Some(applied));
     }
     if clearlane_auth::is_read(request) {
-        // etcd reads users and roles through its log: nothing is to be done for such an entry.
+        // etcd reads users and roles through its log, so a log of etcd may have such entries. The
+        // entry changes nothing, and no request at this member waits for its result.
         let read = in_transaction(store, progress, |txn| {
             Ok(AppliedResponse::Auth(Some(header(txn.revision()))))
         })?;

@@ -1,12 +1,13 @@
 //! Checks of a request before it is proposed, without the store.
 //!
-//! An entry is applied by every member, so a request that is wrong in itself is refused here. The
-//! checks are made in etcd's order: a request with two errors gets the one that etcd would give.
+//! Every member applies every entry, so a request that is invalid whatever the store contains must
+//! be rejected before it becomes an entry. The checks are in etcd's order, so a request with two
+//! errors gets the same error as in etcd.
 //!
-//! A nested transaction has as its budget of operations what the longest of the outer one's three
-//! lists has left over of `--max-txn-ops`: with 128, a hundred operations of which one is a
-//! transaction of 28 are served, and with one of 29 they are refused. [`TXNS_DEEP_MAX`] bounds the
-//! nesting.
+//! `--max-txn-ops` limits each of the three lists of a transaction: compares, success and failure.
+//! For a nested transaction the limit is smaller, by the length of the longest list of the outer
+//! transaction. Example with 128: a list of a hundred operations may contain a transaction with 28
+//! operations, but not one with 29. [`TXNS_DEEP_MAX`] limits the nesting.
 
 use clearlane_engine::KEY_BYTES_MAX;
 use clearlane_proto::Message;
@@ -26,7 +27,7 @@ use super::rejection::RequestRejection;
 pub struct Limits {
     /// etcd's `--max-txn-ops`.
     pub txn_ops_max: usize,
-    /// etcd's `--max-request-bytes`: bounds the length of an entry.
+    /// etcd's `--max-request-bytes`: the maximum length of an entry.
     pub request_bytes_max: usize,
 }
 
@@ -36,9 +37,9 @@ impl Default for Limits {
     }
 }
 
-/// Whether a client's request may be proposed. The header counts, as a part of the entry: the
-/// caller sets one with an id as long as that of the entry.
-/// A log read (a range without a key) is proposed by the member itself and does not come here.
+/// Checks whether a client's request may be proposed. The header is a part of the entry's length.
+/// So the caller must set a header whose id has as many bytes as the final id of the entry. A log
+/// read (a range without a key) is proposed by the member itself and is not checked here.
 pub fn check(request: &InternalRaftRequest, limits: &Limits) -> Result<(), RequestRejection> {
     if let Some(request) = &request.range {
         range(request)?;
@@ -71,7 +72,8 @@ pub fn entry_size(request: &InternalRaftRequest, limits: &Limits) -> Result<(), 
     }
 }
 
-/// The length of the entry; a lease that is granted without an id counts with one.
+/// Returns the length of the entry. If a lease is requested without an id, the length includes an
+/// id, because the member sets one before it proposes the request.
 fn entry_len(request: &InternalRaftRequest) -> usize {
     match (&request.lease_grant, &request.header) {
         (Some(grant), Some(header)) if grant.id == 0 => {
@@ -84,8 +86,8 @@ fn entry_len(request: &InternalRaftRequest) -> usize {
     }
 }
 
-/// Whether a range can be streamed. Like etcd it looks at the sort order only: a sort target
-/// without one is served.
+/// Checks whether a range can be streamed. Rejects revision filters, and a sort direction other
+/// than ascending by key. As in etcd, a sort target without a direction is allowed.
 pub fn range_stream(request: &RangeRequest) -> Result<(), RequestRejection> {
     let has_direction = request.sort_order() != SortOrder::None;
     let has_order = has_direction && super::range::has_order(request);

@@ -1,14 +1,15 @@
-//! Does a transaction put a key twice, or put what it deletes? At one revision a key has one
-//! record, so etcd refuses that before it is proposed. Which combinations is a part of the API:
+//! Rejects a transaction that puts a key twice, or puts a key that it deletes. At one revision a
+//! key has one record, so etcd rejects such a transaction before it is proposed. The rejected
+//! combinations are a part of the API:
 //!
 //! ```text
-//!   put k, put k               refused        in both lists of one transaction: fine
-//!   delete k, put k            refused        in whichever order
-//!   delete k, delete k         fine
-//!   txn{put k}, delete k       refused        an outer delete, an inner put, and the reverse
-//!   txn{delete k}, txn{put k}  refused
-//!   txn{put k}, txn{delete k}  fine           only what came before is compared
-//!   delete k.. (open), put k   fine           an open end is taken for the key 00
+//!   put k, put k               rejected       allowed if one is in `success`, one in `failure`
+//!   delete k, put k            rejected       in either order
+//!   delete k, delete k         allowed
+//!   txn{put k}, delete k       rejected       also txn{delete k}, put k; in either order
+//!   txn{delete k}, txn{put k}  rejected
+//!   txn{put k}, txn{delete k}  allowed        a put is not compared with deletes of later txns
+//!   delete k.. (open), put k   allowed        the open end is treated as the end key 00
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +22,8 @@ use super::rejection::RequestRejection;
 
 /// The keys that a list of operations touches.
 ///
-/// The deletes of a level count from its beginning, nested transactions follow in their order, and
-/// the level's own puts come last. Overlapping deletes are joined, so that a lookup of a key is
-/// logarithmic in their number.
+/// The list's own deletes are collected first, then its nested transactions in order, and its own
+/// puts last. Overlapping deletes are joined, so that the lookup of a key takes logarithmic time.
 #[derive(Debug, Default)]
 pub(crate) struct TouchedKeys<'r> {
     puts: BTreeSet<&'r [u8]>,
@@ -31,7 +31,7 @@ pub(crate) struct TouchedKeys<'r> {
 }
 
 impl<'r> TouchedKeys<'r> {
-    /// Returns an error if the list touches a key twice in a way that etcd refuses.
+    /// Collects the keys. Fails if the list touches a key twice in a way that etcd rejects.
     pub(crate) fn collect(ops: &'r [RequestOp]) -> Result<TouchedKeys<'r>, RequestRejection> {
         let mut touched = TouchedKeys::default();
         let requests = || ops.iter().filter_map(|op| op.request.as_ref());
@@ -67,7 +67,7 @@ impl<'r> TouchedKeys<'r> {
         }
     }
 
-    /// Moves the smaller set into the larger one.
+    /// Adds the keys of `other`. To save time, the smaller set is moved into the larger one.
     fn merge(&mut self, mut other: TouchedKeys<'r>) {
         if other.puts.len() > self.puts.len() {
             std::mem::swap(&mut self.puts, &mut other.puts);
@@ -80,7 +80,7 @@ impl<'r> TouchedKeys<'r> {
 #[derive(Debug, Default)]
 struct DeletedKeys<'r> {
     keys: BTreeSet<&'r [u8]>,
-    /// Start to end; no two overlap.
+    /// Start and end of each deleted range. No two ranges overlap or touch.
     ranges: BTreeMap<&'r [u8], &'r [u8]>,
 }
 
@@ -88,7 +88,8 @@ impl<'r> DeletedKeys<'r> {
     fn add(&mut self, key: &'r [u8], range_end: &'r [u8]) {
         match range_end {
             [] => drop(self.keys.insert(key)),
-            // An open end is the key 00 here, and no key lies before that.
+            // An open end (one zero byte) is treated as the end key 00, as in etcd. Only the empty
+            // key, which is not valid, is smaller. So `add_range` ignores such a range.
             end => self.add_range(key, end),
         }
     }
@@ -98,7 +99,7 @@ impl<'r> DeletedKeys<'r> {
             return;
         }
         let (mut from, mut to) = (from, to);
-        // Joins with each that begins before its end, and ends behind its beginning.
+        // Joins the new range with each stored range that overlaps or touches it.
         while let Some((&other, &end)) = self.ranges.range(..=to).next_back() {
             if end < from {
                 break;

@@ -1,24 +1,29 @@
 //! The compares of a transaction.
 //!
-//! `version of a  GREATER  1`: what the store has of `a`, GREATER, what is given.
+//! A compare has a key, a target, a relation and a given number or value. For example, the compare
+//! `version of a GREATER 1` holds if the version of key `a` in the store is greater than 1.
 //!
 //! * With a `range_end`, the compare must hold for every key of the range.
-//! * A key that is missing, and a range without keys, compare as zero.
-//! * As a value they do not compare at all: neither EQUAL nor NOT_EQUAL holds, whatever is given.
-//! * A value given for another target than the compared one does not count: zero is compared.
+//! * For a missing key, or a range without keys, the number in the store is taken to be zero.
+//! * If the target is the value, no compare holds for a missing key or a range without keys, not
+//!   even NOT_EQUAL.
+//! * If the number or value is given for another target than the compare's target, zero is used
+//!   instead, or the empty value if the target is the value.
 //! * As in etcd, an unknown target compares as equal, and an unknown relation holds: all members
 //!   must decide alike.
 //!
-//! A span of keys is walked once for all compares of it, up to the first key for which one does not
-//! hold. Versions and revisions are in the index. Later entries wait meanwhile, unless the walk
-//! [was made before](super::evaluated_compares).
+//! A span of keys is walked at most twice, whatever the number of its compares: once for all
+//! compares whose numbers are in the index (versions and revisions), and once for all compares that
+//! need records (values and leases). A walk ends at the first key for which one of its compares
+//! does not hold. Later entries wait during the walks, unless the compares [were evaluated
+//! before](super::evaluated_compares).
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
+use clearlane_contention::YieldPoints;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{RangeOptions, ReadTxn, Version};
-use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::Compare;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::mvccpb::KeyValue;
@@ -28,7 +33,7 @@ use super::key_span::KeySpan;
 use super::rejection::ApplyError;
 use crate::error::Error;
 
-/// The cost of a key on the way, in bytes read.
+/// The cost of visiting a key, expressed in bytes read.
 const WALK_COST_BYTES: usize = 64;
 
 pub(crate) fn all_hold(
@@ -43,7 +48,7 @@ pub(crate) fn all_hold(
     Ok(true)
 }
 
-/// In the order in which they are evaluated, without those that others decide.
+/// The compares in evaluation order, without any that another compare makes redundant.
 pub(super) struct SortedCompares<'r>(Vec<&'r Compare>);
 
 impl<'r> SortedCompares<'r> {
@@ -61,7 +66,8 @@ impl<'r> SortedCompares<'r> {
     }
 }
 
-/// Compares that share a walk: they have one span, and all need records or none does.
+/// Compares that share a walk: they have the same span, and either all or none of them need
+/// records.
 pub(super) struct SpanCompares<'s> {
     compares: &'s [&'s Compare],
     needs_records: bool,
@@ -79,12 +85,13 @@ impl<'s> SpanCompares<'s> {
         self.span.range()
     }
 
-    /// Else the index is enough.
+    /// Returns whether the walk must read records. Otherwise it only needs the index.
     pub(super) fn needs_records(&self) -> bool {
         self.needs_records
     }
 
-    /// `failed` is called with the key for which a compare does not hold, if it is one.
+    /// Returns whether all compares hold. If one does not hold for some key, the walk stops and
+    /// `failed` is called with that key. If the span has no keys, `failed` is not called.
     pub(super) fn hold(
         &self,
         read: &(dyn ReadTxn + '_),
@@ -94,7 +101,7 @@ impl<'s> SpanCompares<'s> {
         Ok(hold.unwrap_or_else(|| self.hold_without_keys()))
     }
 
-    /// The same for a part of the span; `None` if it has no keys.
+    /// Like `hold`, but for a part of the span. Returns `None` if the part has no keys.
     pub(super) fn hold_in(
         &self,
         read: &(dyn ReadTxn + '_),
@@ -139,15 +146,15 @@ impl<'s> SpanCompares<'s> {
         self.compares.iter().all(|compare| holds_without_key(compare))
     }
 
-    /// The index knows it, without a walk.
+    /// Returns the number of keys in the span. The index knows it without a walk.
     pub(super) fn key_count(&self, read: &(dyn ReadTxn + '_)) -> Result<u64, ApplyError> {
         let options = RangeOptions { count_only: true, ..RangeOptions::default() };
         Ok(read.visit_records(self.span.range(), options, &mut |_| ControlFlow::Break(()))?)
     }
 }
 
-/// What is compared in one walk. In this order, what costs little comes first: it may spare the
-/// rest.
+/// Returns the sort key of the compare's walk. Walks that cost little come first, because the other
+/// walks are unnecessary if a compare of an earlier walk does not hold.
 fn walk_of(compare: &Compare) -> (bool, bool, &[u8], &[u8]) {
     (!compare.range_end.is_empty(), needs_record(compare), &compare.key, &compare.range_end)
 }
@@ -156,15 +163,16 @@ fn order_of(compare: &Compare) -> impl Ord {
     (walk_of(compare), compare.target, compare.result, given_number(compare))
 }
 
-/// Whether two compares in their order ask the same of a key, or one of them more than the other:
-/// that one is kept.
+/// Returns whether one of two neighbours in the evaluation order follows from the other. If so,
+/// stores the stricter compare in `kept`.
 fn is_decided_by<'r>(compare: &mut &'r Compare, kept: &mut &'r Compare) -> bool {
     let question = |of: &'r Compare| (walk_of(of), of.target, of.result);
     if question(compare) != question(kept) {
         return false;
     }
     match CompareResult::try_from(compare.result) {
-        // The numbers rise.
+        // The given numbers ascend. So the later compare is the stricter one for `Greater`, and the
+        // earlier one for `Less`.
         Ok(CompareResult::Greater) if !needs_record(compare) => *kept = *compare,
         Ok(CompareResult::Less) if !needs_record(compare) => {}
         _ => return compare == kept,
@@ -172,12 +180,12 @@ fn is_decided_by<'r>(compare: &mut &'r Compare, kept: &mut &'r Compare) -> bool 
     true
 }
 
-/// Whether the target is in the record alone, and not in the index.
+/// Returns whether the target is only in the record, and not in the index.
 fn needs_record(compare: &Compare) -> bool {
     [CompareTarget::Value as i32, CompareTarget::Lease as i32].contains(&compare.target)
 }
 
-/// The part of a record that the index knows.
+/// Returns the fields of a record that the index knows.
 fn numbers_of(version: Version) -> KeyValue {
     let Version { modified, created, version, .. } = version;
     let (create_revision, mod_revision) = (created, modified.main);
@@ -215,7 +223,7 @@ fn relation(compare: &Compare, record: &KeyValue) -> Ordering {
     }
 }
 
-/// 0 if none is given for the target.
+/// Returns the given number, or 0 if the compare has none for its target.
 fn given_number(compare: &Compare) -> i64 {
     use TargetUnion as Given;
     match (CompareTarget::try_from(compare.target), &compare.target_union) {
@@ -239,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// A thousand keys, and how many of them were looked at.
+    /// A read transaction with a thousand keys. It counts the visited versions and records.
     #[derive(Default)]
     struct CountedKeys {
         versions: Cell<u32>,
@@ -338,7 +346,7 @@ mod tests {
             (vec![mod_below(2000); 10], true, KEYS, 0),
             (vec![mod_below(2000), mod_below(8), mod_below(3000)], false, 8, 0),
             (vec![lease_is(0), mod_below(2000), lease_is(0)], true, KEYS, KEYS),
-            // The index is asked first.
+            // The compare that needs only the index is evaluated first.
             (vec![lease_is(0), mod_below(8)], false, 8, 0),
             (vec![lease_is(1), mod_below(2000)], false, KEYS, 1),
             (vec![], true, 0, 0),

@@ -1,16 +1,18 @@
-//! Reads of a write that were left to the waiting request: ranges of a transaction, and what a
-//! delete returns. They decide nothing, and no other request needs them.
+//! The reads of a write request that the apply loop leaves to the waiting request: ranges of a
+//! transaction, and the records that a delete returns. The results of these reads have no effect on
+//! the store, and only the waiting request needs them.
 //!
 //! ```text
 //!   apply loop    put a │ range │ put b │ end    next entry ...
-//!                       └ view: the state at this place
-//!   read pool                             range ─▶ into the response, or measured: read when sent
+//!                       └ read transaction: the state at this position
+//!   read pool                             range ─▶ into the response; if large, only measured
 //! ```
 //!
-//! A view shows what the transaction has done before the read, and nothing of what comes after it.
-//! So the answer is, byte for byte, what the transaction itself would have read. Which reads are
-//! left: [`TxnReads`](super::txn_reads::TxnReads); they are made by a
-//! [`DeferredReader`](crate::streamed_response::DeferredReader).
+//! The read transaction shows all changes that the write made before the read, and none of its
+//! later changes. So the result equals, byte for byte, the result of a read by the write itself.
+//! [`TxnReads`](super::txn_reads::TxnReads) decides which reads are deferred. A `DeferredReader` of
+//! the crate `server` makes the reads. If the records are too large to be kept in the response, the
+//! reader only measures them, and they are read again while the response is sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,14 +26,14 @@ use super::range::execute_range;
 use super::rejection::ApplyError;
 use crate::error::Error;
 
-pub(crate) type View = Arc<dyn ReadTxn + Send + Sync>;
+pub type SharedReadTxn = Arc<dyn ReadTxn + Send + Sync>;
 
-/// A range, or what a delete has removed.
+/// The read of a range, or of the records that a delete removes.
 #[derive(Clone)]
 pub struct DeferredRead {
-    pub(crate) operation: usize,
-    pub(crate) view: View,
-    pub(crate) request: RangeRequest,
+    pub operation: usize,
+    pub read_txn: SharedReadTxn,
+    pub request: RangeRequest,
 }
 
 /// The response of a write with reads that are still to be made.
@@ -46,30 +48,30 @@ impl PartialResponse {
         PartialResponse { response, reads }
     }
 
-    pub(crate) fn response_mut(&mut self) -> &mut AppliedResponse {
+    pub fn response_mut(&mut self) -> &mut AppliedResponse {
         &mut self.response
     }
 
-    /// Without what is still to be read.
+    /// Returns the length of the response without the deferred reads.
     pub fn encoded_len(&self) -> usize {
         self.response.encoded_len()
     }
 
-    /// The whole response, unless reads are left.
+    /// Returns the complete response, or the partial response if it still has deferred reads.
     pub fn into_whole(self) -> Result<AppliedResponse, Box<PartialResponse>> {
         if self.reads.is_empty() { Ok(self.response) } else { Err(Box::new(self)) }
     }
 
-    pub(crate) fn into_parts(self) -> (AppliedResponse, Vec<DeferredRead>) {
+    pub fn into_parts(self) -> (AppliedResponse, Vec<DeferredRead>) {
         (self.response, self.reads)
     }
 
-    /// With all that they find in the response.
+    /// Makes the deferred reads. Returns the complete response.
     pub fn make_reads(self) -> Result<AppliedResponse, ApplyError> {
         let PartialResponse { mut response, reads } = self;
         for read in reads {
-            let view: &dyn ReadTxn = &*read.view;
-            read.place(execute_range(view, &read.request)?, &mut response)?;
+            let read_txn: &dyn ReadTxn = &*read.read_txn;
+            read.place(execute_range(read_txn, &read.request)?, &mut response)?;
         }
         Ok(response)
     }
@@ -82,8 +84,9 @@ impl From<AppliedResponse> for PartialResponse {
 }
 
 impl DeferredRead {
-    /// Puts what was found into the response of the operation.
-    pub(crate) fn place(
+    /// Puts the result of this read into the response of its operation. Fails if that response has
+    /// no list of records.
+    pub fn place(
         &self,
         found: RangeResponse,
         response: &mut AppliedResponse,
@@ -107,8 +110,8 @@ impl DeferredRead {
 
 impl fmt::Debug for DeferredRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DeferredRead { operation, view, request } = self;
-        let revision = view.revision();
+        let DeferredRead { operation, read_txn, request } = self;
+        let revision = read_txn.revision();
         write!(f, "operation {operation} at revision {revision}: {request:?}")
     }
 }

@@ -1,9 +1,10 @@
-//! Requests in etcd's short form for a log, with the length of a put's value, and no password:
+//! Formats requests for log messages, in etcd's short form. A put is shown with the length of its
+//! value, and a compare with its target and keys only. No password is shown:
 //!
 //! ```text
-//!   header:<ID:7587868> put:<key:"foo" value_size:6 >
-//!   header:<ID:7587869> txn:<compare:<key:"x"> success:<put:<key:"x" value_size:1 >> failure:<>>
-//!   header:<ID:7587870> auth_user_add:<name:"u">
+//! header:<ID:7> put:<key:"foo" value_size:6 >
+//! header:<ID:8> txn:<compare:<target:MOD key:"x"> success:<> failure:<delete_range:<key:"x">>>
+//! header:<ID:9> auth_user_add:<name:"u">
 //! ```
 
 use std::fmt;
@@ -123,7 +124,8 @@ fn write_ops(list: &[RequestOp], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Field name and value of the user or role that a request names.
+/// Returns the field name of a request about users or roles, and the user or role that the request
+/// names. Returns `None` for a request that names none.
 fn auth_target(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
     let names = [
         ("authenticate", request.authenticate.as_ref().map(|of| &of.name)),
@@ -149,7 +151,8 @@ fn auth_target(request: &InternalRaftRequest) -> Option<(&'static str, &str)> {
     names.into_iter().find_map(|(kind, name)| Some((kind, name?.as_str())))
 }
 
-/// For requests that are described by their kind alone.
+/// Returns the field name of a request that is shown without details, or `nothing` if the request
+/// has no known field.
 fn kind_name(request: &InternalRaftRequest) -> &'static str {
     let kinds = [
         ("range", request.range.is_some()),
@@ -172,7 +175,7 @@ mod tests {
         PutRequest { key: key.into(), value: "secret".into(), ..PutRequest::default() }
     }
 
-    fn told(internal: InternalRaftRequest) -> String {
+    fn described(internal: InternalRaftRequest) -> String {
         let header = Some(RequestHeader { id: 7, ..RequestHeader::default() });
         request(&InternalRaftRequest { header, ..internal }).to_string()
     }
@@ -180,12 +183,12 @@ mod tests {
     #[test]
     fn what_may_be_secret_is_left_out() {
         let internal = InternalRaftRequest { put: Some(put("a\n")), ..Default::default() };
-        assert_eq!(told(internal), r#"header:<ID:7> put:<key:"a\n" value_size:6 >"#);
+        assert_eq!(described(internal), r#"header:<ID:7> put:<key:"a\n" value_size:6 >"#);
         let (name, password) = ("u".to_owned(), "secret".to_owned());
         let auth_user_add = Some(AuthUserAddRequest { name, password, ..Default::default() });
         let internal = InternalRaftRequest { auth_user_add, ..Default::default() };
-        assert_eq!(told(internal), r#"header:<ID:7> auth_user_add:<name:"u">"#);
-        assert_eq!(told(InternalRaftRequest::default()), "header:<ID:7> nothing:<>");
+        assert_eq!(described(internal), r#"header:<ID:7> auth_user_add:<name:"u">"#);
+        assert_eq!(described(InternalRaftRequest::default()), "header:<ID:7> nothing:<>");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! The keys that a key and a `range_end` mean.
+//! The range of keys that a key and a `range_end` stand for.
 //!
 //! ```text
 //!   range_end empty            the one key           [key, key 00)
-//!   range_end one zero byte    all from the key on   [key, )
+//!   range_end one zero byte    all keys >= key       [key, )
 //!   otherwise                  up to the end         [key, range_end)
 //! ```
 //!
-//! A range of one key needs an end that is in no request: the key with a zero byte behind it. For
-//! short keys it lies on the stack.
+//! The end of a range of one key is not in the request: it is the key followed by a zero byte. For
+//! keys of less than `INLINE_KEY_MAX` bytes, this end is stored without an allocation.
 
 use clearlane_engine::KeyRange;
 
@@ -16,7 +16,7 @@ const INLINE_KEY_MAX: usize = 64;
 const OPEN_END: &[u8] = &[0];
 
 #[derive(Debug)]
-pub(crate) struct KeySpan<'r> {
+pub struct KeySpan<'r> {
     key: &'r [u8],
     end: SpanEnd<'r>,
 }
@@ -25,13 +25,14 @@ pub(crate) struct KeySpan<'r> {
 enum SpanEnd<'r> {
     Open,
     Explicit(&'r [u8]),
-    /// The key with a zero byte: buffer and length.
+    /// The key followed by a zero byte: buffer and length.
     Inline([u8; INLINE_KEY_MAX], usize),
     Heap(Vec<u8>),
 }
 
 impl<'r> KeySpan<'r> {
-    pub(crate) fn new(key: &'r [u8], range_end: &'r [u8]) -> KeySpan<'r> {
+    #[inline]
+    pub fn new(key: &'r [u8], range_end: &'r [u8]) -> KeySpan<'r> {
         let end = match range_end {
             [] => end_after(key),
             OPEN_END => SpanEnd::Open,
@@ -40,11 +41,13 @@ impl<'r> KeySpan<'r> {
         KeySpan { key, end }
     }
 
-    pub(crate) fn one_key(key: &'r [u8]) -> KeySpan<'r> {
+    #[inline]
+    pub fn one_key(key: &'r [u8]) -> KeySpan<'r> {
         KeySpan { key, end: end_after(key) }
     }
 
-    pub(crate) fn range(&self) -> KeyRange<'_> {
+    #[inline]
+    pub fn range(&self) -> KeyRange<'_> {
         match &self.end {
             SpanEnd::Open => KeyRange::starting_at(self.key),
             SpanEnd::Explicit(end) => KeyRange::new(self.key, end),

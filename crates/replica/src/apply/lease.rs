@@ -1,8 +1,10 @@
-//! The entries about leases: grant, revoke, checkpoint. When a lease expires: [`clearlane_lease`].
+//! The entries about leases: grant, revoke and checkpoint. [`clearlane_lease`] decides when a lease
+//! expires.
 //!
 //! A revocation deletes the keys and the lease's record in one transaction of the store, at one
-//! revision. An entry has no expiry: only the leader counts a lease's time, from when the grant can
-//! be seen.
+//! revision. An entry contains no time of expiry, only a TTL, or in a checkpoint the remaining TTL.
+//! Only the leader measures the time of a lease. The time starts when the grant is visible, and
+//! again when a renewal arrives or a leader is elected.
 
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
@@ -16,10 +18,10 @@ use super::{AppliedEntry, AppliedResponse, header, in_transaction};
 use crate::applied_position::AppliedPosition;
 use crate::error::Result;
 
-/// Ids that the server chooses are positive.
+/// Clears the sign bit of a new id, because the ids that the server chooses are positive.
 pub(crate) const ID_MASK: u64 = i64::MAX as u64;
 
-/// `None` if the request is not about leases.
+/// Applies a request about leases. Returns `None` for any other request.
 pub fn apply(
     store: &dyn Store<AppliedPosition>,
     leases: &Lessor,

@@ -1,16 +1,22 @@
-//! What a request does: from an entry of the log to changes of the store and a response. etcd's
-//! counterpart is `etcdserver/apply`; which request does what: `docs/raft-and-apply.md`.
+//! Applies requests: an entry of the log becomes changes of the store and a response. In etcd:
+//! `etcdserver/apply`. `docs/raft-and-apply.md` lists the effect of each request.
 //!
-//! [`check`](mod@check) refuses, before a request is proposed, what is wrong whatever the store
-//! holds; [`apply`] carries out an entry; [`range`](mod@range) also serves reads without one.
+//! ```text
+//!   request ─▶ check ─▶ proposal, log ─▶ apply ─┬─▶ changes of the store, applied position
+//!              └ wrong in any state: rejected   └─▶ response, without the deferred reads
+//! ```
+//!
+//! [`check`](mod@check) rejects a request before it is proposed, if it is wrong in any state of the
+//! store. [`apply`] applies an entry. [`range`](mod@range) also serves reads that have no entry.
 //!
 //! * [`apply`] ends exactly one write transaction, with the entry's [`AppliedPosition`], unless it
-//!   fails. Then the member stops, and the entry is applied after the next start.
-//! * A refused request has changed nothing but that position.
-//! * The response depends on the store, the leases and the entry: no clock, no random number.
-//!   Reads that it needs may be [left](DeferredRead) to the waiting request.
-//! * A header has its revision only; the server adds the member, the cluster and the term.
-//! * An entry known neither here nor in [`replica`](crate::replica) stops the member.
+//!   fails. After a failure the member stops, and applies the entry after its next start.
+//! * A rejected request changes only the applied position.
+//! * The response depends only on the entry and on state that all members share: the store, the
+//!   leases, the tokens. It depends neither on a clock nor on a random number. The response may
+//!   leave [reads](DeferredRead) to the waiting request.
+//! * A header has only its revision; the server adds the member, the cluster and the term.
+//! * An entry that neither this module nor `state_machines` knows stops the member.
 
 pub mod check;
 pub mod auth;
@@ -37,8 +43,8 @@ use clearlane_proto::etcdserverpb::{
     ResponseHeader, TxnRequest, TxnResponse,
 };
 
-pub(crate) use self::evaluated_compares::count_compared_keys;
-pub(crate) use self::key_span::KeySpan;
+pub use self::evaluated_compares::count_compared_keys;
+pub use self::key_span::KeySpan;
 pub(crate) use self::rejection::split_error;
 use self::txn::TxnPlan;
 use self::txn_reads::TxnReads;
@@ -47,23 +53,24 @@ use crate::downgrade;
 use crate::error::{Error, Result};
 
 pub use check::{Limits, check};
-pub(crate) use deferred_reads::View;
+pub use deferred_reads::SharedReadTxn;
 pub use deferred_reads::{DeferredRead, PartialResponse};
 pub use evaluated_compares::EvaluatedCompares;
 pub use operation_responses::{OperationResponse, OperationResponses};
 pub use range::range;
 pub use rejection::{ApplyError, RequestRejection};
 pub(crate) use slow_requests::may_take_long;
-pub use txn_reads::{ReadBudget, ReadMode};
+pub use txn_reads::{ReadBudget, TxnReadMode};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum AppliedResponse {
     Put(PutResponse),
     DeleteRange(DeleteRangeResponse),
-    /// A log read, or a range in the log; without records if it had no key.
+    /// The response of a range in the log. For a log read (a range without a key), it has no
+    /// records.
     Range(RangeResponse),
     Txn(TxnResponse),
-    /// The compaction is scheduled, not done.
+    /// The compaction is scheduled, but not done.
     Compact(CompactionResponse),
     Alarm(AlarmResponse),
     Downgrade(DowngradeResponse),
@@ -74,7 +81,7 @@ pub enum AppliedResponse {
     LeaseCheckpoint(LeaseCheckpointResponse),
 }
 
-/// What is asked of any response; `prost::Message` cannot be encoded as a trait object.
+/// The methods that every response needs; `prost::Message` cannot be encoded as a trait object.
 trait EncodedResponse {
     fn length(&self) -> usize;
     fn to_bytes(&self) -> Vec<u8>;
@@ -123,9 +130,9 @@ pub type ApplyResult = std::result::Result<AppliedResponse, RequestRejection>;
 pub struct AppliedEntry {
     pub result: ApplyResult,
     pub txn_result: TxnResult,
-    /// To be run by the caller.
+    /// If not `None`, the compaction that the caller must run.
     pub compaction: Option<CompactionJob>,
-    /// What the response lacks.
+    /// Reads whose results are still missing in the response.
     pub deferred_reads: Vec<DeferredRead>,
 }
 
@@ -135,14 +142,17 @@ impl AppliedEntry {
     }
 }
 
-/// `has_lease` says whether a lease exists. `compares` is what the member knows of a transaction's
-/// compares from before.
+/// Applies a request about keys, a compaction, or the announcement of a downgrade. Fails with
+/// [`Error::UnknownRequest`] for any other request: the caller passes requests about users and
+/// leases to [`auth::apply`] and [`lease::apply`], and handles the rest. `has_lease` returns
+/// whether a lease exists. `compares` is the result of an earlier evaluation of a transaction's
+/// compares, if the member has one.
 pub fn apply(
     store: &dyn Store<AppliedPosition>,
     has_lease: &dyn Fn(i64) -> bool,
     request: &InternalRaftRequest,
     progress: AppliedPosition,
-    read_mode: ReadMode,
+    read_mode: TxnReadMode,
     compares: Option<&EvaluatedCompares>,
 ) -> Result<AppliedEntry> {
     if let Some(request) = &request.range {
@@ -173,7 +183,8 @@ pub fn apply(
     }
 }
 
-/// Runs one operation in a write transaction. An error must be returned before any change.
+/// Runs one operation in a write transaction. If `work` rejects the operation, it must not have
+/// changed anything, because the transaction ends normally and is not rolled back.
 fn in_transaction(
     store: &dyn Store<AppliedPosition>,
     progress: AppliedPosition,
@@ -197,7 +208,7 @@ fn range_through_log(
     range::execute_range(txn, request)
 }
 
-/// Puts in a transaction that the caller ends.
+/// Applies a put in a transaction that the caller ends.
 pub(crate) fn put(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     has_lease: &dyn Fn(i64) -> bool,
@@ -244,7 +255,7 @@ fn compact(
     }
 }
 
-/// Member, cluster and term are added by the server.
+/// Returns a header with the revision. The server adds member, cluster and term.
 pub(crate) fn header(revision: i64) -> ResponseHeader {
     ResponseHeader { revision, ..ResponseHeader::default() }
 }

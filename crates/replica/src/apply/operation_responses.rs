@@ -1,6 +1,6 @@
-//! The responses of a write's operations, those of nested transactions included.
+//! The responses of a write's operations, including operations of nested transactions.
 //!
-//! They are counted in the order in which the operations run. A transaction itself has no number.
+//! Operations are numbered in execution order. A nested transaction itself has no number.
 
 use clearlane_proto::etcdserverpb::response_op::Response;
 use clearlane_proto::etcdserverpb::{DeleteRangeResponse, RangeResponse, TxnResponse};
@@ -17,12 +17,12 @@ pub trait OperationResponses {
 pub enum OperationResponse<'m> {
     Range(&'m mut RangeResponse),
     DeleteRange(&'m mut DeleteRangeResponse),
-    /// Without a list of records.
+    /// An operation without a list of records.
     Other,
 }
 
 impl<'m> OperationResponse<'m> {
-    pub(crate) fn records(self) -> Option<&'m mut Vec<KeyValue>> {
+    pub fn records(self) -> Option<&'m mut Vec<KeyValue>> {
         match self {
             OperationResponse::Range(response) => Some(&mut response.kvs),
             OperationResponse::DeleteRange(response) => Some(&mut response.prev_kvs),
@@ -30,7 +30,8 @@ impl<'m> OperationResponse<'m> {
         }
     }
 
-    /// Returns false for an operation that has no range.
+    /// Stores the result of a read: the response of a range, or the records that a delete has
+    /// removed. Returns false for any other operation.
     pub(super) fn set_range(self, found: RangeResponse) -> bool {
         match self {
             OperationResponse::Range(response) => *response = found,

@@ -1,8 +1,8 @@
-//! A put and a delete, alone or as one operation of a transaction.
+//! A put and a delete, as a request or as one operation of a transaction.
 //!
-//! A put with `ignore_value`, `ignore_lease` or `prev_kv` reads the record first; any other put
-//! reads nothing. The old record goes into the answer as it was read: key and value are slices of
-//! its bytes.
+//! A put with `ignore_value`, `ignore_lease` or `prev_kv` first reads the record; any other put
+//! reads nothing. The old record goes into the response without copying: key and value are slices
+//! of the bytes that were read.
 
 use clearlane_mvcc::WriteTxn;
 use clearlane_proto::etcdserverpb::{
@@ -20,7 +20,8 @@ pub(crate) fn keeps_previous(request: &PutRequest) -> bool {
     request.ignore_value || request.ignore_lease
 }
 
-/// etcd checks the lease before the key.
+/// Checks that the put's lease exists, if the put names a lease. As in etcd, the lease is checked
+/// before the key.
 pub(crate) fn check_lease(
     request: &PutRequest,
     has_lease: &dyn Fn(i64) -> bool,
@@ -32,7 +33,7 @@ pub(crate) fn check_lease(
     }
 }
 
-/// After an error nothing has changed.
+/// Puts a key. After a rejection nothing has changed.
 pub(crate) fn put(
     txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
     request: &PutRequest,

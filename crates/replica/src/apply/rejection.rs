@@ -1,4 +1,6 @@
-//! Why a request is refused, in etcd's words: clients compare them letter by letter.
+//! Reasons for rejecting a request, in etcd's words, because clients compare them letter by letter.
+//! Two messages are our own, because etcd exits instead: [`RequestRejection::UnknownAlarmAction`]
+//! and [`RequestRejection::NameTooLong`].
 
 use clearlane_auth::{AuthRejection, ChangeError};
 use clearlane_mvcc::Error as StoreError;
@@ -7,16 +9,17 @@ use crate::error::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RequestRejection {
-    // Found by `check`, before the request is proposed.
+    // The functions in `check` return the following reasons, before a request is proposed or a
+    // range is streamed.
     #[error("etcdserver: key is not provided")]
     EmptyKey,
-    /// `ignore_value` with a value.
+    /// The request has `ignore_value` and a value.
     #[error("etcdserver: value is provided")]
     ValueProvided,
-    /// `ignore_lease` with a lease.
+    /// The request has `ignore_lease` and a lease.
     #[error("etcdserver: lease is provided")]
     LeaseProvided,
-    /// Also: transactions nested too deeply.
+    /// Also returned if transactions are nested too deeply.
     #[error("etcdserver: too many operations in txn request")]
     TooManyOps,
     /// A key is put twice, or put and deleted.
@@ -24,18 +27,19 @@ pub enum RequestRejection {
     DuplicateKey,
     #[error("etcdserver: invalid sort option")]
     InvalidSortOption,
-    /// A sort order with a direction, other than ascending by key.
+    /// The request has a sort direction, and the order is not ascending by key.
     #[error("RangeStream does not support custom sort orders")]
     StreamOrder,
     #[error("RangeStream does not support revision filters")]
     StreamFilter,
-    /// Longer than `--max-request-bytes`.
+    /// The entry is longer than `--max-request-bytes`.
     #[error("etcdserver: request is too large")]
     RequestTooLarge,
 
-    // Found in the store, when the entry is applied.
-    /// `ignore_value` or `ignore_lease` for a missing key. Also, before the request is proposed: an
-    /// empty operation of a transaction.
+    // The following reasons are found when the entry is applied or the keys are read. All except
+    // `LeaseTtlTooLarge` depend on the state of the member.
+    /// The request has `ignore_value` or `ignore_lease`, and the key is missing. Also returned
+    /// before a request is proposed, if a transaction has an empty operation.
     #[error("etcdserver: key not found")]
     KeyNotFound,
     #[error("etcdserver: requested lease not found")]
@@ -57,7 +61,8 @@ pub enum RequestRejection {
     Auth(AuthRejection),
     #[error("etcdserver: unknown alarm action")]
     UnknownAlarmAction,
-    /// Found by `check`: the name is a key of the store's file. etcd ends when it writes it.
+    /// The name of a user or role is too long for a key in the store's file. `check` finds this
+    /// before the request is proposed. etcd exits when it writes such a name.
     #[error("etcdserver: the name of a user or role has {0} bytes: at most 32768 are allowed")]
     NameTooLong(usize),
 }
@@ -96,7 +101,7 @@ impl From<StoreError> for ApplyError {
     }
 }
 
-/// The outer error stops the member, the inner one goes to the client.
+/// Separates errors: the outer error stops the member, and the inner error goes to the client.
 pub(crate) fn split_error<T>(
     outcome: Result<T, ApplyError>,
 ) -> crate::Result<Result<T, RequestRejection>> {

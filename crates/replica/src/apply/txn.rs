@@ -1,18 +1,20 @@
-//! A transaction: compare, then run one of two lists, all of it or nothing.
+//! A transaction evaluates its compares. Then it runs one of its two lists completely, or it is
+//! rejected and changes nothing.
 //!
-//! Changes of a write transaction of the store cannot be rolled back. So there are three passes,
-//! and the first two, which read the state before the transaction, refuse whatever may be refused:
+//! Changes in a write transaction of the store cannot be rolled back. So there are three passes.
+//! The first two passes read the state before the transaction. All rejections happen in these
+//! passes:
 //!
 //! ```text
-//!   plan    asks the compares, of nested transactions, too    ─▶ which list runs, at each level
-//!   check   looks at what runs, in its order                  ─▶ or refused, nothing has changed
-//!   run     does it, in one write transaction                 ─▶ one answer per operation
+//!   plan    evaluates the compares, also of nested transactions   selects a list at each level
+//!   check   checks the selected operations in their order         may reject: nothing has changed
+//!   run     runs them in one write transaction                    one response per operation
 //! ```
 //!
-//! Long ranges are read behind the transaction, on another thread: `TxnReads`.
+//! In the default era long ranges are read after the transaction, on another thread: `TxnReads`.
 //!
-//! The response of a nested transaction has an empty header; all others have the revision that they
-//! have seen or made. The rules in detail: `TxnPlan`.
+//! The response of a nested transaction has an empty header. Every other header has the revision
+//! that the operation has read or created. `TxnPlan` documents the rules in detail.
 
 use clearlane_mvcc::{ReadTxn, WriteTxn};
 use clearlane_proto::etcdserverpb::request_op::Request;
@@ -31,19 +33,19 @@ use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
 
-/// Number of changes since the compares were evaluated. At more, a walk over the index may cost
-/// less.
+/// Maximum number of changes to check since the compares were evaluated. If there are more changes,
+/// a walk over the index may cost less.
 const CHANGES_MAX: usize = 4096;
 
-/// Whether a transaction can be answered without the log: both lists have ranges only. As in etcd,
-/// a nested transaction counts as a write.
+/// Returns whether a transaction can be answered without the log: both lists have only ranges. As
+/// in etcd, a nested transaction is considered a write, even if it has only ranges.
 pub fn is_read_only(request: &TxnRequest) -> bool {
     let mut ops = request.success.iter().chain(&request.failure);
     ops.all(|op| matches!(op.request, Some(Request::RequestRange(_))))
 }
 
-/// Panics unless the transaction [is read-only](is_read_only).
-pub fn read_txn(
+/// Runs a read-only transaction. Panics unless the transaction [is read-only](is_read_only).
+pub fn read_only_txn(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
 ) -> crate::Result<Result<TxnResponse, RequestRejection>> {
@@ -51,15 +53,15 @@ pub fn read_txn(
     split_error(run_on_snapshot(read, request))
 }
 
-pub(crate) fn run_on_snapshot(
+pub fn run_on_snapshot(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
 ) -> Result<TxnResponse, ApplyError> {
     run_read_only(read, request, |_, range| execute_range(read, range))
 }
 
-/// `read_range` gets the number of the operation, too.
-pub(crate) fn run_read_only(
+/// Runs a read-only transaction. `read_range` gets the number of the operation and its range.
+pub fn run_read_only(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
     mut read_range: impl FnMut(usize, &RangeRequest) -> Result<RangeResponse, ApplyError>,
@@ -77,23 +79,26 @@ pub(crate) fn run_read_only(
 
 /// The operations that a transaction runs.
 ///
-/// The compares of a nested transaction see the state before the whole transaction, not the puts in
-/// front of it; so does the revision of a range, which is checked only on the list that runs. A
-/// negative revision counts as compacted there; in a plain range it is the current one.
+/// The compares of a nested transaction see the state before the whole transaction, without its
+/// earlier puts and deletes. The revision of a range is also checked against that state, and only
+/// in the list that runs. As in etcd, a revision below the compacted revision is rejected, even if
+/// it is negative. In a plain range a negative revision means the current revision.
 ///
 /// In etcd's eras planning and checking hold the lock that etcd holds for them
 /// ([`Store::begin_read_for_writer`](clearlane_mvcc::Store::begin_read_for_writer)), and release it
-/// before the write transaction begins. There is one applier, so no other write comes in between.
+/// before the write transaction starts. Only one thread applies entries, so no other write can
+/// happen in between.
 #[derive(Debug)]
 pub(crate) struct TxnPlan<'r> {
     succeeded: bool,
     ops: &'r [RequestOp],
-    /// Plans of the nested transactions, in order.
+    /// The plans of the nested transactions, in order.
     nested: Vec<TxnPlan<'r>>,
 }
 
 impl<'r> TxnPlan<'r> {
-    /// Evaluates the compares; those of the transaction itself with what is known of them.
+    /// Makes the plan: evaluates the compares of the transaction, and of each nested transaction
+    /// that would run. `compares` is an earlier result for the transaction's own compares.
     pub(crate) fn new(
         read: &(dyn ReadTxn + '_),
         request: &'r TxnRequest,
@@ -118,7 +123,7 @@ impl<'r> TxnPlan<'r> {
         self.succeeded
     }
 
-    /// Refuses what would fail in [`TxnPlan::run`].
+    /// Rejects operations that would fail in [`TxnPlan::run`].
     pub(crate) fn check(
         &self,
         read: &(dyn ReadTxn + '_),
@@ -127,8 +132,8 @@ impl<'r> TxnPlan<'r> {
         PlanChecker { read, has_lease, deleted_from: None }.check_plan(self)
     }
 
-    /// Runs the plan after [`TxnPlan::check`]. A failure here is a request that has not passed
-    /// [`check`](super::check()), and the member stops.
+    /// Runs the plan. The caller must have called [`TxnPlan::check`]. If a step fails, the member
+    /// stops: the store has failed, or the request has not passed [`check`](super::check()).
     pub(crate) fn run(
         &self,
         txn: &mut (dyn WriteTxn<AppliedPosition> + '_),
@@ -166,13 +171,14 @@ impl<'r> TxnPlan<'r> {
     }
 }
 
-/// Whether the compares hold in this state, if few changes tell.
+/// Returns whether the compares hold in this state, by updating an earlier result. Returns `None`
+/// if only a full evaluation can decide, or if the update fails.
 fn known_now(
     read: &(dyn ReadTxn + '_),
     request: &TxnRequest,
     known: &EvaluatedCompares,
 ) -> Option<bool> {
-    // A record that cannot be read stops the member only if a whole evaluation needs it.
+    // An unreadable record stops the member only if a full evaluation needs it.
     let now = known.update(read, &request.compare, CHANGES_MAX).ok().flatten();
     now.map(|now| now.hold())
 }
@@ -202,15 +208,17 @@ fn fatal_error(stop: ApplyError) -> Error {
     }
 }
 
-/// Refuses operations that cannot be carried out, in the order in which they run.
+/// Checks the operations in the order in which they run. The first operation that cannot be carried
+/// out determines the rejection.
 ///
-/// The check for [overlaps](super::check_overlap) does not see an open-ended delete (from `k` on),
-/// so a put with `ignore_value` may follow the delete of its key. etcd's members all stop there.
-/// Here the put is refused, like any with `ignore_value` for a missing key.
+/// The check for [overlaps](super::check_overlap) does not see an open-ended delete (of all keys
+/// from `k` on). So a put with `ignore_value` or `ignore_lease` may follow the delete of its key.
+/// etcd's members all stop at such an entry. Here the transaction is rejected, as with any put with
+/// these options for a missing key.
 struct PlanChecker<'t, 'r> {
     read: &'t (dyn ReadTxn + 't),
     has_lease: &'t dyn Fn(i64) -> bool,
-    /// All keys from here on were deleted by an earlier operation.
+    /// If not `None`, earlier operations have deleted this key and all larger keys.
     deleted_from: Option<&'r [u8]>,
 }
 
@@ -255,7 +263,8 @@ impl<'r> PlanChecker<'_, 'r> {
         Ok(())
     }
 
-    /// Only open-ended deletes matter: a put after any other delete is refused as an overlap.
+    /// Records an open-ended delete. Other deletes do not matter, because a later put of a deleted
+    /// key is rejected as an overlap before the transaction is proposed.
     fn record_delete(&mut self, request: &'r DeleteRangeRequest) {
         if key_span::is_open_end(&request.range_end) {
             let from = &request.key[..];

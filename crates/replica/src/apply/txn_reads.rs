@@ -1,9 +1,12 @@
-//! The reads of a write transaction: made in it, [left](super::deferred_reads) to the waiting
-//! request, or left out.
+//! The reads of a write transaction, including the records that a delete returns. Each read is made
+//! in the transaction, [deferred](super::deferred_reads) to the waiting request, or skipped.
 //!
-//! One key is read at once, and so are ranges while the transaction's [`ReadBudget`] lasts: most
-//! transactions have no other reads, and another thread would have to be woken for them. From the
-//! first range that is larger all are left: the request has to wait for that one anyway.
+//! With [`TxnReadMode::Deferred`], these reads are made at once: a single key, a count of a range,
+//! and a range that fits into the transaction's [`ReadBudget`]. Most transactions have no other
+//! reads, and a read on another thread would have to wake that thread. A count or a range that
+//! names a revision is always deferred, because the index may have to be walked to count its keys.
+//! After the first deferred range, all ranges with records are deferred, because the request must
+//! wait for that range in any case.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -16,23 +19,23 @@ use clearlane_proto::etcdserverpb::{DeleteRangeRequest, RangeRequest, RangeRespo
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
 
-use super::deferred_reads::{DeferredRead, View};
+use super::deferred_reads::{DeferredRead, SharedReadTxn};
 use super::range::{RecordSource, execute_range};
 use super::rejection::ApplyError;
 use crate::applied_position::AppliedPosition;
 
-/// What the apply loop does with such reads.
+/// How the apply loop handles the reads of a write transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadMode {
-    /// Makes them in the transaction, as etcd does.
+pub enum TxnReadMode {
+    /// Makes the reads in the transaction, as etcd does.
     Inline,
-    /// Makes them in the transaction while this lasts.
+    /// Makes the reads in the transaction while the budget lasts, and defers the other ranges.
     Deferred(ReadBudget),
-    /// Leaves them out: no request waits for the response at this member.
+    /// Skips the reads, because no request waits for the response at this member.
     Skipped,
 }
 
-/// What one transaction may read of ranges before its other reads are deferred.
+/// The size of the ranges that one transaction may read before its other ranges are deferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadBudget {
     pub records: usize,
@@ -40,11 +43,12 @@ pub struct ReadBudget {
 }
 
 impl ReadBudget {
-    /// As much as a network thread reads for a range.
+    /// Equals the limit for a range on a network thread.
     pub const DEFAULT: ReadBudget = ReadBudget { records: 128, bytes: 256 << 10 };
     const NONE: ReadBudget = ReadBudget { records: 0, bytes: 0 };
 
-    /// `None` if the record is beyond it.
+    /// Takes one record with this number of bytes from the budget. Returns `None` if the record
+    /// exceeds the budget.
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.records = self.records.checked_sub(1)?;
         self.bytes = self.bytes.checked_sub(bytes)?;
@@ -54,40 +58,41 @@ impl ReadBudget {
 
 /// The reads of one write transaction.
 pub(crate) struct TxnReads {
-    mode: ReadMode,
-    /// What the transaction has shown since its last change, if a read needed it.
-    view: Option<View>,
-    /// The number of the operation that runs.
+    mode: TxnReadMode,
+    /// A snapshot of the transaction after its last change, if a read needed one.
+    read_txn: Option<SharedReadTxn>,
+    /// The number of the running operation.
     operation: usize,
     deferred: Vec<DeferredRead>,
 }
 
 impl TxnReads {
-    pub(crate) fn new(mode: ReadMode) -> TxnReads {
-        TxnReads { mode, view: None, operation: 0, deferred: Vec::new() }
+    pub(crate) fn new(mode: TxnReadMode) -> TxnReads {
+        TxnReads { mode, read_txn: None, operation: 0, deferred: Vec::new() }
     }
 
     pub(crate) fn into_deferred(self) -> Vec<DeferredRead> {
         self.deferred
     }
 
-    /// An operation has been run.
+    /// Records that an operation has run. After a write, the next deferred read needs a new
+    /// snapshot.
     pub(crate) fn end_operation(&mut self, is_write: bool) {
         self.operation += 1;
         if is_write {
-            self.view = None;
+            self.read_txn = None;
         }
     }
 
-    /// The response is empty if the range is read later.
+    /// Reads a range. The response is empty if the range is read later or skipped.
     pub(crate) fn range(
         &mut self,
         txn: &(dyn WriteTxn<AppliedPosition> + '_),
         request: &RangeRequest,
     ) -> Result<RangeResponse, ApplyError> {
         match self.mode {
-            ReadMode::Skipped => return Ok(RangeResponse::default()),
-            ReadMode::Deferred(budget) if !request.range_end.is_empty() => {
+            TxnReadMode::Skipped => return Ok(RangeResponse::default()),
+            TxnReadMode::Deferred(budget) if !request.range_end.is_empty() => {
                 let bounded = BoundedReads::new(txn, budget);
                 let response = execute_range(&bounded, request)?;
                 if self.is_within_budget(&bounded) {
@@ -97,12 +102,13 @@ impl TxnReads {
                     return Ok(RangeResponse::default());
                 }
             }
-            ReadMode::Deferred(_) | ReadMode::Inline => {}
+            TxnReadMode::Deferred(_) | TxnReadMode::Inline => {}
         }
         execute_range(txn, request)
     }
 
-    /// What a delete is about to remove; empty if that is read later.
+    /// Returns the records that a delete is about to remove; empty if they are read later or
+    /// skipped.
     pub(crate) fn prev_kvs(
         &mut self,
         txn: &(dyn WriteTxn<AppliedPosition> + '_),
@@ -112,33 +118,33 @@ impl TxnReads {
         Ok(self.range(txn, &RangeRequest { key, range_end, ..RangeRequest::default() })?.kvs)
     }
 
-    /// Takes over what a read has left of the budget.
+    /// Keeps the rest of the budget after a read. Returns whether the read was within the budget.
     fn is_within_budget(&mut self, read: &BoundedReads<'_>) -> bool {
         let left = read.budget.get();
-        self.mode = ReadMode::Deferred(left.unwrap_or(ReadBudget::NONE));
+        self.mode = TxnReadMode::Deferred(left.unwrap_or(ReadBudget::NONE));
         left.is_some()
     }
 
-    /// Returns false in an old era.
+    /// Defers a range. Returns false in an old era, which has no snapshots of transactions.
     fn defer(
         &mut self,
         txn: &(dyn WriteTxn<AppliedPosition> + '_),
         request: &RangeRequest,
     ) -> bool {
-        let Some(view) = self.view.take().or_else(|| txn.begin_snapshot_read()) else {
+        let Some(read_txn) = self.read_txn.take().or_else(|| txn.begin_snapshot_read()) else {
             return false;
         };
-        self.view = Some(Arc::clone(&view));
+        self.read_txn = Some(Arc::clone(&read_txn));
         let (operation, request) = (self.operation, request.clone());
-        self.deferred.push(DeferredRead { operation, view, request });
+        self.deferred.push(DeferredRead { operation, read_txn, request });
         true
     }
 }
 
-/// A write transaction that is read within a budget.
+/// Reads a write transaction within a budget.
 struct BoundedReads<'t> {
     txn: &'t (dyn WriteTxn<AppliedPosition> + 't),
-    /// `None` after a read beyond it, which has found nothing.
+    /// The rest of the budget, or `None` after a read that exceeded it and returned nothing.
     budget: Cell<Option<ReadBudget>>,
 }
 
@@ -153,7 +159,7 @@ impl<'t> BoundedReads<'t> {
         options: RangeOptions,
         budget: &mut ReadBudget,
     ) -> clearlane_mvcc::Result<Option<RangeRecords>> {
-        // Only at the newest revision the index counts without a walk.
+        // At a past revision the index cannot count without a walk.
         if options.revision > 0 {
             return Ok(None);
         }

@@ -3,12 +3,13 @@
 //! | change | kind | context |
 //! |---|---|---|
 //! | add a voter | `AddNode` | the member, `isPromote` false |
-//! | add a learner | `AddLearnerNode` | the same, `isLearner` |
-//! | promote | `AddNode` | its id, `isPromote` true |
-//! | update | `UpdateNode` | the member with its new addresses |
+//! | add a learner | `AddLearnerNode` | the member, `isPromote` false, `isLearner` true |
+//! | promote | `AddNode` | the member's id, `isPromote` true |
+//! | update | `UpdateNode` | the member's id and its new peer URLs |
 //! | remove | `RemoveNode` | none |
 //!
-//! A new cluster writes its first members as such changes: [`MemberChange::initial_conf_change`].
+//! A new cluster writes its first members as such changes, without `isPromote`:
+//! [`MemberChange::initial_conf_change`].
 
 use bytes::Bytes;
 use clearlane_wal::{ConfChange, ConfChangeKind, MemberContext};
@@ -18,7 +19,7 @@ use super::{Member, MembershipRejection, member_id, urls};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
-    /// Without a name and client URLs, but for the first members of a cluster.
+    /// Adds a member. Only the first members of a cluster have a name here.
     Add(Member),
     Remove {
         id: u64,
@@ -33,7 +34,7 @@ pub enum MemberChange {
 }
 
 impl MemberChange {
-    /// The id is a hash of the addresses and the time.
+    /// Returns the addition of a member. The member's id is a hash of the addresses and the time.
     pub fn add(
         peer_urls: &[String],
         is_learner: bool,
@@ -48,7 +49,7 @@ impl MemberChange {
         Ok(MemberChange::Update { id, peer_urls: urls::sorted_peer_urls(peer_urls)? })
     }
 
-    /// The change that adds an initial member of a new cluster.
+    /// Returns the change that adds an initial member of a new cluster.
     pub fn initial_conf_change(member: &Member) -> ConfChange {
         conf_change(0, ConfChangeKind::AddNode, to_context(member))
     }
@@ -62,7 +63,7 @@ impl MemberChange {
         }
     }
 
-    /// `request` is the id under which a request waits for the entry.
+    /// Encodes the change. `request` is the id under which a request waits for the entry.
     pub fn to_conf_change(&self, request: u64) -> ConfChange {
         let id = self.id();
         let (kind, context) = match self.clone() {
@@ -89,8 +90,8 @@ impl MemberChange {
         conf_change(request, kind, context)
     }
 
-    /// `Err` if change and context contradict each other: raft and the table would read them
-    /// differently.
+    /// Decodes a change. Fails if the context cannot be decoded or contradicts the kind or id of
+    /// the change: raft uses kind and id, and the member table uses the context.
     pub fn parse(change: &ConfChange) -> Result<MemberChange, MembershipRejection> {
         let id = change.node_id;
         if change.kind == ConfChangeKind::RemoveNode {

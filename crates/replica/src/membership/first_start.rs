@@ -1,17 +1,24 @@
 //! Decides whether a member with an empty directory may take the identity that its flags name.
 //!
-//! If its disk was wiped, it has lost entries and votes. It is refused if any member knows it as
-//! started: by client URLs in the store or the log, or by an acknowledgement to the leader. Else it
-//! starts if one of these holds, and waits otherwise. See `docs/peers.md`.
+//! If the member's disk was wiped, the member has lost entries and votes. So it is rejected if any
+//! other member replies that this member has started before. The other member knows this if its
+//! store or log has client URLs of this member, or if it leads and this member has acknowledged an
+//! entry. The member is also rejected if it was removed, or if it wants to start as a first member
+//! of a cluster that has added it later or not at all. Otherwise it starts if one of the following
+//! holds, and waits if none does. See `docs/peers.md`.
 //!
-//! * A quorum without it confirms a leader, to which it has acknowledged nothing. This leader has
-//!   all that was committed. The member takes its term, with a vote for it.
-//! * With the member itself, a majority of the listed members is new, or has an address at which a
-//!   member of an unrelated cluster answers: clusters are replaced member by member.
-//! * There are two or four voters, and half of this number has answered. Two quorums that share the
-//!   member also share another one. The others may need this voter for a quorum.
+//! * A quorum without this member has confirmed a leader to which this member has acknowledged
+//!   nothing. The leader has every committed entry. The member starts in the leader's term, with a
+//!   vote for the leader.
+//! * The member starts a new cluster, and a majority of the listed members, including itself, is
+//!   new. A member of an unrelated cluster that answers at a listed address is also considered new,
+//!   because clusters are replaced member by member.
+//! * The member is one of two or four voters, and half of the voters have answered. Two quorums of
+//!   an even number of voters share at least two voters. So another voter knows everything that
+//!   this member may have acknowledged. The member must not wait for a leader in this case, because
+//!   the other voters may need it for a quorum.
 //!
-//! Limit: a wiped member looks new if all other members that took part are down.
+//! Limit: a wiped member looks new if all other members that know of its start are down.
 
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
 
@@ -26,13 +33,13 @@ pub struct AdmittingLeader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstStart {
-    /// The member may start. `None`: no leader had to confirm it.
+    /// The member may start. `None` means that it needed no confirmation by a leader.
     Admitted(Option<AdmittingLeader>),
-    /// This member has started before.
+    /// This member has started before, under this id.
     Bootstrapped(u64),
     /// The cluster exists, and this member was added to it under another id.
     AddedAs(u64),
-    /// The cluster exists, and does not have this member.
+    /// The cluster exists, and this member is not part of it.
     NotAdded,
     Removed,
     /// Too few members have answered.
@@ -44,19 +51,20 @@ pub enum FirstStart {
 pub struct NewMember {
     pub id: u64,
     pub cluster_id: u64,
-    /// Sorted.
+    /// The member's peer URLs, sorted.
     pub peer_urls: Vec<String>,
-    /// The ids of the first members, this one included; none if the member joins an existing
-    /// cluster. They depend on the cluster's token.
+    /// The ids of the first members, including this one; empty if the member joins an existing
+    /// cluster. The ids depend on the cluster's token.
     pub first: Vec<u64>,
 }
 
 impl NewMember {
     pub fn request(&self) -> MembersRequest {
-        MembersRequest { member: self.id, peer_urls: self.peer_urls.clone() }
+        let new_cluster = if self.first.is_empty() { 0 } else { self.cluster_id };
+        MembersRequest { member: self.id, peer_urls: self.peer_urls.clone(), new_cluster }
     }
 
-    /// Decides by the replies of different members.
+    /// Decides from `replies`, at most one from each of the other members.
     pub fn decide(&self, replies: &[MembersReply]) -> FirstStart {
         if let Some(started) = replies.iter().find_map(|reply| self.started_in(reply)) {
             return FirstStart::Bootstrapped(started);
@@ -90,8 +98,8 @@ impl NewMember {
         FirstStart::Undecided
     }
 
-    /// Finds the mistake if this member, by its flags a first member, is to join the cluster of a
-    /// reply: it was added later, or is still to be added.
+    /// Detects a member that starts as a first member by mistake: the cluster of the reply has
+    /// added the member later under another id, or has not added it. Otherwise, returns `None`.
     fn mistaken_for_first(&self, reply: &MembersReply) -> Option<FirstStart> {
         if self.first.is_empty() || self.is_unrelated(reply) || is_listed(&reply.members, self.id) {
             return None;
@@ -105,13 +113,15 @@ impl NewMember {
         }
     }
 
-    /// Whether this is a member of a cluster with another token: it has none of the first members.
+    /// Returns whether the reply is from a cluster with another token: the reply lists members, but
+    /// none of the first members.
     fn is_unrelated(&self, reply: &MembersReply) -> bool {
         !reply.members.is_empty() && !self.first.iter().any(|id| is_listed(&reply.members, *id))
     }
 
-    /// The member as which this one has started, if the reply has one. A first member is also found
-    /// by its addresses: its flags may list other members than its cluster has.
+    /// Returns the id under which this member has started, if the reply shows that it has. A first
+    /// member is also found by its addresses, because its flags may list other members than its
+    /// cluster has.
     fn started_in(&self, reply: &MembersReply) -> Option<u64> {
         if reply.cluster_id == self.cluster_id && reply.is_started {
             return Some(self.id);
@@ -122,7 +132,7 @@ impl NewMember {
     }
 }
 
-/// Finds the asking member by its id, or by its addresses.
+/// Finds the requesting member by its id, or else by its peer URLs.
 pub fn find_member<'m>(
     members: &'m [Member],
     id: u64,
@@ -137,7 +147,7 @@ pub fn find_member<'m>(
     by_id.or_else(|| members.iter().find(has_urls))
 }
 
-/// Whether a member has published its client URLs, which it does at its first start.
+/// Returns whether a member has published its client URLs. A member does that at its first start.
 pub fn is_published(member: &Member) -> bool {
     !member.client_urls.is_empty()
 }
@@ -146,7 +156,8 @@ fn is_listed(members: &[Member], id: u64) -> bool {
     members.iter().any(|member| member.id == id)
 }
 
-/// The voters; none if the member itself is a learner, which no quorum needs.
+/// Returns the ids of the voters. The list is empty if member `id` is not a voter, because then no
+/// quorum needs this member.
 fn voters_with(members: &[Member], id: u64) -> Vec<u64> {
     let voters: Vec<u64> =
         members.iter().filter(|member| !member.is_learner).map(|member| member.id).collect();
@@ -168,8 +179,8 @@ mod tests {
         NewMember { id, cluster_id: CLUSTER, peer_urls: urls(id), first }
     }
 
-    /// The reply of a member with data. Its cluster has the members 1 to `members`; the ones in
-    /// `published` have started.
+    /// Returns the reply of a member with data. Its cluster has the members 1 to `members`. The
+    /// members in `published` have started.
     fn old(from: u64, members: u64, published: &[u64]) -> MembersReply {
         let member = |id| Member {
             id,
@@ -205,14 +216,14 @@ mod tests {
     #[test]
     fn a_member_that_has_started_is_refused() {
         let refused = FirstStart::Bootstrapped(1);
-        // Member 2 has published nothing of itself, and the leader is down.
+        // Member 2 has published nothing about itself, and the leader is down.
         assert_eq!(asking(1, 3).decide(&[old(2, 3, &[1])]), refused);
         assert_eq!(asking(1, 3).decide(&[new(2), old(3, 3, &[1])]), refused);
         assert_eq!(asking(1, 3).decide(&[leader(2, 3, &[1, 2])]), refused);
         let acknowledged = MembersReply { is_started: true, ..leader(2, 3, &[2]) };
         assert_eq!(asking(1, 3).decide(&[acknowledged]), refused);
         assert_eq!(asking(1, 0).decide(&[leader(2, 3, &[1])]), refused);
-        // Its flags name fewer members than the cluster has by now.
+        // The flags of member 1 name three members, but the cluster has four by now.
         let mistaken = NewMember { cluster_id: 8, id: 77, ..asking(1, 3) };
         assert_eq!(mistaken.decide(&[old(2, 4, &[1])]), refused);
         let removed = MembersReply { is_removed: true, ..old(2, 3, &[]) };
@@ -249,7 +260,7 @@ mod tests {
             asking(2, 3).decide(&[old(1, 3, &[2]), unrelated(3)]),
             FirstStart::Bootstrapped(2)
         );
-        // A member that joins has no token to compare.
+        // A joining member knows no first members, so it cannot detect an unrelated cluster.
         assert_eq!(asking(1, 0).decide(&[unrelated(2), unrelated(3)]), FirstStart::Undecided);
     }
 
@@ -258,7 +269,7 @@ mod tests {
         let led = FirstStart::Admitted(Some(AdmittingLeader { id: 2, term: 7 }));
         assert_eq!(asking(1, 3).decide(&[leader(2, 3, &[2, 3])]), led);
         assert_eq!(asking(1, 0).decide(&[leader(2, 3, &[2, 3])]), led);
-        // One of them may have acknowledged entries together with this member.
+        // Each of the other members may have acknowledged entries together with this member.
         assert_eq!(asking(1, 3).decide(&[old(2, 3, &[2])]), FirstStart::Undecided);
         let both = [old(2, 3, &[2, 3]), old(3, 3, &[2, 3])];
         assert_eq!(asking(1, 3).decide(&both), FirstStart::Undecided);

@@ -1,18 +1,19 @@
 //! The ids of members and clusters: the first eight bytes of a SHA-1, as in etcd.
 //!
 //! ```text
-//!   member    addresses, sorted, one behind the other │ token of the cluster │ seconds, in decimal
+//!   member    sorted addresses, concatenated │ token of the cluster │ seconds, in decimal
 //!   cluster   the ids of its first members, ascending, 8 bytes each, big endian
 //! ```
 //!
-//! The first members have the token and no time: each computes the same ids from the same flags,
-//! and so finds out whether it belongs to a cluster. A member that is added later has no token, and
-//! the time, so that it may come back under a new id after it was removed. Nothing secret depends
-//! on the ids.
+//! The id of a first member depends on the token but not on the time: each member computes the same
+//! ids from the same flags, and so detects whether another member belongs to its cluster. The id of
+//! a member that is added later depends on the time but not on the token, so that the member can be
+//! added under a new id after it was removed. Nothing secret depends on the ids.
 
 use sha1::{Digest, Sha1};
 
-/// `unix_seconds` is set for a member that is added to a running cluster.
+/// Computes a member's id. `unix_seconds` is `Some` for a member that is added to a running
+/// cluster.
 pub fn member_id(peer_urls: &[String], token: &str, unix_seconds: Option<u64>) -> u64 {
     let mut sorted: Vec<&str> = peer_urls.iter().map(String::as_str).collect();
     sorted.sort_unstable();
@@ -74,7 +75,8 @@ mod tests {
         let one = member_id(&urls(&["http://a:1", "http://b:1"]), "", Some(7));
         assert_eq!(member_id(&urls(&["http://b:1", "http://a:1"]), "", Some(7)), one);
         assert_ne!(member_id(&urls(&["http://b:1", "http://a:1"]), "", Some(8)), one);
-        // As in etcd, the time is appended to the text.
+        // As in etcd, the hash covers the digits of the time after the token. So the time 23 gives
+        // the same id as the token "23".
         assert_eq!(id("http://a:1", "", Some(23)), id("http://a:1", "23", None));
     }
 }

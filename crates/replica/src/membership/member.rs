@@ -1,6 +1,7 @@
-//! A member's record in bucket `members`: etcd's JSON, under its id in lower-case hex.
+//! A member's record in bucket `members`: etcd's JSON, under the member's id in lower-case hex.
 //!
-//! Name and client URLs are empty until the member has published them.
+//! The client URLs are empty until the member has published them. A first member has its name from
+//! the start. The name of a member that was added later is also empty until it is published.
 
 use clearlane_proto::etcdserverpb::Member;
 use clearlane_wal::MemberContext;
@@ -16,7 +17,7 @@ pub(super) fn parse_key(key: &[u8]) -> Option<u64> {
     (member_key(id).as_bytes() == key).then_some(id)
 }
 
-/// The form in the log and in the record.
+/// Converts a member to the form that is used in log entries and in the bucket `members`.
 pub(super) fn to_context(member: &Member) -> MemberContext {
     let Member { id, name, peer_urls, client_urls, is_learner } = member.clone();
     MemberContext { id, peer_urls, is_learner, name, client_urls, is_promote: None }
@@ -34,7 +35,7 @@ pub(super) fn from_record(key: &[u8], text: &[u8]) -> Result<Member> {
     let member = from_context(context.map_err(|error| damaged(format!("{name}: {error}")))?);
     match parse_key(key) {
         Some(id) if id == member.id => Ok(member),
-        Some(_) => Err(damaged(format!("under {name} is member {:x}", member.id))),
-        None => Err(damaged(format!("{name} is no member's id"))),
+        Some(_) => Err(damaged(format!("key {name} has member {:x}", member.id))),
+        None => Err(damaged(format!("{name} is not a member ID"))),
     }
 }

@@ -1,4 +1,4 @@
-//! The table of members: loaded from three buckets, changed by entries of the log.
+//! The table of members. It is loaded from three buckets and changed by entries of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,12 @@ pub const LEARNERS_MAX: usize = 1;
 
 type MembershipResult<T> = std::result::Result<T, MembershipRejection>;
 
-/// Key of the cluster's version, and of the same version in the store's metadata.
+/// Key of the cluster's version in bucket `cluster`. `STORAGE_VERSION_KEY` is the key of the same
+/// version in bucket `meta`.
 pub(crate) const CLUSTER_VERSION_KEY: &[u8] = b"clusterVersion";
 const STORAGE_VERSION_KEY: &[u8] = b"storageVersion";
 
-/// Value in the bucket of removed members.
+/// The value of each record in the bucket of removed members.
 const REMOVED_VALUE: &[u8] = b"removed";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +34,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// `learners_max` must be the same at all members, or one would accept a change that another
-    /// refuses.
+    /// Loads the table. `learners_max` must be the same at all members. Otherwise one member would
+    /// accept a change that another rejects.
     pub fn load(state: &dyn ReadTxn, learners_max: usize) -> Result<Members> {
         let mut members = BTreeMap::new();
         try_scan(state, Bucket::Members, |key, text| {
@@ -44,7 +45,7 @@ impl Members {
         })?;
         let mut removed = BTreeSet::new();
         try_scan(state, Bucket::MembersRemoved, |key, _| {
-            let why = || format!("{} is no member's id", key.escape_ascii());
+            let why = || format!("{} is not a member ID", key.escape_ascii());
             let id = parse_key(key);
             removed.insert(id.ok_or_else(|| Error::damaged("bucket members_removed", why()))?);
             Ok(())
@@ -54,7 +55,7 @@ impl Members {
         Ok(Members { members, removed, version, learners_max })
     }
 
-    /// Ascending by id.
+    /// Iterates over the members in ascending order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
     }
@@ -63,17 +64,18 @@ impl Members {
         self.members.get(&id)
     }
 
-    /// True for a new member until it has applied a change of members.
+    /// Returns whether the table has no members. This is true only for a new member, until it has
+    /// applied its first change of members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// A removed id cannot be added again.
+    /// Returns whether the id was removed. A removed id cannot be added again.
     pub fn is_removed(&self, id: u64) -> bool {
         self.removed.contains(&id)
     }
 
-    /// Such as `3.7.0`; `None` until the first leader has set it.
+    /// Returns the cluster's version, such as `3.7.0`; `None` until the first leader has set it.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
@@ -118,7 +120,8 @@ impl Members {
         if full { Err(MembershipRejection::TooManyLearners) } else { Ok(()) }
     }
 
-    /// Without a voter the cluster could not add a member; raft refuses the same.
+    /// Fails if no voter would be left after the removal. A cluster without voters could not add a
+    /// member, and raft also rejects such a removal.
     fn check_voters_without(&self, member: &Member) -> MembershipResult<()> {
         let mut others = self.iter().filter(|other| other.id != member.id);
         let left = member.is_learner || others.any(|other| !other.is_learner);
@@ -126,7 +129,7 @@ impl Members {
     }
 
     /// Writes a committed change into the buckets. Returns the change for
-    /// [`apply_change`](clearlane_raft::RaftNode::apply_conf_change), or `None` if it is refused.
+    /// [`apply_conf_change`](clearlane_raft::RaftNode::apply_conf_change), or the rejection.
     pub fn apply<'c>(
         &mut self,
         change: &'c ConfChange,
@@ -156,7 +159,8 @@ impl Members {
         Ok(Ok(change))
     }
 
-    /// Sets a member's name and client URLs. Does nothing if the member was removed meanwhile.
+    /// Sets a member's name and client URLs. Does nothing if the member has been removed since the
+    /// request was proposed.
     pub fn set_attributes(
         &mut self,
         request: &ClusterMemberAttrSetRequest,
@@ -169,7 +173,8 @@ impl Members {
         })
     }
 
-    /// Sets the version that the leader has determined, here and as the store's format.
+    /// Sets the version that the leader has determined, both as the cluster's version and as the
+    /// store's format.
     pub fn set_version(
         &mut self,
         version: &str,
@@ -207,11 +212,13 @@ impl Members {
 
 fn version_text(bytes: &[u8]) -> Result<String> {
     let text = std::str::from_utf8(bytes).map(str::to_owned);
-    text.map_err(|_| Error::damaged("bucket cluster", "its version is no text"))
+    text.map_err(|_| Error::damaged("bucket cluster", "its version is not valid UTF-8"))
 }
 
-/// Whether a learner has nine tenths of the leader's log. Only the leader knows how far each member
-/// has come: [`matched`](clearlane_raft::RaftNode::match_indexes).
+/// Checks that a learner has nine tenths of the leader's log; otherwise fails with
+/// [`LearnerNotReady`](MembershipRejection::LearnerNotReady). `matched` has each member's progress:
+/// [`match_indexes`](clearlane_raft::RaftNode::match_indexes) of the leader. If `matched` lacks the
+/// learner or the leader, fails with [`NotFound`](MembershipRejection::NotFound).
 pub fn check_learner_ready(
     learner: u64,
     leader: u64,

@@ -1,13 +1,16 @@
-//! Why a change of members is refused, in etcd's words: clients compare them.
+//! Reasons for rejecting a change of members, in etcd's words, because clients compare them. Only
+//! [`MembershipRejection::Inconsistent`] has a message of our own.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum MembershipRejection {
-    /// An id is not used twice. Clients get the same message as for [`NotFound`](Self::NotFound).
+    /// The id was removed, and ids are not reused. Clients get the same message as for
+    /// [`NotFound`](Self::NotFound).
     #[error("etcdserver: member not found")]
     Removed,
     #[error("etcdserver: member not found")]
     NotFound,
-    /// The same addresses were added within the same second.
+    /// The cluster has a member with this id. For example, the same addresses were added twice
+    /// within one second.
     #[error("etcdserver: member ID already exist")]
     Exists,
     #[error("etcdserver: Peer URLs already exists")]
@@ -22,7 +25,8 @@ pub enum MembershipRejection {
     NotEnoughStarted,
     #[error("etcdserver: given member URLs are invalid")]
     BadUrls,
-    /// The change and its context differ: no correct member proposes one.
+    /// The context of the change cannot be decoded or contradicts the change. Or the member's id
+    /// is 0. No correct member proposes such a change.
     #[error("etcdserver: the change of members contradicts itself")]
     Inconsistent,
 }
@@ -41,7 +45,8 @@ impl MembershipRejection {
         MembershipRejection::Inconsistent,
     ];
 
-    /// Parses the message of another member's refusal.
+    /// Parses the message of a rejection by another member. The message of
+    /// [`Removed`](Self::Removed) gives [`NotFound`](Self::NotFound), which has the same message.
     pub fn from_message(words: &str) -> Option<MembershipRejection> {
         MembershipRejection::ALL.into_iter().find(|refused| refused.to_string() == words)
     }

@@ -1,11 +1,12 @@
-//! Which addresses a member may have: etcd's rules.
+//! The peer URLs that a member may have, by etcd's rules.
 //!
-//! At least one of `http://host:port` or `https://host:port`, without a path, or `unix://` and
-//! `unixs://` with a socket's name. They are sorted, for a member's id is a hash of them.
+//! A member has at least one URL: `http://host:port` or `https://host:port` without a path, or
+//! `unix://` or `unixs://` with a socket's name. The URLs are sorted, because a member's id is a
+//! hash of them.
 
 use super::rejection::MembershipRejection;
 
-/// Trims and sorts the URLs.
+/// Returns the URLs, trimmed and sorted. Fails if there are none, or if one of them is invalid.
 pub fn sorted_peer_urls(urls: &[String]) -> Result<Vec<String>, MembershipRejection> {
     let mut sorted: Vec<String> = urls.iter().map(|url| url.trim().to_owned()).collect();
     sorted.sort_unstable();
@@ -31,7 +32,7 @@ fn is_host_and_port(text: &str) -> bool {
     let authority = text.split(['?', '#']).next().unwrap_or_default();
     let Some((host, port)) = authority.rsplit_once(':') else { return false };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    // An IPv6 address has colons, and is in brackets.
+    // Only an IPv6 address contains colons, and it must be in brackets.
     let sane = match bare {
         Some(host) => !host.contains(['[', ']', '/', '@']),
         None => !host.contains([':', '[', ']', '/', '@']),

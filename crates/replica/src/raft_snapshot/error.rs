@@ -1,12 +1,12 @@
-//! Errors of a transfer. They do not stop the member: another attempt may succeed.
+//! Errors of a transfer. They do not stop the member, because another attempt may succeed.
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the copy is damaged: {0}")]
+    #[error("the raft snapshot is damaged: {0}")]
     Damaged(String),
-    #[error("{0} is no snapshot")]
+    #[error("{0} is not a raft snapshot")]
     NotSnapshot(String),
-    #[error("the store is at {has}, and raft needs {promised}")]
+    #[error("the store is at entry {has}, but raft needs entry {promised}")]
     StoreTooOld { promised: u64, has: u64 },
     /// Reading or filling the store failed, or the stream of its records is damaged.
     #[error(transparent)]

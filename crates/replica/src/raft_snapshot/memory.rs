@@ -1,5 +1,5 @@
-//! Stores in memory for a simulated member, which crashes and restarts while the directory stays.
-//! What was committed survives.
+//! Stores in memory for a simulated member. When the member crashes and restarts, the directory
+//! stays, so committed data survives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl StoreDir for MemoryStoreDir {
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
         let mut stores = self.stores.lock();
         let Some(engine) = stores.kept.remove(&index) else {
-            return Err(Error::Storage(format!("there is no copy at {index}")));
+            return Err(Error::Storage(format!("there is no received store at entry {index}")));
         };
         stores.kept.retain(|kept, _| *kept > index);
         stores.current = Some(Arc::clone(&engine));

@@ -1,7 +1,15 @@
-//! The receiving side: chunks of any size become a complete copy, or nothing.
+//! The receiving side: chunks of any size become a complete store, or nothing.
 //!
-//! A store is staged once a valid header has come. It is abandoned on any error, and when the
-//! receiver is dropped before the end, as when a connection breaks.
+//! A store is staged once a valid header has arrived. It is abandoned after any error, and when the
+//! receiver is dropped before the end, for example because a connection breaks.
+//!
+//! ```text
+//!   staged ── complete, on disk ─▶ kept ── snapshot record synced ─▶ current
+//!             SnapshotReceiver             raft loop: WAL batch       apply loop: Applier installs
+//! ```
+//!
+//! After a crash, the start promotes the kept store if the log has its snapshot record, and deletes
+//! all other received stores (`start.rs`).
 
 use std::sync::Arc;
 
@@ -22,25 +30,25 @@ pub struct SnapshotReceiver {
 
 #[derive(Debug)]
 enum ReceiverState {
-    /// The header so far.
+    /// The bytes of the header received so far.
     Header(BytesMut),
     Records(Box<RecordImport>),
-    /// After an error nothing more is accepted.
+    /// An error has occurred. Nothing more is accepted.
     Failed,
 }
 
 #[derive(Debug)]
 struct RecordImport {
     message: Message,
-    /// Declared before the staging, so that it is dropped first: `abandon` needs a closed store.
+    /// Declared before `staging`, so that it is dropped first: `abandon` needs a closed store.
     importer: Importer,
     staging: StagingGuard,
 }
 
-/// A complete copy that the store directory has kept, at the position in `message`.
+/// A complete raft snapshot, kept by the store directory at the position in `message`.
 #[derive(Debug)]
 pub struct ReceivedSnapshot {
-    /// For raft.
+    /// The message to pass to raft.
     pub message: Message,
     pub index: u64,
 }
@@ -50,13 +58,16 @@ impl SnapshotReceiver {
         SnapshotReceiver { store_dir, state: ReceiverState::Header(BytesMut::new()) }
     }
 
-    /// After an error nothing is left of the copy.
+    /// Processes a chunk. After an error nothing of the raft snapshot is left, and every further
+    /// chunk fails.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<()> {
         // After an error below, the state stays `Failed`.
         let taken = match std::mem::replace(&mut self.state, ReceiverState::Failed) {
             ReceiverState::Header(waiting) => self.feed_header(waiting, bytes),
             ReceiverState::Records(records) => feed_records(records, bytes),
-            ReceiverState::Failed => Err(Error::Damaged("it was refused before".to_owned())),
+            ReceiverState::Failed => {
+                Err(Error::Damaged("an earlier chunk was rejected".to_owned()))
+            }
         };
         self.state = taken?;
         Ok(())
@@ -72,12 +83,14 @@ impl SnapshotReceiver {
         feed_records(Box::new(RecordImport { message, importer, staging }), records)
     }
 
-    /// Checks the complete copy and keeps it.
+    /// Checks that the raft snapshot is complete, and keeps its store.
     pub fn finish(mut self) -> Result<ReceivedSnapshot> {
         match std::mem::replace(&mut self.state, ReceiverState::Failed) {
             ReceiverState::Records(records) => records.finish(),
-            ReceiverState::Header(_) => Err(Error::Damaged("it ends in its header".to_owned())),
-            ReceiverState::Failed => Err(Error::Damaged("it was refused before".to_owned())),
+            ReceiverState::Header(_) => Err(Error::Damaged("it ends within its header".to_owned())),
+            ReceiverState::Failed => {
+                Err(Error::Damaged("an earlier chunk was rejected".to_owned()))
+            }
         }
     }
 }
@@ -95,7 +108,7 @@ impl RecordImport {
         let has = progress.map_err(|error| Error::Damaged(error.to_string()))?.position();
         let said = message.snapshot_position();
         if has != said {
-            let words = format!("it is of {has:?}, and comes as one of {said:?}");
+            let words = format!("its store is at {has:?}, but its message is for {said:?}");
             return Err(Error::Damaged(words));
         }
         staging.keep(has.index)?;
@@ -103,13 +116,13 @@ impl RecordImport {
     }
 }
 
-/// The message, and the bytes after the header; `None` if the header is incomplete.
+/// Returns the message and the bytes after the header, or `None` if the header is incomplete.
 fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
     let damaged = |words: &str| Error::Damaged(words.to_owned());
     let known = bytes.len().min(MAGIC.len());
-    // A wrong magic is reported without waiting for more.
+    // Reports a wrong magic without waiting for more bytes.
     if bytes[..known] != MAGIC[..known] {
-        return Err(damaged("it is none of this program, or of another version"));
+        return Err(damaged("wrong magic or version"));
     }
     let rest = &bytes[known..];
     let Some((length, rest)) = rest.split_first_chunk::<4>() else { return Ok(None) };
@@ -121,7 +134,7 @@ fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
     let Some((sum, records)) = rest.split_first_chunk::<4>() else { return Ok(None) };
     let summed = &bytes[..bytes.len() - rest.len()];
     if crc32c::crc32c(summed).to_be_bytes() != *sum {
-        return Err(damaged("the sum of its header is another"));
+        return Err(damaged("header checksum mismatch"));
     }
     let message = Message::decode(message).map_err(|error| Error::Damaged(error.to_string()))?;
     if !message.is_snapshot() {
@@ -130,7 +143,7 @@ fn parse_header(bytes: &[u8]) -> Result<Option<(Message, &[u8])>> {
     Ok(Some((message, records)))
 }
 
-/// Abandons the staged store when dropped, unless it was kept.
+/// Abandons the staged store when dropped, unless the store was kept.
 #[derive(Debug)]
 struct StagingGuard {
     store_dir: Arc<dyn StoreDir>,

@@ -1,10 +1,12 @@
-//! The sending side: a message and a store, as chunks of bytes.
+//! The sending side: a message and a store, as chunks of bytes. The stream has these parts, with
+//! their lengths in bytes:
 //!
 //! ```text
-//!   magic (16), version (1) │ length (4) │ the message │ crc32c of these (4) │ records
+//!   magic (16), version (1) │ length (4) │ the message │ crc32c of all before (4) │ records
 //! ```
 //!
-//! The records' stream is the [engine's](clearlane_engine::stream), with its own sums.
+//! The records have the format of the [engine's stream](clearlane_engine::stream), which has
+//! separate checksums.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_engine::stream::Exporter;
@@ -15,20 +17,22 @@ use super::error::{Error, Result};
 use crate::applied_position::AppliedPosition;
 
 pub(super) const MAGIC: &[u8; 17] = b"clearlane-copy..\x01";
-/// A snapshot message has no entries: this leaves room for the ids of all members.
+/// Maximum length of the message in bytes. A snapshot message has no entries, so this is enough for
+/// the ids of all members.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub struct SnapshotSender {
     header: Option<Bytes>,
     exporter: Exporter,
-    /// Of the copy.
+    /// The position of the store that is sent.
     pub position: LogPosition,
 }
 
 impl SnapshotSender {
-    /// `message` is raft's `MsgSnap`. It is sent with the position of the copy, which the exporter
-    /// knows, not with the one that raft put in.
+    /// Creates a sender. `message` is raft's `MsgSnapshot`; any other message is an error. Its
+    /// position is replaced by the position of the store that the exporter reads. Fails if that
+    /// store is older than the position in `message`.
     pub fn new(exporter: Exporter, mut message: Message) -> Result<SnapshotSender> {
         if !message.is_snapshot() {
             return Err(Error::NotSnapshot(message.to_string()));
@@ -44,7 +48,7 @@ impl SnapshotSender {
         Ok(SnapshotSender { header, exporter, position })
     }
 
-    /// `None` at the end.
+    /// Returns the next chunk, or `None` at the end.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         match self.header.take() {
             Some(header) => Ok(Some(header)),
@@ -55,7 +59,10 @@ impl SnapshotSender {
 
 fn header(message: &[u8]) -> Result<Bytes> {
     if message.len() > MESSAGE_BYTES_MAX {
-        return Err(Error::Damaged(format!("a message of {} bytes", message.len())));
+        return Err(Error::Damaged(format!(
+            "its message has {} bytes, more than {MESSAGE_BYTES_MAX}",
+            message.len()
+        )));
     }
     let mut header = BytesMut::with_capacity(MAGIC.len() + 4 + message.len() + 4);
     header.put_slice(MAGIC);

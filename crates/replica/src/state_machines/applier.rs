@@ -1,15 +1,15 @@
 //! The apply half of a member: committed entries, in order and each once, become states of the
 //! store.
 //!
-//! The apply loop gives it [work](ToApply) and lets it take steps. A step ends before a request
-//! that may take long, so that earlier requests are answered first. etcd's counterpart is
-//! `EtcdServer.applyAll`, which answers after each entry.
+//! The apply loop gives the [`Applier`] [work](ToApply) and calls its steps. A step installs a raft
+//! snapshot or applies some entries. A request that may take long is applied in a separate step, so
+//! that earlier requests are answered first. In etcd: `EtcdServer.applyAll`, which answers after
+//! each entry.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use clearlane_auth::AuthStore;
-use clearlane_backend::Era;
 use clearlane_engine::Engine;
 use clearlane_lease::Lessor;
 use clearlane_mvcc::WatchableKv;
@@ -20,38 +20,35 @@ use super::start::OpenedStore;
 use super::{ApplyReady, ApplyTimer, NewStore, StorageConfig, ToApply, Wait};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
+use crate::era_policy::EraPolicy;
 use crate::error::{Error, Result};
 use crate::membership::Members;
-
-/// Completions leave at the end of a step.
-const STEP_MAX: usize = 4096;
-/// In the old eras each entry waits for the locks of the era: as in etcd, its completion does not
-/// wait for those of later entries.
-const OLD_ERA_STEP_MAX: usize = 1;
 
 #[derive(Debug)]
 pub struct Applier {
     pub(super) metadata: Metadata,
     pub(super) storage: StorageConfig,
-    pub(crate) apply_timer: Option<ApplyTimer>,
+    pub apply_timer: Option<ApplyTimer>,
     pub engine: Arc<dyn Engine>,
-    /// Changes with [`ApplyReady::new_store`].
+    /// The current store. [`ApplyReady::new_store`] reports that it was replaced.
     pub store: Arc<dyn WatchableKv<AppliedPosition>>,
     pub members: Arc<Members>,
-    /// Shared, like the members: they seldom change, and other threads read them.
+    /// The raised alarms. Alarms and members are shared, because they seldom change and other
+    /// threads read them.
     pub(super) alarms: Arc<Alarms>,
     pub leases: Arc<Lessor>,
     pub auth: Arc<AuthStore>,
-    /// The store has the same in its newest state.
+    /// The position of the last applied entry. The newest state of the store has the same position.
     pub applied_position: AppliedPosition,
     pub(super) wait: Arc<Wait>,
-    /// That of the store of a raft snapshot when it was installed; 0 if there was none. What was
-    /// evaluated at this revision or before may come from the store that it has replaced.
+    /// The revision of the store of the last installed raft snapshot, or 0 if there was none. A
+    /// result of compares that was evaluated at this revision or an earlier one may belong to the
+    /// replaced store, so it is not used.
     pub(super) installed_revision: i64,
-    /// The proposal that was completed last.
+    /// The id of the proposal that was completed last.
     pub(super) last_completed: Option<u64>,
     queue: VecDeque<ToApply>,
-    step_max: usize,
+    pub(super) era: EraPolicy,
     pub(super) ready: ApplyReady,
 }
 
@@ -64,12 +61,12 @@ impl Applier {
         (leases, auth): (Arc<Lessor>, Arc<AuthStore>),
         wait: Arc<Wait>,
     ) -> Applier {
-        // Compactions that a crash has interrupted go on.
+        // Compactions that a crash has interrupted are continued.
         let compactions = opened.compaction.into_iter().collect();
         let mut ready = ApplyReady { compactions, ..ApplyReady::default() };
-        // The member may have stopped before the removal was reported.
+        // This member may have been removed, and have stopped before the removal was reported.
         ready.report.is_removed = opened.members.is_removed(metadata.node_id);
-        let step_max = if storage.era == Era::Clearlane { STEP_MAX } else { OLD_ERA_STEP_MAX };
+        let era = EraPolicy::of(storage.era);
         Applier {
             metadata,
             storage,
@@ -85,12 +82,12 @@ impl Applier {
             installed_revision: 0,
             last_completed: None,
             queue: VecDeque::new(),
-            step_max,
+            era,
             ready,
         }
     }
 
-    /// Merges entries that follow each other.
+    /// Queues work. Consecutive batches of entries are merged.
     pub fn enqueue(&mut self, work: ToApply) {
         match (self.queue.back_mut(), work) {
             (Some(ToApply::Entries(before)), ToApply::Entries(entries)) => before.extend(entries),
@@ -102,14 +99,14 @@ impl Applier {
         !self.queue.is_empty()
     }
 
-    /// Does a part of the work, and returns what the owner has to do then. After an error the
-    /// process stops.
+    /// Installs a raft snapshot, or applies up to [`EraPolicy::apply_step_max`] entries. Returns
+    /// the tasks for the owner. After an error the process stops.
     pub fn step(&mut self) -> Result<ApplyReady> {
         match self.queue.pop_front() {
             Some(ToApply::Entries(mut entries)) => {
-                // The rest of the queue is not moved: it may be long.
+                // The entries are read in place and not moved, because there may be many.
                 let (next, _) = entries.as_slices();
-                let count = self.apply(&next[..next.len().min(self.step_max)])?;
+                let count = self.apply(&next[..next.len().min(self.era.apply_step_max)])?;
                 entries.drain(..count);
                 if !entries.is_empty() {
                     self.queue.push_front(ToApply::Entries(entries));
@@ -123,14 +120,15 @@ impl Applier {
         Ok(std::mem::take(&mut self.ready))
     }
 
-    /// Replaces the store by the copy at this position, of which the log has a record.
+    /// Replaces the store by the received store at this position. The log on disk already has a
+    /// snapshot record of the position.
     fn install(&mut self, position: LogPosition) -> Result<()> {
         let engine = self.storage.store_dir.promote(position.index)?;
         let opened = self.storage.open(&engine, &self.leases, &self.auth)?;
         if opened.progress.position() != position {
             let has = opened.progress.index;
-            let why = format!("it was to be at entry {}, and is at {has}", position.index);
-            return Err(Error::damaged("a copy of the store", why));
+            let why = format!("it should be at entry {}, but is at entry {has}", position.index);
+            return Err(Error::damaged("a received store", why));
         }
         self.installed_revision = opened.store.begin_read().revision();
         self.store = Arc::clone(&opened.store);
@@ -145,7 +143,7 @@ impl Applier {
         applied.members = Some(Arc::clone(&self.members));
         applied.alarms = Some(Arc::clone(&self.alarms));
         applied.has_auth_changed = true;
-        // The removal may be among the entries that the copy covers.
+        // The removal of this member may be among the entries that the raft snapshot covers.
         applied.is_removed |= self.members.is_removed(self.metadata.node_id);
         self.ready.compactions = opened.compaction.into_iter().collect();
         Ok(())

@@ -1,16 +1,16 @@
-//! What an entry does to the store.
+//! Applies one entry after the other to the store.
 //!
-//! Each entry ends one transaction of the store, also if it changes nothing or is refused
-//! (consecutive puts end one together), with its [`applied_position`](crate::applied_position).
-//! What all members must decide alike depends on the store's state and the entry alone.
+//! Consecutive puts may share a transaction of the store. Any other entry has its own transaction.
+//! A transaction ends with the [`applied_position`](crate::applied_position) of its last entry,
+//! even if its entries change nothing or are rejected. A decision that must be the same at all
+//! members depends only on the store's state and the entry.
 //!
-//! Consecutive puts become visible together, a [`PutBatch`] at a time: to publish a state costs
-//! more than to put a key. In the old eras each put is a batch of its own, for readers wait for the
+//! Consecutive puts become visible together, one [`PutBatch`] at a time: publishing a state costs
+//! more than a put. In the old eras each put is a separate batch, because readers wait for the
 //! locks that a batch holds.
 
 use std::sync::Arc;
 
-use clearlane_backend::Era;
 use clearlane_mvcc::{Store, TxnResult, WriteTxn};
 use clearlane_proto::etcdserverpb::{
     AlarmRequest, AlarmResponse, AlarmType, InternalRaftRequest, PutRequest,
@@ -21,19 +21,19 @@ use clearlane_wal::{ConfChange, ConfChangeKind, Entry, EntryKind};
 use super::{AppliedConfChange, Applier, RequestId, RequestOutcome};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
-use crate::apply::{self, AppliedResponse, PartialResponse, ReadBudget, ReadMode};
+use crate::apply::{self, AppliedResponse, PartialResponse};
 use crate::error::{Error, Result};
 use crate::membership::Members;
 use crate::quota;
 
-/// Puts that become visible together.
+/// Maximum number of puts that become visible together.
 const PUT_BATCH_MAX: usize = 64;
 
 /// Consecutive puts in one open transaction.
 struct PutBatch<'s> {
     store: &'s dyn Store<AppliedPosition>,
     txn: Option<Box<dyn WriteTxn<AppliedPosition> + 's>>,
-    /// In the open transaction.
+    /// Number of puts in the open transaction.
     puts: usize,
 }
 
@@ -41,12 +41,15 @@ struct PutBatch<'s> {
 enum EntryDuration {
     Short,
     Long,
-    /// Possibly slow, and not applied: other entries of the step wait for their completions.
+    /// The entry may be slow and was not applied, because the completions of other entries in this
+    /// step would have to wait.
     Deferred,
 }
 
 impl Applier {
-    /// Applies entries up to one that may be slow, or that one alone. Returns how many.
+    /// Applies entries, up to the first entry that may take long. Such an entry is applied only if
+    /// it is the first one, and then no other entry follows in this step. Returns the number of
+    /// applied entries.
     pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<usize> {
         let mut timer = self.start_entry_timer();
         let store = Arc::clone(&self.store);
@@ -58,6 +61,7 @@ impl Applier {
                 break;
             }
             count += 1;
+            // The time of the last entry includes the end of its batch.
             if count == entries.len() {
                 self.end_put_batch(&mut batch)?;
             }
@@ -92,7 +96,8 @@ impl Applier {
         }
         self.end_put_batch(batch)?;
         match entry.kind {
-            // A new leader's first entry.
+            // A new leader's first entry is empty. Raft also replaces a change of members by an
+            // empty entry while another change is in progress.
             EntryKind::Normal => self.apply_empty(progress)?,
             EntryKind::ConfChange => self.apply_conf_change(entry, progress)?,
             EntryKind::ConfChangeV2 => {
@@ -119,9 +124,9 @@ impl Applier {
         let request = match decode_raft_request(entry.data.clone()) {
             Ok(request) => request,
             Err(error) => {
-                // The puts before a failed one are kept.
+                // The puts before the invalid entry are kept.
                 self.end_put_batch(batch)?;
-                let why = format!("entry {} is no request: {error}", entry.index);
+                let why = format!("entry {} is not a request: {error}", entry.index);
                 return Err(Error::damaged("the log", why));
             }
         };
@@ -149,8 +154,9 @@ impl Applier {
         batch: &mut PutBatch<'_>,
     ) -> Result<()> {
         if put.lease != 0 && self.auth.is_enabled() {
-            // Its permission depends on the keys of the lease, which a batch attaches at its end;
-            // where batches end differs between members.
+            // The permission for the put depends on the keys of the lease. A batch attaches keys to
+            // leases only at its end, and batches end at different entries on different members. So
+            // the batch ends before the permission is checked.
             self.end_put_batch(batch)?;
         }
         let txn = match &mut batch.txn {
@@ -177,11 +183,11 @@ impl Applier {
         Ok(())
     }
 
-    /// Commits the batch: its puts become visible.
+    /// Ends the transaction of the batch, so that its puts become visible.
     fn end_put_batch(&mut self, batch: &mut PutBatch<'_>) -> Result<()> {
         let Some(txn) = batch.txn.take() else { return Ok(()) };
         batch.puts = 0;
-        // The position of the last put.
+        // The transaction ends with the position of its last put.
         let progress = self.applied_position.clone();
         let ended = txn.end(progress.clone())?;
         self.finish_txn(ended, progress);
@@ -195,7 +201,8 @@ impl Applier {
         request: &InternalRaftRequest,
         progress: AppliedPosition,
     ) -> Result<()> {
-        // In front of alarms: what members publish about themselves is refused by none.
+        // The next two kinds of requests are handled before the alarms are checked, because no
+        // alarm rejects the attributes of a member or the cluster's version.
         if let Some(attributes) = &request.cluster_member_attr_set {
             return self.update_members(id, progress, |members, txn| {
                 members.set_attributes(attributes, txn)
@@ -247,13 +254,10 @@ impl Applier {
         request: &InternalRaftRequest,
         progress: AppliedPosition,
     ) -> Result<()> {
-        // Taken before, to know whether there is one to read for.
+        // The waiting request is taken from the table before the entry is applied, because the
+        // ranges of a transaction are read only if a request waits for them at this member.
         let waiting = self.wait.remove(id);
-        let read_mode = match self.storage.era {
-            Era::Clearlane if waiting.is_none() => ReadMode::Skipped,
-            Era::Clearlane => ReadMode::Deferred(ReadBudget::DEFAULT),
-            _ => ReadMode::Inline,
-        };
+        let read_mode = self.era.txn_reads(waiting.is_some());
         let leases = Arc::clone(&self.leases);
         let has_lease = |lease| leases.contains(lease);
         let compares = waiting.as_ref().and_then(|waiting| waiting.compares.as_deref());
@@ -284,7 +288,8 @@ impl Applier {
     ) -> Result<()> {
         let index = progress.index;
         let mut txn = self.store.begin_write()?;
-        // Most alarm requests only list them.
+        // Most alarm requests only list the alarms. So the shared alarms are replaced only after a
+        // change.
         let mut alarms = Alarms::clone(&self.alarms);
         let answer = alarms.apply(request, &mut *txn)?;
         let header = Some(apply::header(txn.revision()));
@@ -304,7 +309,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Applies what changes members without a change of raft's configuration.
+    /// Applies a request that changes the attributes of a member or the cluster's version, but not
+    /// raft's configuration.
     fn update_members(
         &mut self,
         id: u64,
@@ -380,7 +386,7 @@ impl Applier {
     }
 }
 
-/// Whether it is a read in mode `log`: see [`log_read`](super::log_read).
+/// Returns whether the request is a read in mode `log`: see [`log_read`](super::log_read).
 fn is_log_read(request: &InternalRaftRequest) -> bool {
     request.range.as_ref().is_some_and(|range| range.key.is_empty())
 }

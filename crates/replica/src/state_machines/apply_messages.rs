@@ -5,7 +5,7 @@
 //!             ◀── ApplyReport: index, members, alarms, an installed snapshot ─
 //! ```
 //!
-//! Both directions are in order and lose nothing. Reports may come late and merged:
+//! Both directions are in order and lose nothing. Reports may arrive late and merged:
 //! [`ApplyReport::merge`].
 
 use std::collections::VecDeque;
@@ -19,31 +19,36 @@ use crate::membership::Members;
 
 #[derive(Debug)]
 pub enum ToApply {
-    /// Committed entries that follow those sent before.
+    /// Committed entries. The first one follows the last entry that was sent before.
     Entries(VecDeque<Entry>),
-    /// A raft snapshot that replaces the store; the log has a record of it.
+    /// The position of a received raft snapshot, whose store replaces the current one. The log on
+    /// disk has a snapshot record of the position.
     Install(LogPosition),
 }
 
-/// What the apply loop has done since its last report.
+/// The progress of the apply loop since its last report.
 #[derive(Debug, Default)]
 pub struct ApplyReport {
-    /// The last applied entry; the store shows its effects.
+    /// The index of the last applied entry. The effects of the entry are visible in the store.
     pub index: u64,
     pub term: u64,
     pub conf_changes: Vec<AppliedConfChange>,
     pub installed: Option<LogPosition>,
     /// Id and index of each applied read in mode `log`.
     pub log_reads: Vec<(u64, u64)>,
-    /// If the members have changed.
+    /// The members, if a request about members was applied or a raft snapshot was installed.
     pub members: Option<Arc<Members>>,
-    /// If a request about alarms was applied.
+    /// The alarms, if a request about alarms was applied, a raft snapshot was installed, or the
+    /// alarm of a removed member was removed.
     pub alarms: Option<Arc<Alarms>>,
-    /// Users or roles have changed, or whether they count.
+    /// If true, users, roles or authentication may have changed: an entry that requests such a
+    /// change was applied, even if with a rejection, or a raft snapshot was installed.
     pub has_auth_changed: bool,
-    /// The last applied entry that [costs](crate::quota::cost) something; 0 if there was none.
+    /// The index of the last applied entry with a [cost](crate::quota::cost), or of an installed
+    /// raft snapshot. It is 0 if there was neither.
     pub growth_index: u64,
-    /// The last applied entry that has disarmed NOSPACE of this member; 0 if there was none.
+    /// The index of the last applied entry that has disarmed this member's NOSPACE alarm, or 0 if
+    /// there was none.
     pub disarm_index: u64,
     pub is_removed: bool,
 }
@@ -51,9 +56,9 @@ pub struct ApplyReport {
 #[derive(Clone, Debug)]
 pub struct AppliedConfChange {
     pub index: u64,
-    /// `None` if the change was refused.
+    /// The change, or `None` if it was rejected.
     pub change: Option<ConfChange>,
-    /// The members after the change; raft must come to the same.
+    /// The members after the change. Raft must compute the same members.
     pub conf_state: ConfState,
 }
 
@@ -71,8 +76,10 @@ impl ApplyReport {
         self.is_removed |= later.is_removed;
     }
 
-    /// Whether the raft loop must get the report at once: it has to act on it, or the index is
-    /// [awaited](super::Replica::awaited_index). Any other report can wait until the loop is awake.
+    /// Returns whether the raft loop must get the report at once. This is so if the raft loop must
+    /// act on the report, or if the report's index has reached `awaited`, the
+    /// [awaited index](super::Replica::awaited_index). Any other report can wait until the raft
+    /// loop wakes for another reason.
     pub fn is_urgent(&self, awaited: u64) -> bool {
         self.index >= awaited
             || self.installed.is_some()

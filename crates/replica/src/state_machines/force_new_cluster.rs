@@ -1,17 +1,19 @@
 //! Turns one member into a cluster of one after a majority is lost: etcd's `--force-new-cluster`.
 //!
-//! Its log gets a few more entries, as if they had been agreed on:
+//! The log gets a few more entries, as if the members had agreed on them:
 //!
 //! ```text
 //!   log       1 … 40 committed │ 41 42
-//!   becomes   1 … 40             41 42 │ 43 promote this one, if it is a learner
-//!                                      │ 44 remove one other │ 45 remove the next   all committed
+//!   becomes   1 … 40             41 42 │ 43 promote this member, if it is a learner
+//!                                      │ 44 remove another member │ 45 remove the next member
+//!             all of these entries are committed
 //! ```
 //!
-//! The entries after the commit index stay, as they would for a leader without other voters: the
-//! log learns of a commit later than the clients, so they may be acknowledged. Only a removal of
-//! this member is dropped, with all after it. The other members must not be started again: they do
-//! not know that they were removed, and would be a second cluster of the same id.
+//! The entries above the commit index stay, as they would for a leader without other voters. They
+//! may have been acknowledged to clients, because the commit index is written to the log later.
+//! But an entry that removes this member is dropped, with all later entries. The other members
+//! must not be restarted: they do not know that they were removed, and would form a second cluster
+//! with the same id.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,8 +31,8 @@ use crate::error::{Error, Result};
 use crate::membership::MemberChange;
 use crate::raft_snapshot;
 
-/// Rewrites what lies on disk to a cluster of this member alone. The member must be stopped.
-/// Returns the removed members.
+/// Extends the log on disk so that the cluster consists only of this member. The member must be
+/// stopped. Returns the ids of the removed members.
 pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let snapshots = wal::valid_snapshots(&*storage.files, &storage.wal_dir)?;
     let newest =
@@ -40,7 +42,7 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let (mut wal, contents) = Wal::open(files, dir, start, storage.wal)?;
     warn_lost_entries(&wal);
     let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
-    // Opening the store needs a lessor and users; neither is used.
+    // Opening the store needs a lessor and an auth store, but neither is used afterwards.
     let leases = Lessor::new(lease::Config::new(Duration::ZERO), &storage.backend.locks);
     let auth = AuthStore::new(AuthConfig::default(), &storage.backend.locks);
     let opened = storage.open(&engine, &Arc::new(leases), &auth)?;
@@ -54,18 +56,19 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     // An entry may be on disk before the hard state with its term.
     let terms = found.iter().filter(|entry| entry.index <= commit);
     let term = terms.map(|entry| entry.term).fold(hard_state.term.max(1), u64::max);
-    // A vote counts only in its term.
+    // A vote is valid only in its term.
     let vote = if term == hard_state.term { hard_state.vote } else { 0 };
     let state = HardState { term, vote, commit };
     let members = opened.members.iter().map(|member| (member.id, member.is_learner));
-    // Each with whether it is a learner.
+    // The members in the store, updated below with committed entries that the store has not
+    // applied. The value is true for a learner.
     let mut known: BTreeMap<u64, bool> = members.collect();
     let behind = |entry: &&Entry| entry.index > applied && entry.index <= commit;
     for entry in found.iter().filter(behind) {
         apply_committed(&mut known, entry)?;
     }
     let is_learner = known.remove(&own).ok_or_else(|| {
-        let why = format!("member {own:x} is not among the members that it knows");
+        let why = format!("member {own:x} is not among the members in its store");
         Error::damaged("the data", why)
     })?;
     let others: Vec<u64> = known.into_keys().collect();
@@ -84,7 +87,7 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     Ok(others)
 }
 
-/// Whether the entry removes a member.
+/// Returns whether the entry removes the member with this id.
 fn removes(entry: &Entry, member: u64) -> bool {
     let change =
         (entry.kind == EntryKind::ConfChange).then(|| ConfChange::decode(&entry.data).ok());
@@ -92,8 +95,9 @@ fn removes(entry: &Entry, member: u64) -> bool {
     matches!(change, Some(MemberChange::Remove { id }) if id == member)
 }
 
-/// An entry that is not applied yet. It counts even if it will be refused, but for one
-/// that does not parse: the removal of a missing member is refused, too.
+/// Updates the known members with a committed entry that the store has not applied. Ignores a
+/// change that contradicts its context, and makes no other check. For example, a running member
+/// would reject the removal of a missing member; here the removal has no effect.
 fn apply_committed(known: &mut BTreeMap<u64, bool>, entry: &Entry) -> Result<()> {
     if entry.kind != EntryKind::ConfChange {
         return Ok(());

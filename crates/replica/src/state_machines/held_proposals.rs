@@ -1,8 +1,11 @@
-//! Proposals of other members that arrive while no member can take them: this leader is handing
-//! over, or it has stepped down and knows no other leader.
+//! Proposals of other members that arrive while no member can accept them: this leader transfers
+//! leadership, or it has stepped down and knows no other leader.
 //!
-//! Raft would drop them without an error, and their clients would wait until they time out. They go
-//! to the next leader as soon as it is known, so a proposal is still proposed at most once.
+//! Raft would drop such a proposal without an error, and its client would wait until it times out.
+//! A held proposal is passed to the next leader as soon as a leader is known. Raft has not seen it
+//! before, so it is proposed at most once. A proposal is dropped after [`TIMEOUTS_MAX`] election
+//! time-outs without a leader. A proposal over the limits below is not held, but passed to raft at
+//! once.
 
 use std::collections::VecDeque;
 
@@ -12,8 +15,8 @@ use super::Replica;
 
 const PROPOSALS_MAX: usize = 16 << 10;
 const BYTES_MAX: u64 = 64 << 20;
-/// Number of election time-outs that a proposal is held. The client of an older one has stopped
-/// waiting.
+/// Number of election time-outs before a held proposal is dropped. The client of an older proposal
+/// has stopped waiting.
 const TIMEOUTS_MAX: usize = 7;
 
 /// Forwarded proposals that wait for the next leader, oldest first.
@@ -25,7 +28,7 @@ pub(super) struct HeldProposals {
 }
 
 impl HeldProposals {
-    /// Returns the proposal if there is no capacity.
+    /// Holds a proposal. Returns the proposal if there is no capacity.
     fn push(&mut self, proposal: Message, ticks: usize) -> Option<Message> {
         let bytes = self.bytes + proposal.bytes();
         if self.proposals.len() >= PROPOSALS_MAX || bytes > BYTES_MAX {
@@ -53,7 +56,8 @@ impl HeldProposals {
 }
 
 impl Replica {
-    /// Returns the proposal if raft should get it now.
+    /// Holds a proposal while no member can accept it. Returns the proposal if raft should get it
+    /// now: a leader can accept it, or there is no capacity to hold it.
     pub(super) fn hold_proposal(&mut self, proposal: Message) -> Option<Message> {
         if self.can_propose() {
             return Some(proposal);
@@ -62,14 +66,15 @@ impl Replica {
         self.held_proposals.push(proposal, ticks)
     }
 
-    /// Passes the held proposals to raft if a leader can take them. Returns whether there were any.
+    /// Passes the held proposals to raft if a leader can accept them. Returns whether any proposal
+    /// was passed.
     pub(super) fn step_held_proposals(&mut self) -> bool {
         let mut has_stepped = false;
         while self.can_propose()
             && let Some(proposal) = self.held_proposals.pop()
         {
             // A rejected proposal is lost, as it would be if it arrived now.
-            let _ = self.step_proposal(proposal);
+            let _ = self.step_or_hold(proposal);
             has_stepped = true;
         }
         has_stepped

@@ -1,15 +1,22 @@
-//! Large proposals, a megabyte at a time: while the entries of some are on their way to this
-//! leader's log, or too many of them to its store, the next wait here, and small ones go past.
+//! Large proposals, which are written in groups of up to a megabyte. A large proposal waits here
+//! while this leader's log writes other large entries, or while too many bytes of large entries are
+//! not committed by its store. Small proposals overtake the waiting ones.
 //!
-//! * What is appended in one turn is synced together: four values of a megabyte would be four
-//!   megabytes in front of a small put, and again as many while it waits for its own sync.
-//! * What the store has not committed is bounded, and the apply loop waits at the bound, with all
-//!   entries. Large ones wait here first, at a quarter of it, and ask for a commit.
-//! * A member that does not lead holds none back: it forwards them, and the leader does.
-//! * The order among large proposals is that of their arrival. Requests that are under way together
-//!   have no order (etcd has a goroutine for each).
-//! * Beyond [`WAITING_BYTES_MAX`] of its own the leader refuses, as raft does beyond as many
-//!   uncommitted bytes. Forwarded ones go at once then: to drop one would lose it.
+//! * Entries that are appended together are synced together. Without groups, a small put could be
+//!   synced together with, for example, four values of a megabyte each. Before that, it could have
+//!   to wait for the running sync of four more such values.
+//! * The amount of data that the store has not committed is limited, and at that limit the apply
+//!   loop applies no entries. Large proposals wait here earlier, at a quarter of the limit, and
+//!   request a commit.
+//! * A member that does not lead holds no proposals back. It forwards them, and the leader holds
+//!   them.
+//! * At a leader, large proposals keep the order of their arrival, except forwarded ones over the
+//!   limit. Requests that are in progress at the same time have no order (etcd has a goroutine for
+//!   each).
+//! * If more than [`WAITING_BYTES_MAX`] bytes of its own large proposals wait, the leader rejects
+//!   further ones, as raft does for the same number of uncommitted bytes. Forwarded proposals have
+//!   a limit of the same size. Over that limit they are proposed at once, because dropping one
+//!   would lose it.
 
 use std::collections::VecDeque;
 use std::ops::RangeBounds;
@@ -21,12 +28,12 @@ use clearlane_raft::{Message, Role};
 use super::{Replica, RequestOutcome};
 
 const LARGE_BYTES: usize = 64 << 10;
-/// Of large entries that are written together; a larger one is written alone.
+/// Maximum bytes of large entries that are written together. A larger entry is written separately.
 const UNSYNCED_BYTES_MAX: usize = 1 << 20;
-/// Of large entries that were appended and are not in the durable store. A commit of them takes
-/// tens of milliseconds.
+/// Maximum bytes of large entries that were appended and are not in the durable store. A commit of
+/// that amount takes tens of milliseconds.
 const UNCOMMITTED_BYTES_MAX: usize = 16 << 20;
-/// Of applied ones, for which a commit is asked for before its time.
+/// Bytes of applied large entries at which a waiting large proposal requests a commit early.
 const COMMIT_BYTES: usize = 4 << 20;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
@@ -35,21 +42,22 @@ pub(super) struct LargeProposals {
     waiting: VecDeque<LargeProposal>,
     own_bytes: usize,
     forwarded_bytes: usize,
-    /// Index and bytes of large entries that this leader has appended in `term` and that are not in
-    /// its durable store. In another term an index may be one that was cut off.
+    /// Index and bytes of the large entries that this leader has appended in `term` and that are
+    /// not in its durable store. The list is cleared in another term, because entries at these
+    /// indexes may have been replaced.
     uncommitted: VecDeque<(u64, usize)>,
     term: u64,
 }
 
 #[derive(Debug)]
 enum LargeProposal {
-    /// With the id of its request.
+    /// A proposal of this member, with the id in its header.
     Own(u64, Bytes),
     Forwarded(Message),
 }
 
 impl LargeProposals {
-    /// Of the entries of `indexes`.
+    /// Returns the bytes of the large entries in a range of indexes.
     fn bytes_within(&self, indexes: impl RangeBounds<u64>) -> usize {
         let within = self.uncommitted.iter().filter(|(index, _)| indexes.contains(index));
         within.map(|(_, bytes)| bytes).sum()
@@ -66,14 +74,15 @@ impl LargeProposal {
 }
 
 impl Replica {
-    /// Proposes at once or, if it is a large one, when there is room in front of the disk.
-    pub(super) fn propose_data(&mut self, id: u64, data: Bytes) -> raft::Result<()> {
+    /// Proposes a small proposal at once. A large proposal waits while the disk is busy with other
+    /// large entries, or while other large proposals wait. Fails if too many bytes would wait.
+    pub(super) fn propose_or_hold(&mut self, id: u64, data: Bytes) -> raft::Result<()> {
         let bytes = data.len();
         if bytes < LARGE_BYTES {
             return self.raft.propose(data);
         }
         if !self.must_hold(bytes) {
-            return self.propose_large(bytes, |raft| raft.propose(data));
+            return self.propose_counted(bytes, |raft| raft.propose(data));
         }
         if self.large_proposals.own_bytes + bytes > WAITING_BYTES_MAX {
             self.drop_cancelled_large();
@@ -87,23 +96,25 @@ impl Replica {
         Ok(())
     }
 
-    /// The same for one that another member has forwarded.
-    pub(super) fn step_proposal(&mut self, message: Message) -> raft::Result<()> {
+    /// Like [`Replica::propose_or_hold`], but for a proposal that another member has forwarded. If
+    /// too many bytes would wait, raft gets the proposal at once.
+    pub(super) fn step_or_hold(&mut self, message: Message) -> raft::Result<()> {
         let bytes = message.bytes() as usize;
         if bytes < LARGE_BYTES {
             return self.raft.step(message);
         }
         let held = self.large_proposals.forwarded_bytes + bytes;
         if held > WAITING_BYTES_MAX || !self.must_hold(bytes) {
-            return self.propose_large(bytes, |raft| raft.step(message));
+            return self.propose_counted(bytes, |raft| raft.step(message));
         }
         self.large_proposals.forwarded_bytes = held;
         self.large_proposals.waiting.push_back(LargeProposal::Forwarded(message));
         Ok(())
     }
 
-    /// Proposes the next that waits if there is room. Returns whether there was one.
-    pub(super) fn propose_waiting_large(&mut self) -> bool {
+    /// Passes the next waiting proposal to raft if a leader can accept it and the disk is not busy
+    /// with other large entries. Returns whether a proposal was taken from the queue.
+    pub(super) fn propose_held(&mut self) -> bool {
         let Some(bytes) = self.large_proposals.waiting.front().map(LargeProposal::bytes) else {
             return false;
         };
@@ -117,17 +128,17 @@ impl Replica {
         match self.large_proposals.waiting.pop_front() {
             Some(LargeProposal::Own(id, data)) => {
                 self.large_proposals.own_bytes -= bytes;
-                // It may have been cancelled.
+                // The request may have been cancelled.
                 let Some(of) = self.wait.request_of(id) else { return true };
-                if let Err(error) = self.propose_large(bytes, |raft| raft.propose(data)) {
+                if let Err(error) = self.propose_counted(bytes, |raft| raft.propose(data)) {
                     self.wait.cancel(of);
                     self.complete(of, RequestOutcome::NotProposed(error));
                 }
             }
             Some(LargeProposal::Forwarded(message)) => {
                 self.large_proposals.forwarded_bytes -= bytes;
-                // As when it arrives: a refused one is lost.
-                let _ = self.propose_large(bytes, |raft| raft.step(message));
+                // If raft rejects the proposal, it is lost, as if it were rejected on arrival.
+                let _ = self.propose_counted(bytes, |raft| raft.step(message));
             }
             None => {}
         }
@@ -139,8 +150,9 @@ impl Replica {
         self.is_disk_busy_for(bytes) || (others_wait && self.leads())
     }
 
-    /// Whether as many bytes of large entries are on their way to this leader's log or its store as
-    /// may be.
+    /// Returns whether another entry of this size would exceed a limit for the large entries in
+    /// flight to this leader's log or its store. If no large entry is in flight, an entry of any
+    /// size is within the limits.
     fn is_disk_busy_for(&mut self, bytes: usize) -> bool {
         self.forget_committed();
         let persisted = self.raft.persisted_index();
@@ -159,8 +171,10 @@ impl Replica {
         while large.uncommitted.pop_front_if(|(index, _)| *index <= durable).is_some() {}
     }
 
-    /// While large proposals wait, the store commits what is applied of those before them: often,
-    /// so that the bound is not reached, and at once if `bytes` more are beyond it.
+    /// Requests a commit of the store while large proposals wait, once the applied large entries
+    /// have at least [`COMMIT_BYTES`]. So [`UNCOMMITTED_BYTES_MAX`] is rarely reached. If `bytes`
+    /// more would exceed that limit, the commit is also requested for fewer applied bytes, once all
+    /// large entries are applied.
     fn request_commit_of_large(&mut self, bytes: usize) {
         let large = &self.large_proposals;
         let (all, applied) = (large.bytes_within(..), large.bytes_within(..=self.applied.0));
@@ -176,7 +190,7 @@ impl Replica {
         self.raft.leadership().role == Role::Leader
     }
 
-    fn propose_large(
+    fn propose_counted(
         &mut self,
         bytes: usize,
         propose: impl FnOnce(&mut raft::RaftNode) -> raft::Result<()>,

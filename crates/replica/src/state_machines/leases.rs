@@ -1,7 +1,7 @@
-//! What a leader does about leases: it starts their time, and proposes revocations and checkpoints.
+//! A leader's work on leases: it starts their time, and proposes revocations and checkpoints.
 //!
-//! Nothing is proposed unless raft leads now, in the term in which the leases' time was started:
-//! `docs/lease.md` says why.
+//! A member proposes nothing about leases unless it leads now, in the term in which it started the
+//! leases' time: `docs/lease.md` explains why.
 
 use clearlane_auth::ROOT;
 use clearlane_proto::etcdserverpb::{
@@ -14,7 +14,8 @@ use super::Replica;
 use crate::apply::lease::ID_MASK;
 
 impl Replica {
-    /// Gives a lease without an id one: it must be in the log, so that all members use the same.
+    /// Assigns an id to a lease that has none. The id must be in the log, so that all members use
+    /// the same one.
     pub(super) fn assign_lease_id(&mut self, request: &mut InternalRaftRequest) {
         if let Some(grant) = &mut request.lease_grant {
             while grant.id == 0 {
@@ -34,8 +35,9 @@ impl Replica {
         }
     }
 
-    /// Returns whether raft has something to do now.
-    pub(super) fn propose_due_leases(&mut self) -> bool {
+    /// Proposes due revocations and checkpoints. Returns whether any was due, because raft may then
+    /// have something to do.
+    pub(super) fn handle_due_leases(&mut self) -> bool {
         let leadership = self.raft.leadership();
         if leadership.role != Role::Leader || self.lease_term != Some(leadership.term) {
             return false;
@@ -45,36 +47,39 @@ impl Replica {
         for id in &due.revoke {
             let lease_revoke = Some(LeaseRevokeRequest { id: *id });
             let header = self.member_header();
-            if self.propose_internal(InternalRaftRequest {
-                header,
-                lease_revoke,
-                ..Default::default()
-            }) {
+            if self.propose_own(InternalRaftRequest { header, lease_revoke, ..Default::default() })
+            {
                 self.leases_expired += 1;
             } else {
                 self.leases.not_proposed(*id, self.now);
             }
         }
         if !due.checkpoints.is_empty() {
-            let checkpoints = due.checkpoints;
+            let checkpoints = due.checkpoints.clone();
             let lease_checkpoint = Some(LeaseCheckpointRequest { checkpoints });
-            // If it is refused: the next checkpoints replace these.
-            self.propose_internal(InternalRaftRequest { lease_checkpoint, ..Default::default() });
+            let request = InternalRaftRequest { lease_checkpoint, ..Default::default() };
+            if !self.propose_own(request) {
+                // The next checkpoints replace these.
+                self.leases.checkpoints_not_proposed(&due.checkpoints);
+            }
         }
         is_due
     }
 
-    /// For what needs a permission when it is applied. Until then authentication may be enabled, by
-    /// entries that this member has in its log and has not applied; then there is a root. A refused
-    /// revocation would not be proposed again.
+    /// Returns the header for a revocation by this member. If authentication is enabled when the
+    /// revocation is applied, it needs a permission, so the header names user root.
+    /// Authentication may be enabled by an entry that is in this member's log and not applied yet;
+    /// then user root exists. Without the header, the revocation would be rejected, and would not
+    /// be proposed again.
     fn member_header(&self) -> Option<RequestHeader> {
         let auth_revision = self.auth.with_state(|state| state.revision);
         let username = ROOT.to_owned();
         Some(RequestHeader { username, auth_revision, ..RequestHeader::default() })
     }
 
-    /// Proposes what no request waits for. Returns whether raft has accepted it.
-    pub(super) fn propose_internal(&mut self, mut request: InternalRaftRequest) -> bool {
+    /// Proposes a request of this member. No client waits for it. Returns whether raft has accepted
+    /// it.
+    pub(super) fn propose_own(&mut self, mut request: InternalRaftRequest) -> bool {
         request.header.get_or_insert_default().id = self.ids.next();
         self.raft.propose(request.encode_to_vec().into()).is_ok()
     }

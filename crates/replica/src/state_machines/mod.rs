@@ -1,16 +1,29 @@
-//! One member, as two state machines: the raft half and the apply half (`docs/raft-and-apply.md`).
+//! One member as two state machines: the raft half and the apply half (`docs/raft-and-apply.md`).
+//!
+//! ```text
+//!                      ToApply: committed entries, a raft snapshot
+//!   inputs ──▶ Replica ─────────────────────────────────────────▶ Applier ──▶ store
+//!              │  ▲    ◀─────────────────────────────────────────
+//!     messages,│  │     ApplyReport: applied index, members, alarms
+//!     WAL batch▼  │
+//!            network, disk ──▶ messages, WalWritten
+//! ```
 //!
 //! The raft loop drives [`Replica`]: raft, the write-ahead log's queue, reads, proposals. The apply
-//! loop drives [`Applier`]: committed entries become states of the store. They exchange [`ToApply`]
-//! and [`ApplyReport`], in order. Neither starts a thread, reads a clock or opens a file but the
-//! store's: the simulated cluster runs them as steps in any order that threads allow.
+//! loop drives [`Applier`]: committed entries become states of the store. The halves exchange
+//! [`ToApply`] and [`ApplyReport`], in order. Neither half starts a thread or reads a clock, and
+//! the only files that they open are stores, through a [`StoreDir`]. The simulated cluster runs
+//! both halves as steps, in any order that threads allow.
 //!
-//! * A message that speaks of something leaves after that is on disk (the driver sees to it).
-//! * A write is answered after this member has applied it. Before, a quorum has synced it.
-//! * Entries are applied in order, each once: one that is not the next stops the member.
-//! * The log keeps what the durable store does not have.
+//! * A message that depends on a write is sent after that write is on disk (`RaftNode` ensures
+//!   this).
+//! * An entry is applied after a quorum and this member have synced it. A client receives the
+//!   result of its write after this member has applied the entry. A client may receive a rejection
+//!   or a time-out earlier.
+//! * Entries are applied in order, each once. An entry that is not the next one stops the member.
+//! * The log keeps all entries that the durable store does not have.
 //!
-//! etcd's counterparts are `raftNode.start` and `EtcdServer.applyAll`.
+//! In etcd: `raftNode.start` and `EtcdServer.applyAll`.
 
 mod force_new_cluster;
 mod applier;
@@ -42,6 +55,7 @@ use bytes::Bytes;
 use clearlane_auth::AuthStore;
 use clearlane_lease::Lessor;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest, RequestHeader};
+use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft as raft;
 use clearlane_raft::LogPosition;
 use clearlane_raft::read_index::{
@@ -79,13 +93,17 @@ use crate::error::{Error, Result};
 use crate::membership::{self, Members};
 use crate::raft_snapshot::{ReceivedSnapshot, StoreDir};
 
-/// Committed entries not applied yet; at more, proposals are refused. etcd's number.
+/// Maximum number of committed entries that are not applied yet. If there are more, the member
+/// rejects requests of clients before it proposes them, and forwarded proposals. It does not reject
+/// membership changes of its clients or its own proposals. The number is etcd's.
 const APPLY_GAP_MAX: u64 = 5000;
-/// Ticks for which a removed member goes on: its last messages tell the others that the removal is
-/// committed. If it led one other voter, that one has no quorum until it knows.
+/// Number of ticks for which a removed member continues: its last messages inform the others that
+/// the removal is committed. If the removed member led one other voter, that voter has no quorum
+/// until it receives such a message.
 const TICKS_AFTER_REMOVAL: usize = 10;
-/// Bytes of committed entries not applied yet. At more, a leader refuses proposals, and a follower
-/// its leader's entries, which are sent again.
+/// Maximum bytes of committed entries that are not applied yet. If there are more, the member
+/// rejects the same requests as at [`APPLY_GAP_MAX`]. A follower also rejects entries from its
+/// leader, which sends them again.
 const APPLY_BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Debug)]
@@ -95,20 +113,21 @@ pub struct Replica {
     store_dir: Arc<dyn StoreDir>,
     raft: RaftNode,
     wal: WalPipeline,
-    /// Index and term, as reported by the apply loop.
+    /// Index and term of the last applied entry, as reported by the apply loop.
     pub applied: (u64, u64),
     conf_state: ConfState,
-    /// As reported by the apply loop.
+    /// The members, as reported by the apply loop.
     pub members: Arc<Members>,
-    /// As reported by the apply loop.
+    /// The alarms, as reported by the apply loop.
     pub alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     auth: Arc<AuthStore>,
-    /// The term for which this leader has started the leases' time.
+    /// The term in which this member, as the leader, has started the leases' time. `None` unless it
+    /// leads.
     lease_term: Option<u64>,
-    /// Counted while this member leads.
+    /// Number of revocations that this member has proposed as the leader.
     pub leases_expired: u64,
-    /// As of the last poll.
+    /// The time of the last poll.
     now: Duration,
     read_index: ReadIndexQueue<RequestId>,
     ids: RequestIdGenerator,
@@ -118,32 +137,35 @@ pub struct Replica {
     held_proposals: HeldProposals,
     stalls: StallGuard,
     proposed_alarm: Option<ProposedAlarm>,
-    /// The commit index when this member became the sole voter.
+    /// The commit index at the time when this leader became the sole voter without learners. `None`
+    /// otherwise.
     sole_voter_since: Option<u64>,
-    /// As the ReadIndex queue was last told.
+    /// The target of the leadership transfer at the last check, or `None` if there was no transfer.
     last_transferee: Option<u64>,
     /// Read indexes that are not applied yet, with the time at which each became known.
     pending_read_indexes: BTreeMap<u64, Duration>,
-    /// Ticks until this member may vote.
+    /// Number of ticks until this member may vote.
     ticks_before_vote: usize,
-    /// Set when this member was removed.
+    /// Number of ticks until this member stops; set when it was removed.
     ticks_before_stop: Option<usize>,
-    /// The newest position recorded in the log.
+    /// The index of the newest position that was recorded in the log.
     recorded_index: u64,
-    /// Bytes of entries applied since `recorded_index`.
+    /// Bytes of the entries applied since `recorded_index`.
     unrecorded_bytes: u64,
     is_commit_requested: bool,
-    /// Last index and bytes of each batch sent to the apply loop and not applied yet.
+    /// Last index and bytes of each batch that was sent to the apply loop and is not applied yet.
     unapplied: VecDeque<(u64, u64)>,
     unapplied_bytes: u64,
-    /// The last raft snapshot that raft has accepted: configuration changes up to here are ignored.
+    /// The index of the last raft snapshot that raft has accepted. Reports of configuration changes
+    /// up to this index are ignored.
     snapshot_index: u64,
-    /// Entries committed at the start: once they are applied, a sole voter campaigns at once.
+    /// The commit index at startup. Once it is applied, a sole voter campaigns at once.
     committed_at_start: Option<u64>,
-    /// Received and not yet offered to raft.
+    /// Raft snapshots that were received and not yet offered to raft.
     received_snapshots: Vec<ReceivedSnapshot>,
     offered_snapshots: BTreeSet<u64>,
-    /// Per member that is being sent a copy, the index from which it will go on.
+    /// For each member that is being sent a raft snapshot, the index after which it will need
+    /// entries.
     sending_snapshots: BTreeMap<u64, u64>,
     ready: ReplicaReady,
 }
@@ -172,7 +194,7 @@ impl Replica {
         self.read_index.metrics()
     }
 
-    /// Of the newest proposal or ReadIndex request.
+    /// Returns the newest id of this member. Proposals, ReadIndex requests and new leases get ids.
     pub fn last_id(&self) -> u64 {
         self.ids.last()
     }
@@ -190,22 +212,26 @@ impl Replica {
         }
     }
 
-    /// An error means that raft cannot use the message; nothing has changed.
+    /// Processes a message of another member. Fails if raft rejects the message; raft drops some
+    /// messages without an error. An append or a proposal also fails if too many committed entries
+    /// are not applied yet; raft does not get the message in that case. A vote request is ignored
+    /// for some ticks after a restart, and a proposal may be held until a leader can accept it.
     pub fn receive(&mut self, message: Message) -> raft::Result<()> {
-        // What this member granted to a leader's lease before a restart is forgotten.
+        // A restarted member does not remember which leader's lease it has supported. So it does
+        // not vote until such a lease has ended.
         if self.ticks_before_vote > 0 && message.is_vote_request() {
             return Ok(());
         }
         if message.is_snapshot() {
-            // Raft would accept it, and there would be no store to install.
+            // Raft would accept the message, but there would be no store to install.
             return Err(raft::Error::InvalidMessage(format!(
-                "{message}: its copy did not come with it"
+                "{message}: it arrived without its store"
             )));
         }
         self.stalls.voters.record_message(message.from());
         let is_behind = match (message.is_append(), message.is_proposal()) {
             (true, _) => self.unapplied_bytes > APPLY_BYTES_MAX,
-            (_, true) => self.apply_is_behind(),
+            (_, true) => self.apply_is_behind(|| revokes_leases(&message)),
             _ => false,
         };
         if is_behind {
@@ -214,28 +240,41 @@ impl Replica {
         if !message.is_proposal() {
             return self.raft.step(message);
         }
-        self.hold_proposal(message).map_or(Ok(()), |message| self.step_proposal(message))
+        self.hold_proposal(message).map_or(Ok(()), |message| self.step_or_hold(message))
     }
 
-    /// Whether a proposal would be accepted, here or by the leader to which it is forwarded.
+    /// Returns whether a leader is known, and this member knows of no transfer of leadership.
+    /// Otherwise raft would reject or drop a proposal.
     pub fn can_propose(&self) -> bool {
         self.raft.leadership().leader != 0 && self.raft.lead_transferee().is_none()
     }
 
-    /// Whether [`APPLY_GAP_MAX`] or [`APPLY_BYTES_MAX`] is exceeded.
-    fn apply_is_behind(&self) -> bool {
+    /// Returns whether [`APPLY_GAP_MAX`] or [`APPLY_BYTES_MAX`] is exceeded. If the configuration
+    /// prefers revocations, a proposal that revokes leases may exceed the limits by a tenth,
+    /// because it frees space that other proposals fill.
+    fn apply_is_behind(&self, is_revocation: impl FnOnce() -> bool) -> bool {
         let gap = self.raft.committed_index().saturating_sub(self.applied.0);
-        gap > APPLY_GAP_MAX || self.unapplied_bytes > APPLY_BYTES_MAX
+        let exceeds = |tenths: u64| {
+            gap > APPLY_GAP_MAX / 10 * tenths
+                || self.unapplied_bytes > APPLY_BYTES_MAX / 10 * tenths
+        };
+        exceeds(10) && (exceeds(11) || !self.config.prefers_revocations || !is_revocation())
     }
 
-    /// Whether the apply loop has entries that it has not reported as applied.
+    /// Returns whether the apply loop has entries that it has not reported as applied.
     pub fn has_unapplied(&self) -> bool {
         !self.unapplied.is_empty()
     }
 
-    /// The proposal may be lost; then its request waits until it times out.
-    fn propose(&mut self, proposal: QueuedProposal, of: RequestId) {
-        let is_late = self.apply_is_behind();
+    /// Passes a proposal to raft. A large proposal may wait first. If the proposal is rejected, its
+    /// request is completed with the error. If raft loses it, its request waits until it times out.
+    fn start_proposal(&mut self, proposal: QueuedProposal, of: RequestId) {
+        let is_late = match &proposal {
+            QueuedProposal::Request(request, _) => {
+                self.apply_is_behind(|| request.lease_revoke.is_some())
+            }
+            QueuedProposal::MemberChange(_) => false,
+        };
         let id = self.ids.next();
         let proposed = match proposal {
             QueuedProposal::Request(..) if is_late => Err(raft::Error::QueueFull),
@@ -243,7 +282,7 @@ impl Replica {
                 self.assign_lease_id(&mut request);
                 request.header.get_or_insert_default().id = id;
                 self.wait.register(id, WaitingRequest { id: of, compares });
-                self.propose_data(id, request.encode_to_vec().into())
+                self.propose_or_hold(id, request.encode_to_vec().into())
             }
             QueuedProposal::MemberChange(change) => {
                 self.wait.register(id, WaitingRequest { id: of, compares: None });
@@ -256,13 +295,13 @@ impl Replica {
         }
     }
 
-    /// Proposes what has waited for a leader. Returns whether there was anything.
-    fn propose_queued(&mut self) -> bool {
+    /// Proposes the queued proposals if a leader can accept them. Returns whether any was proposed.
+    fn start_queued_proposals(&mut self) -> bool {
         let mut has_proposed = false;
         while self.can_propose()
             && let Some((proposal, of)) = self.queued_proposals.pop()
         {
-            self.propose(proposal, of);
+            self.start_proposal(proposal, of);
             has_proposed = true;
         }
         has_proposed
@@ -272,7 +311,8 @@ impl Replica {
         self.ready.completions.push((of, outcome));
     }
 
-    /// Campaigns without waiting for the election time-out, if this is the sole voter.
+    /// If this member is the sole voter, campaigns without waiting for the election time-out. This
+    /// happens once, when all entries that were committed at startup are applied.
     fn campaign_as_sole_voter(&mut self) {
         if self.committed_at_start.take_if(|index| *index <= self.applied.0).is_some()
             && self.conf_state.voters == [self.metadata.node_id]
@@ -321,7 +361,7 @@ impl Replica {
         if let Some(position) = applied.installed {
             self.handle_installed(&position)?;
         }
-        // The entries after the snapshot, if there are some.
+        // Entries after the raft snapshot may also have been applied.
         self.raft.on_applied(index)?;
         for (context, index) in applied.log_reads {
             self.read_index.on_answer(context, index);
@@ -335,7 +375,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Called before raft is told that the entry is applied: until then raft refuses other changes.
+    /// Must be called before raft learns that the entry is applied: until then raft rejects other
+    /// changes.
     fn handle_conf_change(&mut self, applied: AppliedConfChange) -> Result<()> {
         let AppliedConfChange { index, change, conf_state } = applied;
         if index <= self.snapshot_index {
@@ -344,7 +385,7 @@ impl Replica {
         self.conf_state = self.raft.apply_conf_change(change.as_ref())?;
         if self.conf_state != conf_state {
             let why = format!(
-                "at entry {index} raft has {:?}, the store {conf_state:?}",
+                "at entry {index} raft has {:?}, but the store has {conf_state:?}",
                 self.conf_state
             );
             return Err(Error::damaged("the members", why));
@@ -353,7 +394,7 @@ impl Replica {
             && !conf_state.voters.contains(&change.node_id)
             && !conf_state.learners.contains(&change.node_id)
         {
-            // The result of sending a copy to a removed member is not reported.
+            // The result of sending a raft snapshot to a removed member is not reported.
             self.sending_snapshots.remove(&change.node_id);
         }
         Ok(())
@@ -366,8 +407,8 @@ impl Replica {
         Ok(self.raft.on_installed(position.index)?)
     }
 
-    /// Asks once for a commit of the store if the log has grown long without one: the log can only
-    /// be shortened up to what is durable.
+    /// Counts the batches up to `index` as applied. If the log has grown long, also requests one
+    /// commit of the store: the log can be shortened only up to the store's durable position.
     fn count_applied(&mut self, index: u64) {
         while let Some((_, bytes)) = self.unapplied.pop_front_if(|(last, _)| *last <= index) {
             self.unapplied_bytes -= bytes;
@@ -380,7 +421,7 @@ impl Replica {
 
     fn handle_store_committed(&mut self, durable: &AppliedPosition) -> Result<()> {
         self.is_commit_requested = false;
-        // A store that is about to be replaced is not recorded.
+        // The position of a store that is about to be replaced is not recorded.
         if self.wal.pending_installs().next().is_some() {
             return Ok(());
         }
@@ -401,9 +442,9 @@ impl Replica {
     fn handle_received_snapshot(&mut self, copy: ReceivedSnapshot) -> Result<()> {
         let index = copy.index;
         if !self.store_dir.kept_indexes()?.contains(&index) {
-            // A copy of the same index was refused or installed, and the store directory had one
-            // for both. Raft must not accept a snapshot without a store: its record in the log
-            // could not be undone.
+            // Another raft snapshot of the same index was rejected or installed, and the store
+            // directory had one store for both. Raft must not accept a raft snapshot without a
+            // store, because its record in the log could not be undone.
             return Ok(());
         }
         self.offered_snapshots.insert(index);
@@ -411,8 +452,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Offers raft the received copies. When it accepts one, its members are those of the snapshot:
-    /// reports of earlier changes are ignored from then on.
+    /// Offers the received raft snapshots to raft. If raft accepts one, it takes the members from
+    /// that snapshot, and later reports of earlier changes are ignored.
     fn step_received_snapshots(&mut self) -> Result<()> {
         for copy in std::mem::take(&mut self.received_snapshots) {
             match self.raft.step(copy.message) {
@@ -426,19 +467,20 @@ impl Replica {
 
     fn discard_snapshot(&mut self, index: u64) -> Result<()> {
         self.offered_snapshots.remove(&index);
-        // Raft may have accepted an earlier copy of the same index.
+        // Raft may have accepted an earlier raft snapshot of the same index.
         if !self.wal.pending_installs().any(|installed| installed == index) {
             self.store_dir.discard(index)?;
         }
         Ok(())
     }
 
-    /// Returns what the owner has to do now. `now` counts from any fixed moment on a monotonic
-    /// clock, and is read after the last input and before this call. After an error the process
-    /// stops.
+    /// Returns the tasks for the owner. `now` is the time since any fixed time on a monotonic
+    /// clock. The caller must read the clock after the last input and before this call. After an
+    /// error the process stops.
     pub fn poll(&mut self, now: Duration) -> Result<ReplicaReady> {
         self.now = now;
-        // A change that removes the new leader ends the transfer.
+        // The last inputs may have started a transfer of leadership, and the steps below may end
+        // it. The ReadIndex queue must learn of each transfer, so it is notified first.
         self.check_transfer();
         self.step_received_snapshots()?;
         loop {
@@ -448,10 +490,10 @@ impl Replica {
             self.check_transfer();
             self.read_index.on_committed(self.raft.committed_index());
             let asked = self.run_read_actions();
-            let has_proposed = self.propose_due_leases()
+            let has_proposed = self.handle_due_leases()
                 | self.step_held_proposals()
-                | self.propose_queued()
-                | self.propose_waiting_large();
+                | self.start_queued_proposals()
+                | self.propose_held();
             if !asked && !has_proposed {
                 break;
             }
@@ -464,13 +506,16 @@ impl Replica {
         Ok(std::mem::take(&mut self.ready))
     }
 
-    /// When to poll again if there is no input before.
+    /// Returns the time of the next poll if there is no input before it, or `None` if no poll is
+    /// needed without input.
     pub fn next_poll(&self) -> Option<Duration> {
         self.read_index.next_poll().into_iter().chain(self.leases.next_due()).min()
     }
 
-    /// The index whose application is awaited; `u64::MAX` if none is. A report below it is
-    /// [not urgent](ApplyReport::is_urgent).
+    /// Returns the lowest index that must be applied before a reader is released, or before this
+    /// member may campaign as the sole voter. Returns `u64::MAX` if there is no such index. An
+    /// [`ApplyReport`] below this index is urgent only for [another
+    /// reason](ApplyReport::is_urgent).
     pub fn awaited_index(&self) -> u64 {
         self.read_index
             .awaited_index()
@@ -514,7 +559,8 @@ impl Replica {
 
     fn send_to_apply(&mut self, committed: Vec<Entry>) {
         let Some(last) = committed.last() else { return };
-        // So the store is never ahead of the log: a start relies on it.
+        // An entry is applied only after this member has synced it. So the store is never ahead of
+        // the log, and startup relies on that.
         assert!(last.index <= self.raft.persisted_index(), "an entry is applied before its sync");
         let bytes = committed.iter().map(|entry| entry.data.len() as u64).sum();
         self.unapplied.push_back((last.index, bytes));
@@ -522,7 +568,7 @@ impl Replica {
         let begins_a_term =
             |entry: &Entry| entry.kind == EntryKind::Normal && entry.data.is_empty();
         if committed.iter().any(begins_a_term) {
-            // Raft can answer reads from here on.
+            // After this entry raft can answer reads.
             self.read_index.on_first_commit();
         }
         match self.ready.to_apply.last_mut() {
@@ -539,7 +585,7 @@ impl Replica {
         self.sole_voter_since = None;
         self.ready.leadership = Some(now);
         if now.role != Role::Leader {
-            // The next leader sends its own copies.
+            // The next leader sends its own raft snapshots.
             self.sending_snapshots.clear();
         }
     }
@@ -551,22 +597,26 @@ impl Replica {
         }
     }
 
-    /// Returns whether raft has something to do now.
+    /// Carries out the actions of the ReadIndex queue. Returns whether raft has something to do
+    /// now.
     fn run_read_actions(&mut self) -> bool {
         let mut asked = false;
         for action in self.read_index.poll(self.now, &mut self.ids) {
             match action {
                 ReadIndexAction::RequestReadIndex { context, .. } => {
-                    // If raft refuses or drops it, the ReadIndex queue asks again.
+                    // If raft rejects or drops the attempt, the ReadIndex queue retries it.
                     let _ = self.raft.read_index(context.to_be_bytes().to_vec());
                     asked = true;
                 }
                 ReadIndexAction::Propose { context, .. } => {
-                    // If it is lost or refused, the ReadIndex queue asks again after its time-out.
+                    // If the proposal is lost or rejected, its readers fail after the time-out of
+                    // the ReadIndex queue.
                     let _ = self.raft.propose(log_read(context));
                     asked = true;
                 }
                 ReadIndexAction::Release { index, readers } => {
+                    // The wait is measured from the time at which the first of the read indexes up
+                    // to `index` became known.
                     let later = self.pending_read_indexes.split_off(&(index + 1));
                     let known = std::mem::replace(&mut self.pending_read_indexes, later);
                     let since = known.into_values().min();
@@ -583,16 +633,24 @@ impl Replica {
         asked
     }
 
-    /// Raft's members as of the last report; `None` while a raft snapshot is being installed, of
-    /// which raft has the members already.
+    /// Returns raft's members as of the apply loop's last report. While a raft snapshot is being
+    /// installed, these members are outdated: raft already has the members of that snapshot. So
+    /// this returns `None`.
     pub fn conf_state(&self) -> Option<&ConfState> {
         Some(&self.conf_state).filter(|_| self.applied.0 >= self.snapshot_index)
     }
 }
 
-/// The entry of a read in mode `log`: an empty range, which changes nothing.
+/// Returns the entry of a read in mode `log`: an empty range, which changes nothing.
 fn log_read(id: u64) -> Bytes {
     let header = Some(RequestHeader { id, ..RequestHeader::default() });
     let range = Some(RangeRequest::default());
     InternalRaftRequest { header, range, ..InternalRaftRequest::default() }.encode_to_vec().into()
+}
+
+/// Returns whether each entry of a forwarded proposal revokes a lease.
+fn revokes_leases(proposal: &Message) -> bool {
+    proposal.proposed_entries().into_iter().all(|(_, data)| {
+        decode_raft_request(data).is_ok_and(|request| request.lease_revoke.is_some())
+    })
 }

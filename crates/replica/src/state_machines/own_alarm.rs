@@ -1,8 +1,8 @@
 //! The NOSPACE alarm that a member raises and disarms by itself.
 //!
-//! No request waits for such a proposal, and raft may lose it. So it is proposed again for as long
-//! as its cause lasts, but only after an election time-out, or with another leader or term: not
-//! beside one that may still be applied.
+//! No request waits for such a proposal, and raft may lose it. So the alarm is proposed again while
+//! its cause lasts, but only after an election time-out, or with another leader or term. Until
+//! then, the earlier proposal may still be applied.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ pub(super) struct ProposedAlarm {
 }
 
 impl Replica {
-    /// Raises or disarms an alarm of this member, unless that proposal may still be applied. A
-    /// proposal that raft refuses is made again with the next call.
+    /// Proposes `request`, which raises or disarms an alarm of this member. Does nothing if the
+    /// same request was proposed before and may still be applied. If raft rejects the proposal, the
+    /// next call proposes it again.
     pub fn propose_alarm(&mut self, request: InternalRaftRequest) {
         let leadership = self.raft.leadership();
         let (leader, term, now) = (leadership.leader, leadership.term, self.now);
@@ -29,7 +30,7 @@ impl Replica {
             let is_same = alarm.request == request && (alarm.leader, alarm.term) == (leader, term);
             is_same && now.saturating_sub(alarm.at) < timeout
         });
-        if !is_under_way && self.propose_internal(request.clone()) {
+        if !is_under_way && self.propose_own(request.clone()) {
             self.proposed_alarm = Some(ProposedAlarm { request, leader, term, at: now });
         }
     }

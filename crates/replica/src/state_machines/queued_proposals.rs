@@ -1,5 +1,6 @@
-//! Proposals that wait for a leader, as in etcd, while none is known or leadership is being
-//! transferred. They have no id yet and raft has not seen them, so each is proposed once.
+//! Proposals that wait for a leader, as in etcd, while no leader is known or leadership is being
+//! transferred. Queued proposals have no id yet and raft has not seen them, so each is proposed at
+//! most once. At the limits below, further proposals are rejected.
 
 use std::collections::VecDeque;
 
@@ -28,7 +29,7 @@ impl QueuedProposal {
     }
 }
 
-/// In the order of arrival.
+/// The queue, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct QueuedProposals {
     proposals: VecDeque<(QueuedProposal, RequestId)>,
@@ -40,7 +41,7 @@ impl QueuedProposals {
         self.proposals.is_empty()
     }
 
-    /// Returns false if there is no room.
+    /// Queues a proposal. Returns false if there is no capacity.
     pub(super) fn push(&mut self, proposal: QueuedProposal, request: RequestId) -> bool {
         let bytes = proposal.bytes();
         let has_room = self.proposals.len() < PROPOSALS_MAX

@@ -1,5 +1,5 @@
-//! The output of a member's two halves, and the order in which it is carried out: the same in a
-//! server with threads and in a simulated member.
+//! The output of each half of a member, and the order in which its owner carries out the output.
+//! The order is the same in a server with threads and in a simulated member.
 
 use std::sync::Arc;
 
@@ -18,30 +18,36 @@ pub type Completions = Vec<(RequestId, RequestOutcome)>;
 
 #[derive(Debug, Default)]
 pub struct ReplicaReady {
-    /// To be sent now, in order per member.
+    /// Messages to send now, in this order. A message that has waited for the write-ahead log may
+    /// follow newer messages to the same member.
     pub messages: Vec<Message>,
-    /// `MsgSnap`s, each to be sent with a copy of the store: see
-    /// [`raft_snapshot`](crate::raft_snapshot). The result comes back as
+    /// Snapshot messages. The owner sends each of them with a store: see
+    /// [`raft_snapshot`](crate::raft_snapshot). It reports the result with
     /// [`RaftSnapshotSent`](super::ReplicaInput::RaftSnapshotSent).
     pub raft_snapshots: Vec<Message>,
-    /// To be written to the write-ahead log. There is no next batch before its result,
-    /// [`WalWritten`](super::ReplicaInput::WalWritten).
+    /// A batch to write to the write-ahead log. The next batch follows only after the result of
+    /// this one, [`WalWritten`](super::ReplicaInput::WalWritten).
     pub wal_batch: Option<Batch>,
-    /// In order.
+    /// Work for the apply loop, in order.
     pub to_apply: Vec<ToApply>,
-    /// Segments that a start from the newest record does not need may be removed.
+    /// The index of a snapshot record. Segments of the log that a start from this record does not
+    /// need may be removed.
     pub purge_below: Option<u64>,
-    /// If the leader or the term has changed.
+    /// The leadership, if leader, term or role has changed.
     pub leadership: Option<Leadership>,
-    /// Confirmed reads, and requests that were refused.
+    /// Outcomes of requests without an entry: confirmed and failed reads, and proposals that were
+    /// rejected.
     pub completions: Completions,
-    /// The log has grown so long that the store should be committed now.
+    /// If true, the store should be committed now: the log has grown long, or large proposals wait
+    /// for a commit.
     pub is_commit_due: bool,
-    /// This member was removed and has told the others.
+    /// If true, this member was removed, and the ticks in which it could inform the other members
+    /// have passed. It must stop, whether or not its messages have arrived.
     pub is_stopping: bool,
     /// See [`Replica::is_sole_voter_caught_up`](super::Replica::is_sole_voter_caught_up).
     pub is_sole_voter_caught_up: bool,
-    /// Stalls, recoveries and hand-overs since the last call, oldest first.
+    /// Stalls and recoveries of this member, and transfers of leadership because of stalls, since
+    /// the last poll. The oldest event is first.
     pub stall_events: Vec<StallEvent>,
 }
 
@@ -61,10 +67,11 @@ pub trait ReplicaReadyHandler {
 
 impl ReplicaReady {
     pub fn dispatch(self, handler: &mut impl ReplicaReadyHandler) {
-        // Before a message leaves: a member that is elected with its help may acknowledge what this
-        // one has not applied.
+        // Must precede the messages: a vote among the messages may elect another member, which may
+        // then acknowledge writes that this member has not applied.
         handler.set_sole_voter_caught_up(self.is_sole_voter_caught_up);
-        // The disk works meanwhile: `messages` have only what may leave before the sync.
+        // The batch is handed over first, so that the disk works while the messages are sent:
+        // `messages` has only messages that may be sent before the sync.
         if let Some(batch) = self.wal_batch {
             handler.write_wal(batch);
         }
@@ -83,7 +90,8 @@ impl ReplicaReady {
         if self.is_stopping {
             handler.stop();
         }
-        // Before completions: a client that is told of a leader finds it.
+        // Must precede the completions: a client that queries the leader after its response must
+        // see this leadership.
         if let Some(now) = self.leadership {
             handler.set_leadership(now);
         }
@@ -106,13 +114,13 @@ pub struct ApplyReady {
     pub slow_entries: Vec<SlowEntry>,
     pub granted: Vec<i64>,
     pub completions: Completions,
-    /// By revision, for watchers.
+    /// Changes by revision, for watchers.
     pub changes: Vec<(i64, Changes)>,
-    /// Scheduled compactions; their steps are run one job after the other.
+    /// Scheduled compactions. Their steps run one job after the other.
     pub compactions: Vec<CompactionJob>,
-    /// To be dropped on a thread that may take its time.
+    /// Old states of the store, to be dropped on another thread, because this may take long.
     pub dropped_states: Vec<DroppedStates>,
-    /// So much is pending that the store should be committed now.
+    /// If true, so much data is pending that the store should be committed now.
     pub is_commit_due: bool,
 }
 
@@ -125,7 +133,7 @@ pub struct NewStore {
 }
 
 pub trait ApplyReadyHandler {
-    /// Also moves the watchers of the old store.
+    /// Replaces the store, and moves the watchers of the old store.
     fn replace_store(&mut self, new: NewStore);
     /// Publishes the applied index, members and alarms, and reports to the raft loop.
     fn publish_applied(&mut self, applied: ApplyReport);
@@ -140,7 +148,7 @@ pub trait ApplyReadyHandler {
 }
 
 impl ApplyReady {
-    /// Makes the reads that are left to the requests, for an owner without a read pool.
+    /// Makes the reads that were deferred to the requests, for an owner without a read pool.
     pub fn make_deferred_reads(&mut self) -> Result<()> {
         for (request, outcome) in std::mem::take(&mut self.completions) {
             let outcome = match outcome {
@@ -155,13 +163,14 @@ impl ApplyReady {
     }
 
     pub fn dispatch(self, handler: &mut impl ApplyReadyHandler) {
-        // Before the new store's changes and its index are published.
+        // Must precede the new store's changes and its applied index.
         if let Some(new) = self.new_store {
             handler.replace_store(new);
         }
-        // Before completions: a client that asks at once finds what was applied.
+        // Must precede the completions: a client that reads at once must find the applied entries.
         handler.publish_applied(self.report);
-        // Not at the start of the step: an earlier entry may have taken longer than the TTL.
+        // The TTL starts now and not at the start of the step, because an earlier entry of the step
+        // may have taken longer than the TTL.
         if !self.granted.is_empty() {
             handler.granted(self.granted);
         }

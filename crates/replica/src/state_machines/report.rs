@@ -1,4 +1,4 @@
-//! What this member reports to a member that starts without data.
+//! This member's report to a member that starts without data.
 
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
@@ -9,8 +9,8 @@ use super::Replica;
 use crate::membership::{find_member, is_published};
 
 impl Replica {
-    /// The caller must clear `leader_term` unless a quorum has confirmed this leader in that term
-    /// since it received the request.
+    /// Returns the reply to a member's request. The caller must clear `leader_term` unless a quorum
+    /// has confirmed this leader in that term since the caller received the request.
     pub fn report_to(&self, request: &MembersRequest) -> MembersReply {
         let members: Vec<_> = self.members.iter().cloned().collect();
         let found = find_member(&members, request.member, &request.peer_urls);
@@ -31,7 +31,8 @@ impl Replica {
         }
     }
 
-    /// Whether the log has an entry above the applied index that publishes this member.
+    /// Returns whether the log has an entry above the applied index that publishes client URLs of
+    /// member `id`.
     fn has_unapplied_publication(&self, id: u64) -> bool {
         let publishes = |entry: &Entry| {
             let is_request = entry.kind == EntryKind::Normal && !entry.data.is_empty();

@@ -1,11 +1,20 @@
-//! The requests of one net thread that wait for the raft loop or the apply loop.
+//! The requests of one network thread that wait for the raft loop or the apply loop.
 //!
-//! A request takes a slot, and its [`ReplicaInput`] goes to the raft loop together with all others
-//! of the same turn of the runtime. Outcomes come back in bulk, and each wakes the task at its
-//! slot. The queue reads no clock and wakes no thread, so a simulated member has the same one.
+//! A request takes a slot. Its [`ReplicaInput`] is sent to the raft loop together with all other
+//! inputs that the thread has submitted since it last sent inputs. Outcomes return in batches, and
+//! each outcome wakes the task at its slot. The queue reads no clock and wakes no thread, so a
+//! simulated member uses the same queue.
 //!
-//! * A slot is used again when its request has gone. Its generation tells requests apart: an
-//!   outcome for an earlier one is dropped, and each request gets one outcome at most.
+//! ```text
+//!   network thread            raft loop, apply loop
+//!   submit ─▶ slot 7, gen 3 ─▶ ReplicaInput ... ─▶ (id of slot 7, gen 3; outcome)
+//!   poll   ◀─ outcome ◀────────── complete ◀──────────┘
+//!   release: slot 7 is free; its next request has gen 4
+//! ```
+//!
+//! * A slot is reused after its request was released. The generation distinguishes the requests of
+//!   a slot: an outcome for an earlier request is dropped, and each request gets at most one
+//!   outcome.
 //! * A request without an outcome gets one after [`ROUNDS_MAX`] rounds, or when its deadline has
 //!   passed.
 
@@ -19,7 +28,8 @@ use super::{MemberChangeError, ReplicaInput};
 use crate::{apply, membership};
 
 pub const ROUND_LENGTH: Duration = Duration::from_millis(500);
-/// At least etcd's time-out with its default settings: 5 s and twice an election time-out.
+/// Maximum number of rounds that a request may wait. The total is at least etcd's time-out with its
+/// default settings: 5 s and two election time-outs.
 const ROUNDS_MAX: u32 = 15;
 const SLOTS_MAX: u32 = 1 << 24;
 const DEADLINE_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -30,28 +40,31 @@ pub const NO_DEADLINE: u64 = u64::MAX;
 pub struct RequestId {
     pub queue: u8,
     pub slot: u32,
-    /// Tells apart the requests that use the slot one after the other.
+    /// Distinguishes requests that use the same slot one after the other.
     pub generation: u32,
 }
 
 #[derive(Debug)]
 pub enum RequestOutcome {
-    /// The proposal was applied, or refused when it was to be.
+    /// The proposal was applied, or rejected when its entry was to be applied.
     Applied(apply::ApplyResult),
-    /// The same, with reads that the request has to make before it answers.
+    /// Like `Applied`, but the request must still make some reads for its response.
     AppliedInPart(Box<apply::PartialResponse>),
-    /// Of a change of members: the members now, or why nothing has changed.
+    /// The outcome of a change of members: the new members, or the reason why nothing has changed.
+    /// The list is empty for a request that only sets a member's attributes or the cluster's
+    /// version.
     MembersChanged(Result<Vec<membership::Member>, membership::MembershipRejection>),
-    /// Raft refused the proposal.
+    /// The proposal was rejected before it became an entry: by raft, because a queue is full, or
+    /// because too many entries are not applied yet.
     NotProposed(raft::Error),
     ChangeRejected(MemberChangeError),
-    /// This member has applied enough for the read. The duration is how long that took after the
-    /// read index was known.
+    /// The read may be made now. The duration is how long the read has waited for this member to
+    /// apply entries, after the read index was known.
     ReadReady(Duration),
     ReadFailed(read_index::ReadIndexError),
-    /// After [`ROUNDS_MAX`]. A read will not be made; what was proposed may still be applied.
+    /// [`ROUNDS_MAX`] rounds have passed. A read will not be made; a proposal may still be applied.
     TimedOut,
-    /// Like `TimedOut`, by the client's deadline.
+    /// The client's deadline has passed. Otherwise like `TimedOut`.
     DeadlineExceeded,
 }
 
@@ -60,7 +73,7 @@ pub struct RequestQueue {
     number: u8,
     round: u32,
     round_ends_ns: u64,
-    /// The first deadline within the round.
+    /// The first deadline before the end of the round, or [`NO_DEADLINE`].
     next_deadline_ns: u64,
     last_check_ns: u64,
     inputs: Vec<ReplicaInput>,
@@ -71,7 +84,7 @@ pub struct RequestQueue {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    /// The round in which it was submitted.
+    /// The number of the round when the request was submitted.
     round: u32,
     deadline_ns: u64,
     state: SlotState,
@@ -99,7 +112,7 @@ impl RequestQueue {
         }
     }
 
-    /// Returns the id, and whether this is the first input since the last
+    /// Adds a request. Returns its id, and whether this is the first input since the last
     /// [`drain_inputs`](RequestQueue::drain_inputs).
     pub fn submit(
         &mut self,
@@ -143,8 +156,9 @@ impl RequestQueue {
         }
     }
 
-    /// Frees the slot, with an outcome or without. Returns whether this is the first input since
-    /// the last [`drain_inputs`](RequestQueue::drain_inputs).
+    /// Frees the slot of a request. If the request has no outcome, adds an input that cancels it.
+    /// Returns whether this is the first input since the last
+    /// [`drain_inputs`](RequestQueue::drain_inputs).
     pub fn release(&mut self, id: RequestId) -> bool {
         let there = std::mem::take(&mut self.slots[id.slot as usize].state);
         self.free.push(id.slot);
@@ -154,7 +168,7 @@ impl RequestQueue {
         }
     }
 
-    /// Outcomes of requests that are gone or have one are dropped.
+    /// Stores outcomes. Outcomes of requests that were released or have an outcome are dropped.
     pub fn complete(&mut self, completions: impl IntoIterator<Item = (RequestId, RequestOutcome)>) {
         for (id, outcome) in completions {
             let there = &mut self.slots[id.slot as usize];
@@ -169,8 +183,8 @@ impl RequestQueue {
         there.generation == id.generation && matches!(there.state, SlotState::Done(_))
     }
 
-    /// The next call of [`check_deadlines`](RequestQueue::check_deadlines) that a deadline needs
-    /// before the end of the round.
+    /// Returns the time at which [`check_deadlines`](RequestQueue::check_deadlines) must be called
+    /// for the next deadline in this round. Returns `None` if the round has no further deadline.
     pub fn next_check_ns(&self) -> Option<u64> {
         let look_ns = self
             .next_deadline_ns
@@ -184,16 +198,16 @@ impl RequestQueue {
         self.check_deadlines(now_ns);
     }
 
-    /// Completes each request that has waited too long.
+    /// Completes each request that has waited too long, and adds an input that cancels it.
     ///
-    /// A timer for each would cost more than most answers. So a request has the number of the round
-    /// in which it came, and all are checked at the end of a round. Only a deadline within the
-    /// current round makes that earlier:
+    /// A timer for each request would cost more than most responses. So a request stores the number
+    /// of the round in which it was submitted, and all requests are checked at the end of a round.
+    /// Only a deadline within the current round causes an earlier check:
     ///
     /// ```text
-    ///   rounds      │ . . . . . . . . . │ . . . . . . . . . │
-    ///   deadlines       ├──────────────────────────────▶ a   known from the second line on
-    ///                      ├────▶ b                          known at once
+    ///   rounds      │ . . . first . . . │ . . . second  . . │
+    ///   deadlines       ├──────────────────────────────▶ a   noted when the second round starts
+    ///                      ├────▶ b                          noted at once
     /// ```
     pub fn check_deadlines(&mut self, now_ns: u64) {
         (self.next_deadline_ns, self.last_check_ns) = (NO_DEADLINE, now_ns);

@@ -1,34 +1,36 @@
-//! Reports entries that take longer to apply than a limit: later entries wait as long.
+//! Reports requests whose entries take longer to apply than a limit: later entries wait for that
+//! time. Changes of raft's configuration are not reported.
 //!
-//! The apply half reads no clock: its owner may give it an [`ApplyTimer`], which is read once for
-//! each entry. A simulated member has none.
+//! The apply half reads no clock itself. Its owner may give it an [`ApplyTimer`], which is read at
+//! the start of each step and after each entry. A simulated member has no timer, so it reports
+//! nothing.
 
 use std::time::Duration;
 
+use clearlane_contention::{LockWaitMark, LockWaits};
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_wal::{Entry, EntryKind};
 
 use super::{Applier, RequestOutcome};
 use crate::apply::describe;
-use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ApplyTimer {
     pub limit: Duration,
-    /// Nanoseconds since any fixed moment.
+    /// Returns the nanoseconds since any fixed time.
     pub now_ns: fn() -> u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SlowEntry {
     pub took: Duration,
-    /// Time per stage; waits for locks apart, with the holder of the longest.
-    pub stages: String,
-    /// In etcd's short form, without values and passwords.
+    /// Waits for locks, which are a part of `took`.
+    pub lock_waits: LockWaits,
+    /// The request in etcd's short form, without values and passwords.
     pub request: String,
-    /// Length of the answer, as far as it is there, or the refusal; `None` if another member
-    /// answers.
+    /// Length of the response without deferred reads, or the rejection. `None` if no request waits
+    /// at this member: another member answers it, or it was cancelled.
     pub outcome: Option<Result<usize, String>>,
 }
 
@@ -45,7 +47,7 @@ impl Applier {
         Some(EntryTimer { start_ns: (watch.now_ns)(), lock_waits: LockWaitMark::now() })
     }
 
-    /// Ends the time of an entry, and starts that of the next.
+    /// Ends the time of an entry, and starts the time of the next one.
     pub(super) fn record_entry_time(&mut self, timer: &mut Option<EntryTimer>, entry: &Entry) {
         let (Some(watch), Some(timer)) = (self.apply_timer, timer) else { return };
         let now_ns = (watch.now_ns)();
@@ -55,15 +57,14 @@ impl Applier {
             let request = decode_raft_request(entry.data.clone()).unwrap_or_default();
             let outcome = self.result_summary(&request);
             let request = describe::request(&request).to_string();
-            let mut trace = RequestTrace::start_at(timer.start_ns);
-            trace.end_stage_with_locks(Stage::Apply, now_ns, timer.lock_waits);
-            let stages = trace.to_string();
-            self.ready.slow_entries.push(SlowEntry { took, stages, request, outcome });
+            let lock_waits = timer.lock_waits.waits();
+            self.ready.slow_entries.push(SlowEntry { took, lock_waits, request, outcome });
         }
         *timer = EntryTimer { start_ns: now_ns, lock_waits: LockWaitMark::now() };
     }
 
-    /// `None` if no request waits at this member.
+    /// Returns the length of the response, or the rejection. Returns `None` if no request waited at
+    /// this member.
     fn result_summary(&self, request: &InternalRaftRequest) -> Option<Result<usize, String>> {
         let id = request.header.as_ref().map_or(request.id, |header| header.id);
         let (_, outcome) =

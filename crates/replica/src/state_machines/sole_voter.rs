@@ -1,18 +1,19 @@
-//! Whether a read may skip ReadIndex, because no other member could have acknowledged a write.
+//! Decides whether a read may skip ReadIndex, because this member has applied every acknowledged
+//! write and no other member can acknowledge a later one.
 //!
-//! A leader that is the only member acknowledges a write when it has applied it. What others may
-//! have acknowledged was committed before this member became the only one, so that must be applied
-//! here. Learners are told what is committed, and one that is promoted by an entry not applied here
-//! yet may acknowledge: beside learners all that is committed must be applied.
+//! A sole voter may answer a read at once if it has applied every write that any member
+//! acknowledged. It acknowledges its own writes after applying them. Other members acknowledged
+//! only entries committed before it became the sole voter. If there are learners, it must have
+//! applied all committed entries: an entry that is not applied may promote a learner to a voter.
 
 use clearlane_raft::Role;
 
 use super::Replica;
 
 impl Replica {
-    /// Whether this member leads, is the only voter, and has applied an entry of its term and all
-    /// that another member may have acknowledged. Then everything acknowledged is applied here, and
-    /// no other member can be elected until this one gives up leadership.
+    /// Returns whether this member leads, is the only voter, and has applied an entry of its term
+    /// and all entries that another member may have acknowledged. Then everything acknowledged is
+    /// applied here, and no other member can be elected until this one gives up leadership.
     pub(super) fn is_sole_voter_caught_up(&mut self) -> bool {
         let leadership = self.raft.leadership();
         let (applied, term) = self.applied;

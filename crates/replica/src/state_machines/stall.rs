@@ -3,15 +3,18 @@
 //! ```text
 //!   part      has work while                        makes progress when
 //!   log       an append waits for its sync          a file operation ends, a batch is durable
-//!   apply     committed entries are not applied     an entry is applied, or the driver reports it
-//!   network   a thread has not answered the driver  the driver reports it
+//!   apply     committed entries are not applied     an entry is applied, or `record_progress`
+//!   network   a thread has not answered the owner   the owner calls `record_progress`
 //! ```
+//!
+//! The owner probes the network threads: each of them must answer a probe. While a thread has not
+//! answered, the owner calls `record_progress` if the thread has used CPU time.
 //!
 //! A part *stalls* if it has work and makes no progress for one election time-out, in ticks. A
 //! stalled member does not campaign. A stalled leader transfers leadership to the most advanced
-//! voter, and steps down if it still leads after half an election time-out. It keeps leadership if
-//! the other voters could not commit without it: a quorum of them must be
-//! [prompt](super::voter_watch). See `docs/raft-and-apply.md`.
+//! [prompt](super::voter_watch) voter, and steps down if it still leads after half an election
+//! time-out. The leader keeps leadership if the other voters could not commit without it: the
+//! prompt voters must form a quorum. See `docs/raft-and-apply.md`.
 
 use clearlane_raft::{Role, VoterProgress};
 
@@ -30,7 +33,7 @@ pub enum Part {
 impl Part {
     pub const ALL: [Part; 3] = [Part::Log, Part::Apply, Part::Network];
 
-    /// Used as a label of metrics.
+    /// Returns the part's label in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Part::Log => "log",
@@ -45,13 +48,14 @@ impl Part {
 pub enum StallEvent {
     /// The part has made no progress for this number of ticks.
     Stalled(Part, usize),
+    /// The part has made progress or has no more work, after this number of ticks without progress.
     Recovered(Part, usize),
-    /// The leader has asked this member to take over.
+    /// The stalled leader has asked the member with this id to take over.
     TransfersLeadership(u64),
-    /// The transfer did not complete in time. The leader leads no longer, and has asked this member
-    /// to campaign.
+    /// The transfer did not complete in time. The leader no longer leads, and has asked the member
+    /// with this id to campaign.
     StepsDown(u64),
-    /// Too few other voters are prompt.
+    /// The leader keeps leadership, because too few other voters are prompt.
     KeepsLeadership,
 }
 
@@ -61,7 +65,7 @@ pub(super) struct StallGuard {
     is_network_waiting: bool,
     pub(super) voters: VoterWatches,
     attempt: Option<TransferAttempt>,
-    /// [`StallEvent::KeepsLeadership`] was reported in this stall.
+    /// If true, [`StallEvent::KeepsLeadership`] was reported in this stall.
     has_reported_keeping: bool,
 }
 
@@ -99,12 +103,12 @@ impl StallGuard {
 }
 
 impl Replica {
-    /// The part has done some of its work since the last tick.
+    /// Records that the part has done some of its work since the last tick.
     pub fn record_progress(&mut self, part: Part) {
         self.stalls.parts[part as usize].has_progressed = true;
     }
 
-    /// Whether a network thread owes an answer.
+    /// Records whether a network thread has not yet answered the owner.
     pub fn set_network_waiting(&mut self, is_waiting: bool) {
         self.stalls.is_network_waiting = is_waiting;
     }
@@ -138,6 +142,8 @@ impl Replica {
             .filter(|voter| watches.is_prompt(voter.id, election_ticks))
             .copied()
             .collect();
+        // The size of a quorum of all voters, including this member. `prompt` does not include this
+        // member, so this number of prompt voters is a quorum without this member.
         let quorum = voters.len().div_ceil(2) + 1;
         let attempt = self.stalls.attempt;
         let heir = most_advanced(&prompt, attempt.map(|attempt| attempt.to));
@@ -165,8 +171,8 @@ impl Replica {
     }
 }
 
-/// Returns the voter with the highest acknowledged index. If several have it, the result is not
-/// `asked`, the voter of the last attempt.
+/// Returns the voter with the highest acknowledged index. If several voters have that index, the
+/// result is not `asked`, the voter of the last attempt.
 fn most_advanced(voters: &[VoterProgress], asked: Option<u64>) -> Option<u64> {
     let key = |voter: &&VoterProgress| (voter.matched, Some(voter.id) != asked);
     voters.iter().max_by_key(key).map(|voter| voter.id)

@@ -1,18 +1,20 @@
-//! How a member starts: for the first time, and after each stop. See `docs/copies.md`.
+//! Starts a member, for the first time and after each stop. See `docs/copies.md`.
 //!
-//! On disk are a log, a store, and perhaps copies from other members. The log has a record of each
-//! position at which a state of the store was known to be durable. With S for the newest one:
+//! The disk has a log, a store, and perhaps stores received from other members. The log has records
+//! of positions at which the store, or a received store, was durable. In this table S is the newest
+//! of these positions:
 //!
 //! ```text
-//!   S ≤ store                          the store has come further: go on behind it
-//!   S > store, a copy at S is there    a crash came during an installation: end it
-//!   S > store, no copy at S            entries are missing: an error
+//!   S ≤ store                          the store is at S or later: continue after the store
+//!   S > store, received store at S     a crash happened during an installation: finish it
+//!   S > store, none received at S      entries are missing: an error
 //!   log ends before the store          entries are missing: an error; but if etcd wrote the
-//!                                      store last, the log restarts after the store
+//!                                      store last, or the options accept the loss, the log
+//!                                      restarts after the store
 //! ```
 //!
-//! Entries behind the store's position are read from the log, and applied when raft commits them.
-//! Some earlier ones are read, too, for slow followers.
+//! Entries after the store's position are read from the log, and applied when raft commits them.
+//! Some earlier entries are also read, for slow followers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use clearlane_mvcc::{self as mvcc, KeyLeases, WatchableKv};
 use clearlane_proto::nested::decode_raft_request;
 use clearlane_raft as raft;
 use clearlane_raft::read_index;
-use clearlane_raft::read_index::{ReadIndexQueue, ReadMode, RequestIdGenerator};
+use clearlane_raft::read_index::{ReadIndexQueue, ReadMode, ReadNeed, RequestIdGenerator};
 use clearlane_raft::{RaftNode, RecoveredState};
 use clearlane_wal as wal;
 use clearlane_wal::files::FileSystem;
@@ -38,6 +40,7 @@ use super::reach_store::reach_store;
 use super::{Applier, ApplyTimer, Replica, Wait};
 use crate::alarms::Alarms;
 use crate::applied_position::AppliedPosition;
+use crate::era_policy::EraPolicy;
 use crate::error::Result;
 use crate::membership::{AdmittingLeader, Member, MemberChange, Members};
 use crate::raft_snapshot::{self, StoreDir};
@@ -45,7 +48,7 @@ use crate::raft_snapshot::{self, StoreDir};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionConfig {
     pub batch: usize,
-    /// Between two steps.
+    /// The pause between two steps.
     pub pause: Duration,
 }
 
@@ -57,33 +60,45 @@ impl Default for CompactionConfig {
 
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// Its id is not used: the log has the member's.
+    /// Raft's settings. The id in them is not used, because the log has the member's id.
     pub raft: raft::RaftNodeConfig,
-    /// Its id is not used either.
+    /// The settings for linearizable reads. The id in them is not used either.
     pub read_index: read_index::ReadIndexConfig,
     pub read_mode: ReadMode,
-    /// Applied entries after which the store's position is recorded and the log shortened.
+    /// Number of applied entries after which the store's position is recorded and the log
+    /// shortened.
     pub snapshot_count: u64,
-    /// Bytes of applied entries after which the same is done: the log from there on is in memory.
+    /// Bytes of applied entries after which the position is also recorded and the log shortened.
+    /// The entries since the last record are in memory.
     pub snapshot_bytes: u64,
-    /// Entries kept below the recorded position for slow followers.
+    /// Number of entries kept below the recorded position for slow followers.
     pub catch_up_entries: u64,
-    /// Bound on the bytes of those entries.
+    /// Maximum bytes of the entries kept for slow followers.
     pub catch_up_bytes: u64,
-    /// As [`Quota`](crate::quota::Quota) takes it. The replica does not check it: see
-    /// [`threads`](crate::threads).
+    /// The quota, in the form that [`Quota`](crate::quota::Quota) takes. The replica does not check
+    /// it, but the crate `server` does.
     pub quota_bytes: i64,
-    /// `None`: no checkpoints.
+    /// Time between checkpoints of leases, or `None` for no checkpoints.
     pub lease_checkpoint_interval: Option<Duration>,
-    /// The time of the start, in milliseconds since 1970: the base of new ids.
+    /// The time of the start, in milliseconds since 1970. New ids are based on this time.
     pub unix_ms: u64,
-    /// Whether a member that joins was told that it is a learner; `None` if no member was asked.
+    /// Whether a joining member is a learner, as reported by another member; `None` if no member
+    /// was asked.
     pub joins_as_learner: Option<bool>,
-    /// The replica runs no compaction: see [`threads`](crate::threads).
+    /// Settings of compactions. The replica runs no compaction, but the crate `server` does.
     pub compaction: CompactionConfig,
     pub auth: AuthConfig,
-    /// `None`: slow entries are not reported.
+    /// Measures how long entries take to apply. If `None`, slow entries are not reported.
     pub apply_timer: Option<ApplyTimer>,
+    /// At startup, a store with at least this number of free bytes is defragmented. If `None`, no
+    /// store is defragmented.
+    pub defragment_at: Option<u64>,
+    /// The condition that a renewal of an existing lease waits for at the leader. etcd's gate
+    /// `FastLeaseKeepAlive` changes the condition to [`ReadNeed::Confirmed`].
+    pub need_of_renewals: ReadNeed,
+    /// If true, the limits for a lagging apply loop are a tenth higher for revocations of leases
+    /// than for other proposals: etcd's gate `PriorityRequest`.
+    pub prefers_revocations: bool,
 }
 
 impl ReplicaConfig {
@@ -103,6 +118,9 @@ impl ReplicaConfig {
             compaction: CompactionConfig::default(),
             auth: AuthConfig::default(),
             apply_timer: None,
+            defragment_at: None,
+            need_of_renewals: ReadNeed::Applied,
+            prefers_revocations: false,
         }
     }
 }
@@ -116,7 +134,7 @@ pub struct StorageConfig {
     pub era: Era,
     /// Configures when the store commits.
     pub backend: Config,
-    /// The same at all members.
+    /// Maximum number of learners. It must be the same at all members.
     pub learners_max: usize,
 }
 
@@ -139,8 +157,8 @@ impl StorageConfig {
         leases.restore(&*store.begin_read(), &opened.leases)?;
         auth.restore(&*store.begin_read())?;
         let members = Arc::new(Members::load(&*store.begin_read(), self.learners_max)?);
-        // As in etcd: what `etcdutl snapshot restore` makes has the members of the old cluster in
-        // the other place.
+        // As in etcd, the members in bucket `members` replace the members in bucket `meta`: after
+        // `etcdutl snapshot restore`, bucket `meta` still has the members of the old cluster.
         if !members.is_empty() {
             progress.conf_state = Arc::new(members.conf_state());
         }
@@ -163,9 +181,9 @@ pub(super) struct OpenedStore {
     pub(super) compaction: Option<mvcc::CompactionJob>,
 }
 
-/// Creates the log of a new member. The first members of a cluster begin with the same entries,
-/// which add all of them; a member that joins begins with none, and gets everything from the
-/// others.
+/// Creates the log of a new member. The first members of a cluster start with the same entries,
+/// which add all of them. A member that joins an existing cluster starts without entries, and gets
+/// everything from the other members.
 pub fn bootstrap(storage: &StorageConfig, metadata: Metadata, first: &[Member]) -> Result<()> {
     bootstrap_admitted(storage, metadata, first, None)
 }
@@ -188,8 +206,8 @@ pub fn bootstrap_admitted(
         None => (commit > 0).then_some(HardState { term: 1, vote: 0, commit }),
     };
     let (files, dir) = (Arc::clone(&storage.files), &storage.wal_dir);
-    // In one step: a log without the entries could be started, and would wait for a leader for
-    // ever.
+    // The log and its entries are created in one step. If a crash left a log without the entries,
+    // the member would start and wait for a leader forever.
     let wal = Wal::create(files, dir, metadata, storage.wal, &entries, state.as_ref())?;
     Ok(wal.close()?)
 }
@@ -199,7 +217,7 @@ fn add_member_entry(index: u64, member: &Member) -> Entry {
     Entry { kind: EntryKind::ConfChange, term: 1, index, data }
 }
 
-/// Starts from what is on disk.
+/// Starts a member from the data on its disk.
 pub fn start(
     storage: StorageConfig,
     mut settings: ReplicaConfig,
@@ -208,11 +226,14 @@ pub fn start(
     let newest = snapshots.iter().max_by_key(|snapshot| snapshot.index).cloned();
     let newest = newest.unwrap_or_default();
     let behind = newest.index.saturating_sub(settings.catch_up_entries);
-    // The log first: what is read of it is synced from here on, and then a copy may replace the
-    // store because of it.
+    // Opening the log syncs everything that was read from it. Only after that may a received store
+    // replace the current one, because its snapshot record in the log must not be lost.
     let (mut wal, contents) = open_wal(&storage, &snapshots, &newest, behind)?;
     warn_lost_entries(&wal);
     let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
+    if let Some(threshold) = settings.defragment_at {
+        defragment_above(&*engine, threshold)?;
+    }
     let leases = Arc::new(Lessor::new(lease_config(&settings), &storage.backend.locks));
     let auth = Arc::new(AuthStore::new(settings.auth.clone(), &storage.backend.locks));
     let opened = storage.open(&engine, &leases, &auth)?;
@@ -220,15 +241,15 @@ pub fn start(
     let metadata = contents.metadata;
     let apply_timer = settings.apply_timer;
     (settings.raft.id, settings.read_index.member_id) = (metadata.node_id, metadata.node_id);
-    // The old eras confirm reads as etcd does.
-    settings.raft.read_index_counts_as_ack = storage.era == Era::Clearlane;
+    settings.raft.read_index_counts_as_ack = EraPolicy::of(storage.era).shortens_read_index;
     let (state, entries) = reach_store(&progress, &mut wal, contents, &storage.wal)?;
-    // A member that has neither voted nor seen a term has granted no lease.
+    // Term 1 is the term of the first entries. A member that has neither voted nor seen a later
+    // term has supported no leader's lease.
     let was_running = state.vote != 0 || state.term > 1;
     let ids = ids_above(&entries, metadata.node_id, settings.unix_ms);
     let found = RecoveredState { store_position: progress.position(), hard_state: state, entries };
     let mut read_index = ReadIndexQueue::new(settings.read_mode, settings.read_index);
-    // In an idle cluster no entry is applied, and readers must not wait for one.
+    // Set here, because in an idle cluster no entry is applied, and readers must not wait for one.
     read_index.on_applied(progress.index);
     let mut raft = RaftNode::new(settings.raft, found)?;
     raft.release(raft.release_index_for_bytes(newest.index, settings.catch_up_bytes));
@@ -278,6 +299,24 @@ pub fn start(
     Ok((replica, applier, wal))
 }
 
+/// Defragments the store if it has at least `threshold_bytes` free bytes. The caller must not have
+/// opened the store for reads yet, except to read its applied position.
+fn defragment_above(engine: &dyn Engine, threshold_bytes: u64) -> Result<()> {
+    const RECORDS_PER_STEP: usize = 10_000;
+    let (size, free) = (engine.size_on_disk()?, engine.free_bytes()?);
+    if free < threshold_bytes {
+        let (size_bytes, free_bytes) = (size, free);
+        tracing::info!(size_bytes, free_bytes, threshold_bytes, "Skipping defragmentation");
+        return Ok(());
+    }
+    let mut work = engine.begin_defragment()?;
+    while !work.step(RECORDS_PER_STEP)? {}
+    work.finish()?;
+    let (size_bytes, before) = (engine.size_on_disk()?, size);
+    tracing::info!(before, size_bytes, threshold_bytes, "finished defragmenting the store");
+    Ok(())
+}
+
 fn lease_config(settings: &ReplicaConfig) -> lease::Config {
     let ticks = u32::try_from(settings.raft.election_ticks).unwrap_or(u32::MAX);
     lease::Config {
@@ -286,7 +325,8 @@ fn lease_config(settings: &ReplicaConfig) -> lease::Config {
     }
 }
 
-/// New ids are above those of this member's proposals in the log, even if the clock was set back.
+/// Returns a generator whose ids are above the ids of this member's proposals in the log, even if
+/// the clock was set back.
 fn ids_above(entries: &[Entry], member: u64, unix_ms: u64) -> RequestIdGenerator {
     let id = |entry: &Entry| proposal_id(entry.kind, entry.data.clone());
     let ids = RequestIdGenerator::new(member, unix_ms);
@@ -303,7 +343,8 @@ pub(super) fn proposal_id(kind: EntryKind, data: Bytes) -> Option<u64> {
     }
 }
 
-/// Warns if the log has lost acknowledged entries, and the flag accepts that.
+/// Warns if the log has lost acknowledged entries and a flag accepts this loss. Also warns if the
+/// last segment is too short, so that entries may be missing.
 pub(super) fn warn_lost_entries(wal: &Wal) {
     if let Some(error) = &wal.accepted_loss {
         tracing::warn!(%error, "--unsafe-accept-log-loss: acknowledged entries are lost");
@@ -314,11 +355,14 @@ pub(super) fn warn_lost_entries(wal: &Wal) {
         "expected-bytes" = expected,
         "found-bytes" = found,
         "last-index" = last_index,
-        "the log's last segment is shorter than it was made; its last entries may be missing"
+        "the log's last segment is shorter than when it was created; its last entries may be \
+         missing"
     );
 }
 
-/// Opens the log at the record that keeps entries for slow followers, else at the newest.
+/// Opens the log at an earlier snapshot record than the newest one, so that entries for slow
+/// followers are also read: at the last record up to index `behind`, or else at the first record.
+/// If the log cannot be opened there, opens it at the newest record.
 fn open_wal(
     storage: &StorageConfig,
     snapshots: &[WalSnapshot],
@@ -332,9 +376,10 @@ fn open_wal(
     };
     let far_enough = snapshots.iter().rfind(|snapshot| snapshot.index <= behind);
     let earlier = far_enough.or(snapshots.first()).filter(|at| at.index < newest.index);
-    // If a copy was installed between the two records, the entries have a gap and the older ones
-    // are of no use; or a segment of theirs is gone. Any other error, such as a failed sync, is
-    // returned: another attempt could hide it.
+    // Opening at the earlier record fails with one of these errors if a raft snapshot was installed
+    // between the two records, because the entries have a gap, or if a segment between them was
+    // removed. The newest record is used in these cases. Any other error, such as a failed sync, is
+    // returned, because another attempt could hide it.
     match earlier.map(open) {
         None | Some(Err(Refused(_) | NoSnapshot { .. } | Corrupt { .. })) => Ok(open(newest)?),
         Some(opened) => Ok(opened?),

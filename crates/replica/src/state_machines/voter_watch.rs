@@ -1,9 +1,11 @@
-//! How promptly other voters acknowledge entries, as seen by this leader.
+//! Measures how promptly other voters acknowledge entries, as seen by this leader.
 //!
-//! A voter is *prompt* if, in the last one and a half election time-outs, it never took longer than
-//! three quarters of one to send a message or to acknowledge another entry. A voter whose disk
-//! stalls is not prompt, and neither is a voter whose syncs take as long as an election time-out.
-//! So if all disks are that slow, leadership does not wander from one member to the next.
+//! A voter is *prompt* if two conditions have held for the last one and a half election time-outs.
+//! It was never silent for longer than three quarters of an election time-out. It also never took
+//! longer than this time to acknowledge another entry, while it had entries to acknowledge. So a
+//! voter whose disk stalls is not prompt, and neither is a voter whose syncs take as long as an
+//! election time-out. If all disks are that slow, leadership does not move from one member to the
+//! next.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +14,7 @@ use clearlane_raft::VoterProgress;
 #[derive(Debug, Default)]
 pub(super) struct VoterWatches {
     watches: BTreeMap<u64, VoterWatch>,
-    /// The leader's last index at the previous tick: voters have been sent entries up to here.
+    /// The leader's last index at the previous tick. The leader has sent entries up to this index.
     sent_index: u64,
 }
 
@@ -27,14 +29,15 @@ struct VoterWatch {
 }
 
 impl VoterWatches {
-    /// A message of this member has arrived.
+    /// Records that a message of member `from` has arrived.
     pub(super) fn record_message(&mut self, from: u64) {
         if let Some(watch) = self.watches.get_mut(&from) {
             watch.silent_ticks = 0;
         }
     }
 
-    /// `voters` are the other voters; they are empty unless this member leads.
+    /// Records one tick. `voters` lists the other voters. The list is empty unless this member
+    /// leads.
     pub(super) fn tick(
         &mut self,
         voters: &[VoterProgress],
@@ -45,7 +48,8 @@ impl VoterWatches {
         for voter in voters {
             let watch = self.watches.entry(voter.id).or_default();
             let has_advanced = voter.matched != watch.matched || voter.matched >= self.sent_index;
-            // A voter without a raft snapshot that it needs has nothing to acknowledge.
+            // A voter that needs a raft snapshot has nothing to acknowledge until the raft snapshot
+            // arrives.
             let is_waiting = !has_advanced && !voter.needs_snapshot;
             watch.lag_ticks = if is_waiting { watch.lag_ticks + 1 } else { 0 };
             watch.silent_ticks += 1;
@@ -106,7 +110,8 @@ mod tests {
     fn a_silent_voter_is_not_prompt() {
         let mut watches = VoterWatches::default();
         assert!(run(&mut watches, 30, 1));
-        // It has acknowledged everything, and sends nothing.
+        // The voter has acknowledged everything, but sends no message for 8 ticks, which is more
+        // than three quarters of the election time-out of 10 ticks.
         (0..8).for_each(|_| watches.tick(&[voter(30)], 30, ELECTION_TICKS));
         assert!(!watches.is_prompt(2, ELECTION_TICKS));
     }

@@ -1,7 +1,8 @@
-//! The proposals that wait for their entry to be applied: etcd's `wait`.
+//! The proposals that wait for their entry to be applied. In etcd: `wait`.
 //!
-//! The raft loop registers a request before raft has its proposal, and the apply loop takes it when
-//! the entry is applied, once: a second answer finds no request.
+//! The raft loop registers a request before raft has its proposal. The apply loop removes the
+//! request when the entry is applied; the raft loop removes it earlier if the request is cancelled
+//! or the proposal is rejected. So a second outcome for the entry finds no request.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 use super::RequestId;
 use crate::apply::EvaluatedCompares;
 
-/// Requests by the id in the entry's header, and the reverse.
+/// Maps the id in an entry's header to its request, and the reverse.
 #[derive(Debug, Default)]
 pub struct Wait {
     tables: Mutex<WaitTables>,
@@ -42,7 +43,7 @@ impl Wait {
         Some(request)
     }
 
-    /// Returns whether the request was waiting.
+    /// Removes a request. Returns whether it was waiting.
     pub(super) fn cancel(&self, request: RequestId) -> bool {
         let mut tables = self.tables.lock();
         let entry = tables.entries.remove(&request);

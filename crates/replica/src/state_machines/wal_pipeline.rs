@@ -1,9 +1,9 @@
-//! Appends on their way to the write-ahead log, and what must wait until each is on disk:
+//! Appends in flight to the write-ahead log, and the actions that must wait until each is on disk:
 //!
 //! ```text
-//!   append            raft is told, and speaks of it
-//!   copy installed    the copy takes the store's place; raft is told when it has
-//!   own snapshot      entries and segments below it may go
+//!   append                    report it to raft, which then sends the messages that depend on it
+//!   raft snapshot installed   let the apply loop install its store, and report the append to raft
+//!   own snapshot record       remove entries and segments below it
 //! ```
 
 use std::collections::VecDeque;
@@ -17,15 +17,16 @@ use clearlane_wal::{Result, WalSnapshot};
 pub(super) struct WalPipeline {
     group: GroupCommit,
     after_sync: VecDeque<(AppendNumber, AfterSync)>,
-    /// Indexes of the snapshots that the apply loop is installing.
+    /// Indexes of the raft snapshots that the apply loop is installing.
     installing: VecDeque<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AfterSync {
-    /// Raft is told that append `number` is durable, and the apply loop may install a snapshot.
+    /// Report append `number` to raft as durable. If `install` is not `None`, let the apply loop
+    /// install the raft snapshot at this position.
     Appended { number: u64, install: Option<LogPosition> },
-    /// Entries below the position may be removed.
+    /// Release entries and purge segments below the position.
     Recorded(LogPosition),
 }
 
@@ -35,31 +36,31 @@ impl WalPipeline {
             append;
         let snapshot = install.as_ref().map(snapshot_record);
         let ticket = self.group.submit(Append { snapshot, entries, hard_state });
-        // An append without `must_sync` is one that no request waits for.
+        // Raft need not know when an append without `must_sync` is durable.
         if must_sync {
             self.after_sync.push_back((ticket, AfterSync::Appended { number, install }));
         }
     }
 
-    /// Records that this member's store is durable up to a position.
+    /// Appends a snapshot record: this member's store is durable at the position.
     pub(super) fn record_snapshot(&mut self, position: LogPosition) {
         let snapshot = Some(snapshot_record(&position));
         let ticket = self.group.submit(Append { snapshot, ..Append::default() });
         self.after_sync.push_back((ticket, AfterSync::Recorded(position)));
     }
 
-    /// `None` while a batch is being written.
+    /// Returns the next batch, or `None` if a batch is being written or nothing is to be written.
     pub(super) fn next_batch(&mut self) -> Option<Batch> {
         self.group.take_batch()
     }
 
-    /// Whether raft waits for an append to be durable.
+    /// Returns whether raft waits for an append to be durable.
     pub(super) fn is_awaited(&self) -> bool {
         let mut waiting = self.after_sync.iter();
         waiting.any(|(_, after)| matches!(after, AfterSync::Appended { .. }))
     }
 
-    /// Returns what is to be done now.
+    /// Processes the result of a batch. Returns the actions whose appends are durable.
     pub(super) fn finish_batch(&mut self, written: BatchResult) -> Result<Vec<AfterSync>> {
         let durable = self.group.finish_batch(written)?;
         let count = self.after_sync.partition_point(|(ticket, _)| *ticket <= durable);

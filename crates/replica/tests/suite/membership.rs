@@ -1,6 +1,5 @@
-//! The table of members: what is refused, what is written, and that it is read again.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Tests of the table of members: changes that it rejects, records that it writes, and loading
+//! them.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,14 +9,14 @@ use clearlane_backend::{Config, Era};
 use clearlane_engine::{Bucket, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
-use clearlane_server::AppliedPosition;
-use clearlane_server::membership::{
+use clearlane_replica::AppliedPosition;
+use clearlane_replica::membership::{
     LEARNERS_MAX, Member, MemberChange, Members, MembershipRejection, check_learner_ready,
 };
 use clearlane_wal::{ConfChange, ConfChangeKind, ConfState, MemberContext};
 use proptest::prelude::*;
 
-/// A store, and the table that goes with it.
+/// A store, and the table of members that belongs to it.
 struct MembersAndRaft {
     store: Box<dyn Store<AppliedPosition>>,
     members: Members,
@@ -40,7 +39,7 @@ impl MembersAndRaft {
         MembersAndRaft { store, members, index: 0 }
     }
 
-    /// Voters 1 to 3, as a new cluster has them.
+    /// Returns a store with voters 1 to 3, as a new cluster has them.
     fn of_three() -> MembersAndRaft {
         let mut cluster = MembersAndRaft::new(LEARNERS_MAX);
         for id in 1..=3 {
@@ -51,14 +50,15 @@ impl MembersAndRaft {
         cluster
     }
 
-    /// An entry: the check says what comes of it, and the buckets say the same as the table.
+    /// Applies an entry. Asserts that `check` has predicted the outcome, that a rejected change has
+    /// changed nothing, and that the records in the buckets equal the table.
     fn apply(&mut self, change: &ConfChange) -> Result<(), MembershipRejection> {
         let checked = MemberChange::parse(change).and_then(|parsed| self.members.check(&parsed));
         let before = (self.members.clone(), self.records());
         let mut txn = self.store.begin_write().unwrap();
-        let told = self.members.apply(change, &mut *txn).unwrap();
-        assert_eq!(told.map(drop), checked);
-        assert_eq!(told.ok(), checked.is_ok().then_some(change));
+        let outcome = self.members.apply(change, &mut *txn).unwrap();
+        assert_eq!(outcome.map(drop), checked);
+        assert_eq!(outcome.ok(), checked.is_ok().then_some(change));
         self.index += 1;
         txn.end(AppliedPosition { index: self.index, ..AppliedPosition::default() }).unwrap();
         if checked.is_err() {
@@ -89,7 +89,7 @@ impl MembersAndRaft {
         assert_eq!(loaded.conf_state(), self.members.conf_state());
     }
 
-    /// What lies in both buckets.
+    /// Returns the records of the buckets `members` and `members_removed`.
     fn records(&self) -> BTreeMap<String, String> {
         let mut records = BTreeMap::new();
         for bucket in [Bucket::Members, Bucket::MembersRemoved] {
@@ -200,7 +200,8 @@ fn what_is_refused_and_with_which_words() {
         assert_eq!(cluster.change(change.clone()), Err(refused), "{change:?}");
         assert_eq!(refused.to_string(), words);
     }
-    // What was removed leaves its address to others, and an own address is no conflict.
+    // The address of a removed member can be used again. A member may also be updated with the
+    // address that it already has.
     cluster.change(update(1, "http://1:2380")).unwrap();
     cluster.change(add(9, "http://3:2380", false)).unwrap();
 }
@@ -310,9 +311,9 @@ fn damaged_records_are_told_with_their_names() {
         let mut txn = cluster.store.begin_write().unwrap();
         txn.set(bucket, key.as_bytes(), value.into()).unwrap();
         txn.end(AppliedPosition::default()).unwrap();
-        let told =
+        let message =
             Members::load(&*cluster.store.begin_read(), LEARNERS_MAX).unwrap_err().to_string();
-        assert!(told.contains(bucket.name()) && told.contains(key), "{told}");
+        assert!(message.contains(bucket.name()) && message.contains(key), "{message}");
     }
 }
 
@@ -351,19 +352,20 @@ fn any_change() -> impl Strategy<Value = MemberChange> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What the table says is what raft makes of the changes that it is told of.
+    /// After each change, the table equals the configuration that raft would compute from the
+    /// changes that were not rejected, and no two members share an address.
     #[test]
     fn raft_and_the_table_agree(changes in proptest::collection::vec(any_change(), 1..40)) {
         let mut cluster = MembersAndRaft::new(2);
         let (mut voters, mut learners) = (Vec::new(), Vec::new());
         for change in changes {
-            let told = change.to_conf_change(1);
-            if cluster.apply(&told).is_ok() && told.kind != ConfChangeKind::UpdateNode {
-                voters.retain(|id| *id != told.node_id);
-                learners.retain(|id| *id != told.node_id);
-                match told.kind {
-                    ConfChangeKind::AddNode => voters.push(told.node_id),
-                    ConfChangeKind::AddLearnerNode => learners.push(told.node_id),
+            let outcome = change.to_conf_change(1);
+            if cluster.apply(&outcome).is_ok() && outcome.kind != ConfChangeKind::UpdateNode {
+                voters.retain(|id| *id != outcome.node_id);
+                learners.retain(|id| *id != outcome.node_id);
+                match outcome.kind {
+                    ConfChangeKind::AddNode => voters.push(outcome.node_id),
+                    ConfChangeKind::AddLearnerNode => learners.push(outcome.node_id),
                     _ => {}
                 }
             }

@@ -1,7 +1,5 @@
-//! Each refusal, by what brings it about: the words are etcd's, nothing has changed, and the entry
-//! is done with all the same.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Tests of each rejection, with a request that causes it. The error has etcd's text, and the store
+//! does not change, except that the entry still advances the applied position.
 
 use std::sync::Arc;
 
@@ -16,10 +14,10 @@ use clearlane_proto::etcdserverpb::{
     RequestOp, ResponseHeader, TxnRequest,
 };
 use clearlane_proto::nested::decode_raft_request;
-use clearlane_server::apply::{
-    self, AppliedEntry, AppliedResponse, Limits, ReadMode, RequestRejection, txn,
+use clearlane_replica::apply::{
+    self, AppliedEntry, AppliedResponse, Limits, RequestRejection, TxnReadMode, txn,
 };
-use clearlane_server::{AppliedPosition, Error};
+use clearlane_replica::{AppliedPosition, Error};
 
 struct TestStore {
     engine: Arc<dyn Engine>,
@@ -28,7 +26,7 @@ struct TestStore {
 }
 
 impl TestStore {
-    /// At revision 4, compacted at 3: `a` was put three times.
+    /// Returns a store at revision 4, compacted at 3, in which `a` was put three times.
     fn new(era: Era) -> TestStore {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let progress = AppliedPosition::default();
@@ -48,11 +46,11 @@ impl TestStore {
         world
     }
 
-    fn apply(&mut self, request: &InternalRaftRequest) -> clearlane_server::Result<AppliedEntry> {
+    fn apply(&mut self, request: &InternalRaftRequest) -> clearlane_replica::Result<AppliedEntry> {
         self.index += 1;
         let members = Arc::default();
         let progress = AppliedPosition { index: self.index, term: 1, conf_state: members };
-        apply::apply(&*self.store, &|id| id == 5, request, progress, ReadMode::Inline, None)
+        apply::apply(&*self.store, &|id| id == 5, request, progress, TxnReadMode::Inline, None)
     }
 
     fn all(&self) -> RangeResponse {
@@ -60,7 +58,8 @@ impl TestStore {
         apply::range(&*self.store.begin_read(), &all).unwrap().unwrap()
     }
 
-    /// Passes the check, is refused by the store, and leaves its mark in the log alone.
+    /// Asserts that a request passes the check and is rejected by the store, and that only the
+    /// applied position changes.
     fn assert_refused(&mut self, request: &InternalRaftRequest, refused: RequestRejection) {
         assert_eq!(apply::check(request, &Limits::default()), Ok(()), "{request:?}");
         let before = self.all();
@@ -96,7 +95,8 @@ fn compaction(revision: i64) -> InternalRaftRequest {
     InternalRaftRequest { compaction, ..InternalRaftRequest::default() }
 }
 
-/// Anything that an operation may be, as an operation and as an entry.
+/// A request that may be an operation of a transaction. It is tested as an operation and as an
+/// entry.
 trait Op: Sized {
     fn op(self) -> Request;
 }
@@ -142,8 +142,8 @@ fn then(ops: impl IntoIterator<Item = Request>) -> TxnRequest {
     TxnRequest { success, ..TxnRequest::default() }
 }
 
-/// What the store refuses, and why. Each comes alone, behind a put in a transaction, and behind a
-/// put in a nested one.
+/// Requests that the store rejects, with the reason. Each is tested as an entry, after a put in a
+/// transaction, and after a put in a nested transaction.
 fn refused_by_the_store() -> Vec<(Request, RequestRejection)> {
     let keep = |key, ignore_value| PutRequest {
         ignore_value,
@@ -203,7 +203,7 @@ fn a_put_that_keeps_what_the_transaction_has_deleted_is_refused() {
             &entry(then([put("z", "").op(), gone.op()])),
             RequestRejection::KeyNotFound,
         );
-        // Above it, or behind it, there is something to keep.
+        // The key has a record to keep if the delete does not cover the key, or follows the put.
         let kept = then([delete("b", "\0").op(), keep.clone().op()]);
         world.apply(&entry(kept)).unwrap().result.unwrap();
         let kept = then([keep.clone().op(), delete("a", "\0").op()]);
@@ -212,19 +212,20 @@ fn a_put_that_keeps_what_the_transaction_has_deleted_is_refused() {
     }
 }
 
-/// In a transaction a revision below zero counts; in a range it is the current one.
+/// In a transaction a negative revision is rejected as compacted. In a Range request a negative
+/// revision means the current revision.
 #[test]
 fn a_negative_revision_is_compacted_in_a_transaction() {
     let mut world = TestStore::new(Era::Clearlane);
     let negative = range("a", -1);
     world.assert_refused(&entry(then([negative.clone().op()])), RequestRejection::Compacted);
     let read = world.store.begin_read();
-    let by_a_reader = txn::read_txn(&*read, &then([negative.clone().op()])).unwrap();
+    let by_a_reader = txn::read_only_txn(&*read, &then([negative.clone().op()])).unwrap();
     assert_eq!(by_a_reader, Err(RequestRejection::Compacted));
     assert_eq!(apply::range(&*read, &negative).unwrap().unwrap().kvs.len(), 1);
 }
 
-/// The lease is asked for before the key, and of two operations the first one tells.
+/// The lease is checked before the key, and the first of two wrong operations determines the error.
 #[test]
 fn what_is_wrong_twice_is_told_as_in_etcd() {
     let both = PutRequest { lease: 6, ignore_value: true, ..put("missing", "") };
@@ -252,7 +253,8 @@ fn what_is_wrong_twice_is_told_as_in_etcd() {
                 RequestRejection::FutureRevision,
             ),
         ] {
-            // As the list that runs if the compares hold, and as the other one, which runs here.
+            // The operations are tested in the list for compares that hold. Then they are tested in
+            // the other list, with a compare that does not hold.
             world.assert_refused(&entry(then(ops.clone())), refused);
             let does_not_hold = vec![Compare { key: "a".into(), ..Compare::default() }];
             let failure = then(ops.clone()).success;
@@ -311,7 +313,8 @@ fn operations_have_a_budget() {
     }
 }
 
-/// What is let through can be read back from the log.
+/// Transactions may be nested up to a limit. An accepted transaction can be decoded from the log,
+/// but a transaction over the limit cannot.
 #[test]
 fn transactions_lie_so_deep_and_no_deeper() {
     let deep = |levels: usize| {

@@ -1,6 +1,7 @@
-//! Which path is which rpc?
+//! The paths of the JSON gateway, and the rpc of each path.
 //!
-//! etcd's `.proto` files carry the paths as options; ours do not, and a test checks the table.
+//! etcd's `.proto` files contain the paths as options, but our files do not. A test checks that the
+//! table has all rpcs of etcd's API except RangeStream.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,7 +10,7 @@ use prost_reflect::MethodDescriptor;
 
 use crate::metrics::RpcMethod;
 
-/// Paths behind `/v3`, and the rpcs they call.
+/// The paths after `/v3`, and the rpc that each path calls.
 pub(crate) const TABLE: [(&str, &str); 51] = [
     ("/kv/range", "/etcdserverpb.KV/Range"),
     ("/kv/put", "/etcdserverpb.KV/Put"),
@@ -71,7 +72,7 @@ pub(super) struct Binding {
     pub(super) method: &'static MethodDescriptor,
 }
 
-/// By path.
+/// The bindings by path.
 static BINDINGS: LazyLock<HashMap<&str, Binding>> = LazyLock::new(|| {
     let bound = TABLE.into_iter().map(|(path, rpc)| {
         let number = RpcMethod::named(rpc);
@@ -92,8 +93,9 @@ mod tests {
 
     use super::*;
 
-    /// RangeStream has no path in etcd either; health is gRPC's own, and peers do not come this
-    /// way.
+    /// Checks that all rpcs of etcd's API except RangeStream have a path. RangeStream has no path
+    /// in etcd either. The services `grpc.*` (Health) and `peerpb.*` (calls between members) are
+    /// skipped, because the gateway does not serve them.
     #[test]
     fn every_rpc_has_a_path() {
         let pool = DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap();

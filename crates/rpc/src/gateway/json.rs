@@ -1,20 +1,22 @@
-//! JSON to a message's bytes, and back.
+//! Translates JSON to the bytes of a message, and back.
 
 use std::io::{self, Read};
 
 use bytes::{Buf, Bytes};
-use clearlane_net::sched::YieldPoints;
+use clearlane_contention::YieldPoints;
 use prost::Message;
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions};
 use serde_json::Deserializer;
 use serde_json::de::{IoRead, Read as JsonRead};
 use tonic::Status;
 
-/// How many bytes of records cost as much as one byte of JSON, which may be a third of a message:
-/// a [step](YieldPoints::BYTES_PER_STEP) is 2 KiB of JSON.
+/// The cost of decoding one byte of JSON, expressed in bytes of records read. JSON is expensive,
+/// because three bytes of it may be a whole message. A [step](YieldPoints::BYTES_PER_STEP) is
+/// therefore 2 KiB of JSON.
 const BYTES_PER_JSON_BYTE: usize = 32;
 
-/// No JSON at all is an empty message.
+/// Translates JSON to the bytes of a message. Empty JSON becomes an empty message. Fails if the
+/// JSON is malformed.
 pub(crate) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes, Status> {
     if json.trim_ascii().is_empty() {
         return Ok(Bytes::new());
@@ -22,8 +24,8 @@ pub(crate) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes,
     deserialize(kind, Deserializer::from_slice(json))
 }
 
-/// Does the same with [`YieldPoints`], for a thread that computes for long. The column in an error
-/// may be the next one.
+/// Does the same as [`to_message`] with [`YieldPoints`], for a thread that computes for a long
+/// time. The column in an error may be off by one.
 pub(crate) fn to_message_in_steps(kind: &MessageDescriptor, json: Bytes) -> Result<Bytes, Status> {
     if json.trim_ascii().is_empty() {
         return Ok(Bytes::new());
@@ -80,7 +82,7 @@ pub(crate) fn of_message(kind: &MessageDescriptor, message: Bytes) -> Result<Vec
     Ok(writer.into_inner())
 }
 
-/// As the last line of a stream.
+/// Returns the JSON line that reports an error. It is the last line of a stream.
 pub(super) fn error_line(status: &Status) -> String {
     format!("{{\"error\":{}}}\n", of_status(status))
 }
@@ -95,7 +97,8 @@ mod tests {
     use super::super::bindings;
     use super::*;
 
-    /// The code, the line and the words of an error.
+    /// Returns the code, the line and the text of an error. The column is omitted, because it may
+    /// differ.
     fn without_column(status: Status) -> (tonic::Code, String) {
         let (line, words) = status.message().split_once("):").unwrap();
         let (line, _column) = line.rsplit_once(':').unwrap();

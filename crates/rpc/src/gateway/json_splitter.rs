@@ -1,7 +1,7 @@
-//! Where does one JSON object end and the next begin?
+//! Finds the end of each JSON object in a stream.
 //!
-//! Braces and quotes show the end of an object. Each byte is scanned once, also if a client sends a
-//! long object byte by byte, and the parser gets whole objects.
+//! Braces and quotes show the end of an object. Each byte is scanned once, even if a client sends a
+//! long object byte by byte. The parser receives whole objects.
 
 use bytes::{Bytes, BytesMut};
 use tonic::Status;
@@ -9,7 +9,7 @@ use tonic::Status;
 #[derive(Debug, Default)]
 pub(crate) struct JsonSplitter {
     gathered: BytesMut,
-    /// How many of the gathered bytes were scanned.
+    /// Number of gathered bytes that were scanned.
     seen: usize,
     depth: usize,
     is_in_string: bool,
@@ -21,17 +21,20 @@ impl JsonSplitter {
         self.gathered.extend_from_slice(piece);
     }
 
-    /// `None` if it is incomplete. Space between objects is skipped.
+    /// Returns the next object or array, or `None` if it is incomplete. White space before it is
+    /// returned with it. Fails if the value has more than `bytes_max` bytes, including this white
+    /// space, or if something other than an object or an array follows. The parser rejects
+    /// arrays.
     pub(crate) fn next(&mut self, bytes_max: usize) -> Result<Option<Bytes>, Status> {
         while let Some(byte) = self.gathered.get(self.seen) {
             self.seen += 1;
+            if self.seen > bytes_max {
+                return Err(too_large(bytes_max));
+            }
             if self.ends_object(*byte)? {
                 let value = self.gathered.split_to(self.seen);
                 self.seen = 0;
                 return Ok(Some(value.freeze()));
-            }
-            if self.seen > bytes_max {
-                return Err(too_large(bytes_max));
             }
         }
         Ok(None)

@@ -1,17 +1,25 @@
-//! The API for clients that have only HTTP and JSON, as etcd's gateway: `docs/http.md`.
+//! The API for clients that have only HTTP and JSON, like etcd's gateway: `docs/http.md`.
 //!
-//! A POST to the path of an rpc is translated from JSON by the descriptors of the `.proto` files,
-//! goes through the same services as a gRPC call, as frames of bytes, and the frames that come back
-//! are translated to JSON. Of a stream each message is one line `{"result":…}`, an error a last
-//! line `{"error":…}`.
+//! A POST to the path of an rpc is handled in three steps:
+//!
+//! 1. The JSON is translated to the frames of a gRPC call, with the descriptors of the `.proto`
+//!    files.
+//! 2. The call goes through the same services as a call from a gRPC connection.
+//! 3. The frames of the response are translated to JSON. In a stream, each message is one line
+//!    `{"result":…}`, and an error is a last line `{"error":…}`.
+//!
+//! Limits:
 //!
 //! * A JSON request, or one message of a request stream, has at most [`JSON_BYTES_MAX`] bytes. The
-//!   read pool decodes all but short ones.
-//! * An answer of more than 64 KiB is translated by a [`json_transcoder`] as the client takes it.
-//! * An error after the first byte breaks the connection off (HTTP/1) or resets the stream
-//!   (HTTP/2).
+//!   read pool decodes JSON of more than 16 KiB.
+//! * A [`json_transcoder`] translates a single response of more than 64 KiB while the client reads
+//!   it. If such a response fails after its first byte, the connection (HTTP/1) or the stream
+//!   (HTTP/2) is reset.
+//! * Each message of a response stream is in memory while it is translated, however long it is. An
+//!   error in the stream is its last line.
 //!
-//! Error texts for malformed JSON are not etcd's, which are those of Go's decoder; the codes are.
+//! The error texts for malformed JSON differ from etcd's, which are the texts of Go's decoder. The
+//! codes are the same.
 
 pub(crate) mod bindings;
 pub(crate) mod json;
@@ -37,18 +45,19 @@ use crate::interceptors;
 use crate::kv::{self, KvMethod};
 use crate::metrics::counted_call;
 
-/// The most bytes of JSON of one message: what fits into the 2 MiB of a gRPC message, as base64,
-/// and space for names and white space.
+/// Maximum number of bytes of JSON of one message. A gRPC message of 2 MiB fits into this limit as
+/// base64, with some capacity left for names and white space.
 const JSON_BYTES_MAX: usize = 4 << 20;
 
 const JSON: &str = "application/json";
 
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// Headers with this prefix are metadata of the call, without it.
+/// The prefix of the HTTP headers that become metadata of the call. The prefix is then removed.
 const METADATA: &str = "grpc-metadata-";
 
-/// The part behind the version. `/v3beta` is an old name of `/v3`.
+/// Returns the part of a path after the version `/v3`, or `None` for any other path. `/v3beta` is
+/// an old name of `/v3`.
 pub(super) fn path_of_rpc(path: &str) -> Option<&str> {
     let rest = path.strip_prefix("/v3")?;
     let rest = rest.strip_prefix("beta").unwrap_or(rest);
@@ -68,7 +77,8 @@ impl Gateway {
         Gateway { services, decoder }
     }
 
-    /// A turn of the network thread.
+    /// Requests a turn for bulk work on the network thread. The returned future completes when the
+    /// turn is granted.
     pub(super) fn request_turn(&self) -> BulkTurn {
         self.services.turns.request()
     }
@@ -90,7 +100,7 @@ async fn call(
     request: Request<Body>,
 ) -> Result<Response<Body>, Status> {
     let (mut parts, body) = request.into_parts();
-    // A certificate's name is not the user's here, as in etcd: the gateway asks for a token.
+    // As in etcd, the name in a certificate is not the user here: the gateway requires a token.
     let certificate = parts.extensions.remove::<ClientName>();
     let has_name = certificate.is_some_and(|ClientName(name)| !name.is_empty());
     if has_name && services.server.threads().auth().is_enabled() {
@@ -125,14 +135,15 @@ async fn call(
     }
 }
 
-/// In etcd's words.
+/// Returns etcd's error for a client whose certificate has a common name.
 fn common_name_response() -> Response<Body> {
     let why = "CommonName of client sending a request against gateway will be ignored and not used \
                as expected\n";
     crate::http::text(StatusCode::BAD_REQUEST, crate::http::PLAIN, why)
 }
 
-/// The token, the time-out, and the headers with the prefix [`METADATA`].
+/// Returns the metadata of the call: the token, the time-out, and the headers with the prefix
+/// [`METADATA`].
 fn metadata(headers: &HeaderMap) -> HeaderMap {
     let mut call = HeaderMap::new();
     call.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -167,7 +178,7 @@ fn error_response(status: &Status) -> Response<Body> {
     crate::http::response(http_status(status.code()), JSON, body)
 }
 
-/// The same of a stream.
+/// Returns the error response of a call that has a stream of responses.
 fn stream_error_response(status: &Status) -> Response<Body> {
     let body = Body::new(Full::from(json::error_line(status)));
     crate::http::response(http_status(status.code()), JSON, body)
@@ -184,7 +195,8 @@ fn http_status(code: Code) -> StatusCode {
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
         Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        // nginx's number, which has no name: the client has gone.
+        // The client has left. 499 is nginx's status for this case; the standard has no name for
+        // it.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
         Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
         Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,

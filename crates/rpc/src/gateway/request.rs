@@ -1,10 +1,11 @@
-//! From the body of an HTTP request to the body of a call.
+//! Translates the body of an HTTP request to the body of a call.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
 use clearlane_server::threads::JobKind;
-use clearlane_server::{RequestError, Server};
 use futures_util::stream::{self, StreamExt};
 use http_body::Frame;
 use http_body_util::{BodyExt, LengthLimitError, Limited, StreamBody};
@@ -20,12 +21,15 @@ use crate::grpc_frame::{check_received_size, frame_bytes};
 use crate::kv::message_bytes_max;
 use crate::status;
 
-/// Longer JSON is decoded in the read pool: other requests of the thread would wait for it.
+/// JSON up to this size, in bytes, is decoded on the network thread. Longer JSON is decoded in the
+/// read pool, because other requests of the network thread would wait for it.
 const INLINE_JSON_BYTES_MAX: usize = 16 << 10;
-/// Longer JSON takes a place of the read pool from long answers, and not from short reads.
+/// JSON up to this size, in bytes, is a short job of the read pool. Longer JSON is a job of the
+/// kind `Continued`, so it delays long jobs, but not short reads.
 const SHORT_JSON_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of requests with longer JSON that a network thread has in the read pool. While
-/// one is decoded, its parts may take forty times the memory of its JSON.
+/// Maximum number of requests of a network thread whose long JSON (more than
+/// [`SHORT_JSON_BYTES_MAX`]) is decoded in the read pool at the same time. During the decoding, a
+/// request may need forty times the memory of its JSON.
 const LONG_JSON_MAX: usize = 1;
 
 /// Decodes the requests of one network thread.
@@ -53,7 +57,8 @@ impl JsonDecoder {
             (JobKind::Continued, Some(permit.map_err(|_| stopped())?))
         };
         let decode = move || {
-            // The job of a request that was dropped may run for some time.
+            // Hold the permit until the job ends. The job may run for some time after its request
+            // was dropped.
             let _until_done = permit;
             json::to_message_in_steps(&kind, json)
         };
@@ -79,19 +84,21 @@ pub(super) async fn message(
     decoder.decode(binding, json.to_bytes()).await
 }
 
-/// A stream of requests, and the signal that it was cut off: then its client has gone, and the
-/// answers have no reader. A request stream that ends well may still get answers for a long time.
+/// Returns the body of a stream of requests, and a receiver that is notified if the HTTP request
+/// was cut off. In this case the client has left, and nobody reads the responses. After a request
+/// stream that ends normally, the client may still receive responses for a long time.
 ///
-/// The first message is waited for, so that what is wrong with it can be reported in the status of
-/// the response.
+/// The function waits for the first message, so that an error in it can be reported in the status
+/// of the response.
 pub(super) async fn stream(
     decoder: JsonDecoder,
     body: Body,
     binding: &'static Binding,
 ) -> Result<(Body, oneshot::Receiver<()>), Status> {
-    let (tell, cut_off) = oneshot::channel();
+    let (sender, cut_off) = oneshot::channel();
     let splitter = JsonSplitter::default();
-    let mut messages = RequestMessages { decoder, body, binding, splitter, cut_off_to: Some(tell) };
+    let mut messages =
+        RequestMessages { decoder, body, binding, splitter, cut_off_to: Some(sender) };
     let first = messages.next().await?;
     let later = stream::unfold(messages, |mut messages| async {
         let next = messages.next().await.transpose()?;
@@ -101,7 +108,7 @@ pub(super) async fn stream(
     Ok((Body::new(StreamBody::new(frames.fuse())), cut_off))
 }
 
-/// Bytes of JSON objects in; a frame for each object out.
+/// Receives the bytes of JSON objects, and returns a frame for each object.
 struct RequestMessages {
     decoder: JsonDecoder,
     body: Body,
@@ -123,8 +130,8 @@ impl RequestMessages {
                 }
                 None if !self.splitter.is_incomplete() => return Ok(None),
                 None | Some(Err(_)) => {
-                    // No task listens if there is no answer yet.
-                    let _ = self.cut_off_to.take().map(|tell| tell.send(()));
+                    // Nobody receives the signal if there is no response yet.
+                    let _ = self.cut_off_to.take().map(|sender| sender.send(()));
                     return Err(Status::cancelled("the request was cut off"));
                 }
             }

@@ -1,8 +1,8 @@
-//! From the answer of a call to an HTTP response.
+//! Translates the response of a call to an HTTP response.
 //!
-//! A gRPC answer has HTTP status 200, and its outcome in the trailers or among the headers; an HTTP
-//! client needs it in the status line. So a response begins when the first message or the status
-//! has come, and with a large message when its first piece has.
+//! A gRPC response has HTTP status 200, and its result is in the trailers or in the headers. An
+//! HTTP client needs the result in the status line. So an HTTP response does not start before the
+//! first message, the first chunk of a large message, or the status has arrived.
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::{self, StreamExt};
@@ -27,7 +27,8 @@ pub(super) async fn single(
     let mut messages = ResponseMessages::new(answer, binding)?;
     if let Some(mut piece) = messages.next_data().await? {
         match message_len(&piece)? {
-            // A head comes in one piece; if it does not, the message is translated whole.
+            // The head of a frame usually arrives in one piece. If it does not, the message is
+            // translated as a whole, even if it is large.
             Some(length) if length > CHUNK_BYTES => {
                 piece.advance(FRAME_HEAD_BYTES);
                 let transcoder = JsonTranscoder::new(binding.method.output(), length as u64);
@@ -36,13 +37,13 @@ pub(super) async fn single(
             _ => messages.gathered.extend_from_slice(&piece),
         }
     }
-    let json = messages.next().await?.ok_or_else(|| Status::unknown("no answer"))?;
-    // What follows is the status, which may still be an error.
+    let json = messages.next().await?.ok_or_else(|| Status::unknown("no response"))?;
+    // Wait for the status after the message, because it may be an error.
     messages.next().await?;
     Ok(json_response(Body::new(Full::from(json))))
 }
 
-/// Ends early when the request was cut off.
+/// Translates a stream of responses. If the request was cut off, the translated stream ends early.
 pub(super) async fn stream(
     answer: Response<Body>,
     binding: &'static Binding,
@@ -71,7 +72,8 @@ pub(super) async fn stream(
     });
     let mut response = json_response(Body::new(StreamBody::new(frames.fuse())));
     if is_empty {
-        // As in etcd, where the first message brings it.
+        // As in etcd, a response without a message has no content type. etcd's gateway sets this
+        // header when the first message arrives.
         response.headers_mut().remove(CONTENT_TYPE);
     }
     response
@@ -89,7 +91,7 @@ impl JsonLines {
                 biased;
                 aborted = aborted => {
                     self.request_aborted = None;
-                    // Without a sender the request has come to its end.
+                    // If the sender was dropped, the request has ended normally.
                     if aborted.is_ok() {
                         self.messages.body = None;
                         return Ok(None);
@@ -103,22 +105,24 @@ impl JsonLines {
 }
 
 struct ResponseMessages {
-    /// `None` once the status has come.
+    /// The body of the call's response. `None` after the status has arrived, after an error, or
+    /// after the request was cut off.
     body: Option<Body>,
     binding: &'static Binding,
-    /// Frames, the last one perhaps incomplete.
+    /// The received frames that were not returned yet. The last frame may be incomplete.
     gathered: BytesMut,
 }
 
 impl ResponseMessages {
-    /// Fails if the status came among the headers.
+    /// Fails if the headers contain an error status.
     fn new(answer: Response<Body>, binding: &'static Binding) -> Result<ResponseMessages, Status> {
         let (parts, body) = answer.into_parts();
         check_status(&parts.headers)?;
         Ok(ResponseMessages { body: Some(body), binding, gathered: BytesMut::new() })
     }
 
-    /// An error is the last item.
+    /// Returns the next message as JSON, or `None` at the end. After it has returned an error, it
+    /// returns `None`.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Status> {
         let next = self.next_message().await;
         if !matches!(next, Ok(Some(_))) {
@@ -138,7 +142,8 @@ impl ResponseMessages {
         Ok(None)
     }
 
-    /// `None` when the call has ended well.
+    /// Returns the next data, or `None` when the call has ended with status OK. Fails if the call
+    /// has ended with another status.
     async fn next_data(&mut self) -> Result<Option<Bytes>, Status> {
         let Some(body) = &mut self.body else { return Ok(None) };
         match body.frame().await.transpose()?.map(Frame::into_data) {
@@ -151,7 +156,7 @@ impl ResponseMessages {
     }
 }
 
-/// Takes a message out of its frame, once it is whole.
+/// Removes the first frame and returns its message, or returns `None` if the frame is incomplete.
 fn take_message(gathered: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     let Some(length) = message_len(gathered)? else { return Ok(None) };
     if gathered.len() < FRAME_HEAD_BYTES + length {
@@ -162,13 +167,14 @@ fn take_message(gathered: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     Ok(Some(gathered.split_to(length).freeze()))
 }
 
-/// `None` if the head of the frame is incomplete.
+/// Returns the length of the message, or `None` if the head of the frame is incomplete. Fails if
+/// the message is compressed.
 fn message_len(frame: &[u8]) -> Result<Option<usize>, Status> {
     match read_head(frame) {
         Some((0, length)) => Ok(Some(length)),
         None => Ok(None),
         Some(_) => {
-            Err(Status::internal("a compressed answer to a request that did not ask for it"))
+            Err(Status::internal("a compressed response to a request that did not accept one"))
         }
     }
 }
@@ -180,7 +186,7 @@ fn check_status(headers: &HeaderMap) -> Result<(), Status> {
     }
 }
 
-/// The JSON of a large message, made while the client takes it.
+/// Makes the JSON of a large message while the client reads it.
 struct LargeResponse {
     messages: ResponseMessages,
     /// Bytes of the message that are not translated yet.
@@ -189,7 +195,7 @@ struct LargeResponse {
 }
 
 impl LargeResponse {
-    /// Its task yields before each piece of text.
+    /// Returns the response. The task that sends the response yields before each chunk of text.
     fn into_response(self) -> Response<Body> {
         let texts = stream::unfold(self, |mut large| async {
             yield_now().await;
@@ -206,7 +212,7 @@ impl LargeResponse {
             let is_done = self.transcoder.is_done();
             if !self.piece.is_empty() {
                 if is_done {
-                    return Err(Status::internal("more than one answer to a call that has one"));
+                    return Err(Status::internal("more than one response to a call that has one"));
                 }
                 self.transcoder.transcode(&mut self.piece, &mut text)?;
                 continue;
@@ -214,7 +220,11 @@ impl LargeResponse {
             match self.messages.next_data().await? {
                 Some(piece) => self.piece = piece,
                 None if is_done => return Ok(None),
-                None => return Err(Status::internal("an answer that is shorter than it said")),
+                None => {
+                    return Err(Status::internal(
+                        "a response that is shorter than its announced length",
+                    ));
+                }
             }
         }
         Ok(Some(text))
@@ -227,7 +237,7 @@ mod tests {
     use super::*;
     use crate::grpc_frame::frame_bytes;
 
-    /// A range with one record, which is large: its count is written behind.
+    /// A range with one large record. Its count is encoded after the record.
     fn message() -> Vec<u8> {
         let value = vec![7; 2 * CHUNK_BYTES];
         let record =
@@ -246,7 +256,9 @@ mod tests {
         Frame::trailers(trailers)
     }
 
-    fn told(frames: Vec<Result<Frame<Bytes>, Status>>) -> Result<(usize, Option<Status>), Status> {
+    fn converted(
+        frames: Vec<Result<Frame<Bytes>, Status>>,
+    ) -> Result<(usize, Option<Status>), Status> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let body = Body::new(StreamBody::new(stream::iter(frames)));
@@ -276,10 +288,10 @@ mod tests {
         let data = |bytes: &Bytes| Ok(Frame::data(bytes.clone()));
         let lost = || Err(Status::data_loss("lost"));
 
-        assert_eq!(told(vec![lost()]).unwrap_err().code(), Code::DataLoss);
-        assert_eq!(told(vec![Ok(trailers("11"))]).unwrap_err().code(), Code::OutOfRange);
+        assert_eq!(converted(vec![lost()]).unwrap_err().code(), Code::DataLoss);
+        assert_eq!(converted(vec![Ok(trailers("11"))]).unwrap_err().code(), Code::OutOfRange);
 
-        let (text, error) = told(vec![data(&begin), data(&rest), Ok(trailers("0"))]).unwrap();
+        let (text, error) = converted(vec![data(&begin), data(&rest), Ok(trailers("0"))]).unwrap();
         assert!(text == whole && error.is_none(), "{text} of {whole}, {error:?}");
         for (frames, code) in [
             (vec![data(&begin), lost()], Code::DataLoss),
@@ -289,7 +301,7 @@ mod tests {
             (vec![data(&begin), data(&rest), data(&rest)], Code::Internal),
             (vec![data(&begin), data(&rest), Ok(trailers("11"))], Code::OutOfRange),
         ] {
-            let (text, error) = told(frames).unwrap();
+            let (text, error) = converted(frames).unwrap();
             assert!(
                 text > CHUNK_BYTES && error.is_some_and(|error| error.code() == code),
                 "{code:?}"

@@ -1,12 +1,14 @@
-//! Which requests are allowed? The host that a request names, and the page it comes from.
+//! Checks which requests are allowed, by the host that a request names and by the page that sent
+//! it.
 //!
-//! A page in a browser can send requests to any address, its user's own machine included. Two lists
-//! prevent that, and each is open unless the operator sets it:
+//! A page in a browser can send requests to any address, including its user's own machine. Two
+//! lists protect this server from such pages. A list allows everything unless the operator sets it.
 //!
-//! * **Hosts**: the names of this server. With DNS rebinding a foreign page's name leads to our
-//!   address, but the request has that name. An encrypted connection needs no such list: the name
-//!   is not in our certificate.
-//! * **Origins**: which pages may read our answers (CORS). The browser asks, and obeys.
+//! * **Hosts**: the names of this server. In a DNS rebinding attack, the host name of a foreign
+//!   page is mapped to our address, but the request still contains that host name. An encrypted
+//!   connection does not need this list, because the foreign name is not in our certificate.
+//! * **Origins**: the pages that may read our responses (CORS). The browser enforces this list; the
+//!   server only reports whether an origin is in it.
 
 use std::collections::BTreeSet;
 
@@ -22,11 +24,11 @@ use super::error_response;
 /// Allows all hosts, or all origins.
 const ANY: &str = "*";
 
-/// Among a request's extensions: it came over an encrypted connection.
+/// An extension of requests from encrypted connections.
 #[derive(Clone, Copy, Debug)]
 pub struct EncryptedConnection;
 
-/// Two lists; `*` in one of them opens it.
+/// The two lists. `*` in a list allows everything.
 #[derive(Clone, Debug)]
 pub struct AccessControl {
     hosts: BTreeSet<String>,
@@ -40,7 +42,7 @@ impl Default for AccessControl {
 }
 
 impl AccessControl {
-    /// An empty list allows all.
+    /// Creates the lists. An empty list allows everything.
     pub fn new<S: Into<String>>(
         hosts: impl IntoIterator<Item = S>,
         origins: impl IntoIterator<Item = S>,
@@ -55,14 +57,15 @@ impl AccessControl {
         }
     }
 
-    /// `None` if the host is allowed.
+    /// Returns an error response, or `None` if the host is allowed.
     pub(super) fn check_host<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         if self.hosts.contains(ANY) || request.extensions().get::<EncryptedConnection>().is_some() {
             return None;
         }
-        // HTTP/2 and a request through a proxy have it in the address, HTTP/1.1 in a header.
+        // In HTTP/2 and in a request through a proxy, the host is in the URI. In HTTP/1.1 it is in
+        // a header.
         let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        let host = request.uri().host().or(named.map(without_port)).unwrap_or_default();
+        let host = request.uri().host().or(named).map(without_port).unwrap_or_default();
         if self.hosts.contains(host) {
             return None;
         }
@@ -79,7 +82,7 @@ impl AccessControl {
     }
 }
 
-/// `[::1]:2379` and `[::1]` are the host `::1`.
+/// Returns the host without its port. `[::1]:2379` and `[::1]` are the host `::1`.
 fn without_port(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split(']').next().unwrap_or(rest);
@@ -94,4 +97,25 @@ pub(super) fn add_cors_headers(response: &mut Response<Body>, origin: HeaderValu
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(HEADERS));
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_found_with_and_without_its_port() {
+        let ours = |uri: &str, header: Option<&str>| {
+            let mut request = Request::builder().uri(uri);
+            if let Some(host) = header {
+                request = request.header(HOST, host);
+            }
+            let access = AccessControl::new(["::1", "a"], []);
+            access.check_host(&request.body(()).unwrap()).is_none()
+        };
+        // HTTP/2 has the host in the URI, HTTP/1.1 in a header.
+        assert!(ours("http://[::1]:2379/health", None) && ours("/health", Some("[::1]:2379")));
+        assert!(ours("http://a:2379/health", None) && ours("/health", Some("a")));
+        assert!(!ours("http://b/health", None) && !ours("/health", Some("[::2]:2379")));
+    }
 }

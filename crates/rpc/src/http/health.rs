@@ -1,16 +1,17 @@
-//! The health pages of etcd: `/health`, the old one, and `/livez` and `/readyz`. See
+//! etcd's health pages: the old page `/health`, and the newer pages `/livez` and `/readyz`. See
 //! `docs/http.md`.
 //!
-//! `/livez` says whether a restart would help, `/readyz` whether the member should get requests. A
-//! full disk fails neither. Each check has a path of its own below these, `?exclude=` leaves one
-//! out, and `?verbose` lists those that passed, too.
+//! `/livez` shows whether a restart would help. `/readyz` shows whether the member should receive
+//! requests. Neither page fails because of the alarm NOSPACE. `/readyz` fails if the log has waited
+//! for disk space for an election time-out. Each check has its own path below these pages.
+//! `?exclude=` omits a check, and `?verbose` also lists the checks that passed.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::{AlarmType, RangeRequest};
-use clearlane_server::replica::Part;
-use clearlane_server::{RequestError, apply};
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::{Part, RequestError, apply};
 use http::{Response, StatusCode};
 use tonic::body::Body;
 
@@ -20,10 +21,11 @@ const LIVE: [&str; 1] = ["serializable_read"];
 const READY: [&str; 5] =
     ["data_corruption", "serializable_read", "linearizable_read", "non_learner", PROGRESS];
 const PROGRESS: &str = "progress";
-/// Bound on a linearizable read of a stalled member, which would mostly wait in vain.
+/// Time limit of a linearizable read while the member is stalled. A longer wait would rarely help.
 const STALLED_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// All checks of a page, or one of them.
+/// Returns the checks that a path names: all checks of a page, or one of them. Returns `None` for
+/// any other path.
 pub(super) fn checks_of(path: &str) -> Option<&'static [&'static str]> {
     let (all, rest): (&'static [&'static str], _) = match (path.strip_prefix("/livez"), path) {
         (Some(rest), _) => (&LIVE, rest),
@@ -37,7 +39,7 @@ pub(super) fn checks_of(path: &str) -> Option<&'static [&'static str]> {
 }
 
 impl HttpService {
-    /// `/health`.
+    /// Serves `/health`.
     pub(super) async fn health(&self, query: Option<&str>) -> Response<Body> {
         let excluded: Vec<&str> = excluded(query).collect();
         let is_serializable = query_parts(query).any(|part| part == ("serializable", "true"));
@@ -67,14 +69,15 @@ impl HttpService {
         read.err().map(|error| format!("RANGE ERROR:{error}"))
     }
 
-    /// `/livez`, `/readyz`, and their single checks.
+    /// Serves `/livez`, `/readyz`, and their single checks.
     pub(super) async fn run_checks(&self, checks: &[&str], query: Option<&str>) -> Response<Body> {
         let excluded: Vec<&str> = excluded(query).collect();
         let mut report = String::new();
         let mut is_well = true;
         for name in checks.iter().filter(|name| !excluded.contains(name)) {
             let outcome = self.run_check(name).await;
-            // etcd has no such check, and tools compare the list of a ready member.
+            // etcd has no check `progress`, and tools compare the list of a ready member with
+            // etcd's list. So the list does not contain this check if it has passed.
             if **name == *PROGRESS && outcome.is_ok() && checks.len() > 1 {
                 continue;
             }
@@ -113,7 +116,8 @@ impl HttpService {
         }
     }
 
-    /// Names the part of this member that makes no progress, if there is one.
+    /// Returns a text about a part of this member that makes no progress. Returns `None` if all
+    /// parts make progress.
     fn stall(&self) -> Option<String> {
         let node = self.server.threads();
         let (stalls, now) = (node.stalls(), node.now());
@@ -131,14 +135,15 @@ impl HttpService {
         Some(format!("{name} has made no progress for {:.1} s", stalled.as_secs_f64()))
     }
 
-    /// Reads a key: locally, or linearizably.
+    /// Reads a key, either locally or linearizably.
     async fn check_read(&self, is_serializable: bool) -> Result<(), RequestError> {
         if !is_serializable {
             let timeout = match self.stall() {
                 Some(_) => self.config.read_timeout.min(STALLED_READ_TIMEOUT),
                 None => self.config.read_timeout,
             };
-            let fresh = tokio::time::timeout(timeout, self.server.requests().read_index());
+            let fresh =
+                tokio::time::timeout(timeout, self.server.requests().read_index(ReadNeed::Applied));
             fresh.await.unwrap_or(Err(RequestError::TimedOut))?;
         }
         let (key, range_end) = (vec![0].into(), vec![0].into());
@@ -148,7 +153,8 @@ impl HttpService {
     }
 }
 
-/// The values of `exclude`.
+/// Returns the values of the query parameter `exclude`. Each value is the name of a check to omit,
+/// or, for `/health`, the name of an alarm to ignore.
 fn excluded(query: Option<&str>) -> impl Iterator<Item = &str> {
     query_parts(query).filter(|(name, _)| *name == "exclude").map(|(_, value)| value)
 }

@@ -1,18 +1,20 @@
-//! What is answered without gRPC: version, health, metrics, and the API in JSON. See
+//! Everything that is served without gRPC: version, health, metrics, and the API in JSON. See
 //! `docs/http.md`.
 //!
-//! [`HttpService`] is a function from a request to a response, for one network thread; [`serve`]
-//! listens on a port that has nothing else.
+//! [`HttpService`] is a function from a request to a response, for one network thread. [`serve`]
+//! listens on a port that serves no gRPC.
 //!
 //! ```text
 //!   port ── is it gRPC? ── yes ──▶ services ◀────────────────┐ a call in the same process
 //!              └─ no ──▶ HttpService ── /v3/…      gateway ──┘
-//!                             └── /health, /livez, /readyz, /metrics, /version
+//!                             ├── /health, /livez, /readyz, /metrics, /version
+//!                             └── /debug/vars, /debug/pprof/…
 //! ```
 //!
-//! Left out: streams over a websocket, and `/debug/…`, which shows a Go runtime.
+//! Streams over a websocket are not supported.
 
 mod access;
+mod debug;
 mod health;
 mod server;
 
@@ -21,7 +23,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clearlane_net::bulk_turn::BulkTurns;
-use clearlane_server::{RequestError, Server};
+use clearlane_replica::RequestError;
+use clearlane_server::Server;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -31,6 +34,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 
 pub use self::access::{AccessControl, EncryptedConnection};
+pub use self::debug::{DebugPage, DebugPages};
 pub use self::server::{METRICS_CONNECTIONS_MAX, serve};
 use crate::context::ThreadServices;
 use crate::gateway::{self, Gateway};
@@ -40,8 +44,10 @@ use crate::metrics::{self, RpcMetrics, ThreadMetrics};
 #[derive(Clone, Debug)]
 pub struct HttpServiceConfig {
     pub access_control: AccessControl,
-    /// Of a check that reads linearizably.
+    /// Time limit of a check that reads linearizably.
     pub read_timeout: Duration,
+    /// The pages below `/debug/pprof/`. If `None`, they do not exist.
+    pub profiles: Option<DebugPages>,
 }
 
 impl Default for HttpServiceConfig {
@@ -49,6 +55,7 @@ impl Default for HttpServiceConfig {
         HttpServiceConfig {
             access_control: AccessControl::default(),
             read_timeout: Duration::from_secs(7),
+            profiles: None,
         }
     }
 }
@@ -60,14 +67,14 @@ pub struct HttpService {
     thread: ThreadMetrics,
     gateway: Option<Gateway>,
     config: Arc<HttpServiceConfig>,
-    /// Requests for the next page of metrics.
+    /// Requests that wait for the next page of metrics.
     page_requests: Arc<Mutex<Vec<PageSender>>>,
 }
 
 type PageSender = oneshot::Sender<Result<Bytes, String>>;
 
 impl HttpService {
-    /// Without the JSON API.
+    /// Creates a service without the JSON API.
     pub fn new(
         member: Server,
         metrics: Arc<RpcMetrics>,
@@ -84,8 +91,9 @@ impl HttpService {
         }
     }
 
-    /// Adds the JSON API. A call longer than the first of `slow` is logged, and so is a read longer
-    /// than the second.
+    /// Adds the JSON API. A unary call of KV that takes longer than the first time of `slow` is
+    /// logged. A range or a read-only transaction is also logged if its read takes longer than the
+    /// second time.
     pub fn with_gateway(
         self,
         grpc: Routes,
@@ -97,7 +105,8 @@ impl HttpService {
         HttpService { gateway: Some(Gateway::new(services)), ..self }
     }
 
-    /// A request of an encrypted connection has [`EncryptedConnection`] among its extensions.
+    /// Handles a request. A request from an encrypted connection must have [`EncryptedConnection`]
+    /// among its extensions.
     pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -133,15 +142,20 @@ impl HttpService {
             "/version" => self.version(),
             "/health" => self.health(request.uri().query()).await,
             path => match health::checks_of(path) {
-                None => error_response(StatusCode::NOT_FOUND, "404 page not found"),
+                None => {
+                    let page = self.debug_page(path, request.uri().query(), is_get).await;
+                    page.unwrap_or_else(|| {
+                        error_response(StatusCode::NOT_FOUND, "404 page not found")
+                    })
+                }
                 Some(_) if !is_get => not_a_get(),
                 Some(checks) => self.run_checks(checks, request.uri().query()).await,
             },
         }
     }
 
-    /// A page takes about a millisecond, and a client may ask for thousands at once. Requests that
-    /// wait for the turn of the next page share it.
+    /// Returns the metrics page. A page takes about a millisecond, and a client may request
+    /// thousands at once. So requests that arrive before the turn of the next page share that page.
     async fn metrics(&self) -> Response<Body> {
         let (sender, page) = oneshot::channel();
         let waiting = {
@@ -150,7 +164,7 @@ impl HttpService {
             requests.len()
         };
         if waiting == 1 {
-            // On its own: the first request may be cancelled.
+            // A separate task renders the page, because the first request may be canceled.
             tokio::spawn(self.clone().render_page());
         }
         let stopped = || Err(RequestError::Stopped.to_string());
@@ -169,14 +183,14 @@ impl HttpService {
         let page = self.server.run_where_locks_may_wait(move |server| metrics.render(server)).await;
         let page = page.map(Bytes::from).map_err(|error| error.to_string());
         for request in requests {
-            // A client may be gone.
+            // A client may have left.
             let _ = request.send(page.clone());
         }
     }
 
     fn version(&self) -> Response<Body> {
         let members = self.server.threads().members();
-        // How the store is written follows from what the cluster's members agree on.
+        // The cluster's version determines the format of the store.
         let (cluster, storage) = match members.version() {
             Some(version) => (version, STORAGE_VERSION),
             None => ("not_decided", "unknown"),
@@ -212,14 +226,14 @@ pub(crate) fn response(status: StatusCode, kind: &'static str, body: Body) -> Re
     response
 }
 
-/// `nosniff`, so that a browser does not take the text for a page.
+/// Returns an error response. `nosniff` prevents a browser from treating the text as a page.
 fn error_response(status: StatusCode, why: &str) -> Response<Body> {
     let mut response = text(status, PLAIN, format!("{why}\n"));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// A part without `=` has an empty value.
+/// Returns the names and values in a query. A name without `=` has an empty value.
 fn query_parts(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
     let parts = query.unwrap_or_default().split('&').filter(|part| !part.is_empty());
     parts.map(|part| part.split_once('=').unwrap_or((part, "")))

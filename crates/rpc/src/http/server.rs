@@ -1,8 +1,8 @@
-//! A listener for HTTP/1.1 and nothing else, on a port of its own, with TLS or without.
+//! A listener for HTTP/1.1 only, on a separate port, with or without TLS.
 //!
-//! It is for metrics that shall not be on the port of the clients. Everything runs on the
-//! runtime that polls it; a connection that asks nothing for a while is closed, and so is one
-//! beyond a fixed number.
+//! The port serves metrics that must not be on the client port. Everything runs on the runtime that
+//! polls [`serve`]. A connection that sends no request for [`REQUEST_HEAD_TIMEOUT`] is closed, and
+//! so is a connection above [`METRICS_CONNECTIONS_MAX`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{EncryptedConnection, HttpService};
 use crate::serve::REQUEST_HEAD_TIMEOUT;
 
-/// Of a port. Of those that ask for metrics and health there are few.
+/// Maximum number of connections of a port. Few clients request metrics and health.
 pub const METRICS_CONNECTIONS_MAX: usize = 64;
 
-/// Does not return.
+/// Serves a listener. Does not return.
 pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoints: HttpService) {
     let mut connections = tokio::task::JoinSet::new();
     let limit = ConnectionLimit::new("the port for metrics", METRICS_CONNECTIONS_MAX);
@@ -38,7 +38,7 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoin
                         drop(permit);
                     });
                 }
-                // Too many files are open, or the client has gone: the next one may do.
+                // Too many files are open, or the client has left. The next connection may succeed.
                 Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
             },
             Some(_) = connections.join_next() => {}
@@ -46,7 +46,7 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<TlsAcceptor>>, endpoin
     }
 }
 
-/// Errors of the connection are not reported.
+/// Serves a connection. Its errors are not reported.
 async fn serve_connection(
     connection: TcpStream,
     tls: Option<Arc<TlsAcceptor>>,
@@ -64,8 +64,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut http = http1::Builder::new();
-    // A client that closes its half may still wait for an answer, or may be gone. For one answer it
-    // does not matter; a stream without a reader must end.
+    // A client that closes its sending half may still wait for a response, or may have left. For a
+    // single response this does not matter, but a stream without a reader must end.
     let has_streams = endpoints.gateway.is_some();
     http.timer(TokioTimer::new())
         .header_read_timeout(REQUEST_HEAD_TIMEOUT)

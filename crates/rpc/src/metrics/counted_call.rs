@@ -1,11 +1,12 @@
-//! Counts a call from outside: what goes into a service, and what comes out.
+//! Counts the messages and the end of a call, outside of the service.
 //!
-//! tonic's services show neither how many messages a stream had nor how it ended; the frames that
-//! pass by do. [`call`] wraps the bodies of a request and of its response, and looks at the heads
-//! of the frames: 5 bytes each, wherever the pieces are cut.
+//! tonic's services report neither the number of messages in a stream nor how the stream ended. But
+//! the frames show both. [`call`] wraps the bodies of request and response, and reads the head
+//! of each frame. A head has 5 bytes, and the data may be cut within a head.
 //!
-//! The body of a request also ends the thread's turn when much of it was read, so that no service
-//! has to count the bytes of its messages.
+//! The body of a request also waits for a new turn of its network thread after each 64 KiB, so that
+//! a large stream does not delay other connections (see `request_turns.rs`). So no service needs to
+//! count the bytes of its messages.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -13,7 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use clearlane_server::RequestError;
+use clearlane_replica::RequestError;
 use clearlane_server::deadline::{Deadline, within_deadline};
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
@@ -28,8 +29,8 @@ use crate::kv::message_bytes_max;
 use crate::request_turns::RequestTurns;
 use crate::{grpc_frame, gzip, status};
 
-/// At its deadline, which is on the clock of the locks, a call ends, also in the middle of its
-/// stream.
+/// Serves a call and counts it. At the deadline `until_ns`, on the clock of
+/// [`now_ns`](clearlane_contention::now_ns), the call ends, even in the middle of its stream.
 pub(crate) async fn call(
     ThreadServices { server, mut grpc, metrics: thread, turns, .. }: ThreadServices,
     method: RpcMethod,
@@ -50,7 +51,7 @@ pub(crate) async fn call(
     let late = || status::from_error(RequestError::DeadlineExceeded).into_http();
     let response = within_deadline(until_ns, answered).await.unwrap_or_else(late);
     if let Some(status) = Status::from_header_map(response.headers()) {
-        // There is no message, and no trailer.
+        // The status is in the head, so the response has no message and no trailers.
         call.end(status.code());
         return response;
     }
@@ -67,7 +68,7 @@ struct MessageScanner {
 }
 
 impl MessageScanner {
-    /// `found` gets the flag and the length of each message.
+    /// Calls `found` with the flag and the length of each message.
     fn scan<E>(
         &mut self,
         mut piece: &[u8],
@@ -115,6 +116,8 @@ impl http_body::Body for CountedRequestBody {
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
             this.scanner.scan(data, |flag, bytes| {
                 grpc_frame::check_received_size(bytes, this.limit)?;
+                // If the call has announced gzip, its messages are already decompressed. So a flag
+                // other than 0 is an error, and `decompress` returns this error.
                 if flag != 0 {
                     gzip::decompress(flag, &[], this.limit, false)?;
                 }
@@ -135,7 +138,7 @@ impl http_body::Body for CountedRequestBody {
     }
 }
 
-/// Dropping it before its end counts as a cancelled call.
+/// The body of a response. If it is dropped before its end, the call is counted as canceled.
 struct CountedResponseBody {
     body: Body,
     scanner: MessageScanner,
@@ -221,8 +224,9 @@ mod tests {
     use crate::metrics::RpcMetrics;
     use crate::request_turns::BYTES_PER_TURN;
 
-    /// Reads the messages of a watch stream, which are all there. Returns the numbers of bytes that
-    /// were read without a pause.
+    /// Reads the messages of a watch stream, which have all arrived. After each 64 KiB the body
+    /// pauses, and waits for a turn. Returns the number of bytes that were read before each pause,
+    /// and after the last one.
     async fn bytes_between_pauses(frames: Vec<Bytes>, is_packed: bool) -> Vec<usize> {
         let limit = 4 << 20;
         let frames = frames.into_iter().map(|frame| Ok::<_, Status>(Frame::data(frame)));
@@ -249,7 +253,7 @@ mod tests {
                 Some(None) => return read,
                 None => {
                     read.push(0);
-                    // The runtime grants the turn.
+                    // Another task of the runtime grants the turn.
                     tokio::task::yield_now().await;
                 }
             }

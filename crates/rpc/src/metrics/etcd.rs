@@ -1,5 +1,5 @@
-//! etcd's metrics, from the parts that know them here. `docs/http.md` lists where they are measured
-//! in another way than etcd's.
+//! etcd's metrics. Their values are read from the parts of the server that count them.
+//! `docs/http.md` lists the metrics that are measured in another way than in etcd.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -204,7 +204,7 @@ fn write_disk(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     write_call(name, "storage hash by revision", "HashKV", 0.01, 15);
 }
 
-/// Some of etcd's old names are in milliseconds.
+/// Converts a histogram of durations to milliseconds, the unit of some old metrics of etcd.
 fn in_millis(
     buckets: &DurationHistogram,
     bounds: impl Iterator<Item = f64>,
@@ -294,7 +294,7 @@ fn write_rpcs(page: &mut MetricsPage, sources: &MetricSources<'_>) {
     write_counts("grpc_server_started_total", help, |row| &row.started);
 }
 
-/// As Go writes it.
+/// Returns the name of the code as Go writes it.
 fn code_name(code: Code) -> String {
     match code {
         Code::Ok => "OK".to_owned(),
@@ -318,7 +318,7 @@ impl RpcInfo {
     }
 }
 
-/// Sums over the threads.
+/// Sums of the counters of all network threads.
 impl MetricSources<'_> {
     fn counters(&self, method: RpcMethod) -> impl Iterator<Item = &RpcCounters> {
         self.threads.iter().map(move |cells| &cells.rpcs[usize::from(method.0)])

@@ -1,9 +1,9 @@
 //! The page that Prometheus reads: `docs/http.md`.
 //!
-//! Names, types and labels are etcd's, so that its dashboards and alerts work; those of our own
-//! begin with `clearlane_`. Most is read from its owner when the page is requested. What remains to
-//! be counted on the path of a request is in [`thread`]; names of what is not measured are in
-//! [`not_measured`].
+//! Names, types and labels are the same as etcd's, so that etcd's dashboards and alerts work. Our
+//! own metrics start with `clearlane_`. Most values are read from their owners when the page is
+//! requested. The module [`thread`] has the values that must be counted while a request is served.
+//! The module [`not_measured`] has the names of etcd's metrics that are not measured here.
 
 mod not_measured;
 mod etcd;
@@ -34,7 +34,7 @@ pub struct RpcMetrics {
 }
 
 impl RpcMetrics {
-    /// With `--metrics=extensive` the page has the durations of each rpc.
+    /// If `is_extensive` is true (`--metrics=extensive`), the page has the durations of each rpc.
     pub fn new(is_extensive: bool) -> RpcMetrics {
         RpcMetrics { is_extensive, threads: Mutex::default() }
     }

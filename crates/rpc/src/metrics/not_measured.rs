@@ -1,12 +1,12 @@
-//! What does etcd count that is not here?
+//! Metrics of etcd that this server does not measure.
 //!
-//! Names of parts that this server does not have, such as bbolt's pages or a proxy, and of a few
-//! that it does not measure. A query for one finds it, and it is zero: see
-//! `docs/clearlane-and-etcd.md`.
+//! Some belong to parts that this server does not have, such as a proxy. Others belong to parts
+//! that it has but does not measure in this way, such as the steps of a commit. The page shows them
+//! with the value zero, so that queries find them: see `docs/clearlane-and-etcd.md`.
 
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
 
-/// Of the store of version 2, of the proxy, of what a Go program has.
+/// Metrics of the version 2 store and of the proxy.
 const COUNTERS: [(&str, &str); 3] = [
     ("etcd_debugging_store_expires_total", "Total number of expired keys"),
     ("etcd_debugging_store_watch_requests_total", "Total number of incoming watch requests"),
@@ -23,7 +23,7 @@ const GAUGES: [(&str, &str); 7] = [
     ("etcd_server_snapshot_apply_in_progress_total", "1 if the server is applying a snapshot"),
 ];
 
-/// Each with 14 bounds from a millisecond on. Name and help in turn.
+/// Histograms with 14 bounds, the first at one millisecond. Names and help texts alternate.
 const HISTOGRAMS: [&str; 22] = [
     "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",
     "The latency distributions of commit.rebalance called by bboltdb backend.",

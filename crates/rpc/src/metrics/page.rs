@@ -1,4 +1,4 @@
-//! The text that Prometheus reads: families of samples, one sample a line.
+//! The text that Prometheus reads: families of samples, one sample per line.
 //!
 //! ```text
 //!   # HELP etcd_server_has_leader Whether or not a leader exists.
@@ -6,7 +6,8 @@
 //!   etcd_server_has_leader 1
 //! ```
 //!
-//! A histogram is a counter per bound, each with all values up to the bound, then sum and count.
+//! A histogram has one counter per bound, which counts all values up to the bound. The sum and the
+//! count follow.
 
 use std::fmt::{Display, Write as _};
 
@@ -84,15 +85,16 @@ impl Family<'_> {
 
 #[derive(Debug, Default)]
 pub(super) struct PrometheusHistogram {
-    /// Bounds, and the number of values in the bucket below each.
+    /// The bounds, each with the number of values in the bucket that ends at it.
     counts: Vec<(f64, u64)>,
-    /// Includes the values above all bounds.
+    /// Number of values, including the values above all bounds.
     count: u64,
     pub(super) sum: f64,
 }
 
 impl PrometheusHistogram {
-    /// All have the same buckets. The sums are in seconds.
+    /// Merges histograms with the same buckets. The bounds and the sum of the result are in
+    /// seconds.
     pub(super) fn merge<'b>(
         histograms: impl IntoIterator<Item = &'b DurationHistogram>,
     ) -> PrometheusHistogram {
@@ -112,8 +114,8 @@ impl PrometheusHistogram {
         sums
     }
 
-    /// Values that were counted in other buckets, brought into these bounds. `values` has the
-    /// largest value of each bucket and how many are in it.
+    /// Makes a histogram with these bounds from values that were counted in other buckets. `values`
+    /// has the largest value of each bucket and the bucket's count.
     pub(super) fn rounded_up(
         bounds: impl IntoIterator<Item = f64>,
         values: impl IntoIterator<Item = (f64, u64)>,
@@ -129,19 +131,22 @@ impl PrometheusHistogram {
         sums
     }
 
-    /// Not cumulative. The last bound is infinity.
+    /// Returns each bound with the count of its own bucket (not cumulative). The last bound is
+    /// infinity.
     pub(super) fn values(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let above = self.count - self.counts.iter().map(|(_, count)| count).sum::<u64>();
         self.counts.iter().copied().chain([(f64::INFINITY, above)])
     }
 }
 
-/// Doubling changes the exponent only, so that these are the bounds that etcd writes.
+/// Returns `count` bounds, each twice the previous one. Doubling changes only the exponent of a
+/// float, so the bounds equal etcd's.
 pub(super) fn doubling(first: f64, count: i32) -> impl Iterator<Item = f64> {
     (0..count).map(move |k| first * 2f64.powi(k))
 }
 
-/// As Go formats it: a bound is a label, and labels are compared as text.
+/// Formats a bound. From 0.0001 on, the text is the same as in Go. Go writes smaller bounds with an
+/// exponent, and this function does not. A bound is a label, and labels are compared as text.
 fn go_float(value: f64) -> String {
     if value.abs() < 1e6 {
         return value.to_string();

@@ -1,7 +1,8 @@
-//! etcd's figures of the connections between members.
+//! etcd's metrics of the connections between members.
 //!
-//! A family has one sample for each other member. Failures are counted at the sender: what is
-//! broken when it comes in ends a stream, and is sent again.
+//! A family has one sample for each other member. Some families omit members whose value is 0. Only
+//! the sender counts failures. A receiver that cannot decode a message ends the stream, and counts
+//! no failure. Raft sends the lost message again unless it is a proposal.
 
 use super::MetricSources;
 use super::page::{MetricsPage, PrometheusHistogram};

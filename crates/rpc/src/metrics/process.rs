@@ -1,7 +1,7 @@
-//! What the operating system knows of this process.
+//! Metrics of this process from the operating system.
 //!
-//! Linux shows it in `/proc`. Elsewhere what cannot be known is not shown, but for the start, which
-//! is then the time of the first query.
+//! Linux shows them in `/proc`. On other systems these metrics are omitted. Only the start time is
+//! shown on all systems; without `/proc`, it is the time of the first request for the metrics page.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::page::MetricsPage;
 
-/// The kernel counts in ticks of this length and pages of that, on all that we run on: neither can
-/// be asked for without calling into C.
+/// Number of ticks per second in the times of `/proc`, on all systems that we support. It cannot be
+/// queried without a call into C.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 static FIRST_ASKED: LazyLock<f64> = LazyLock::new(|| {
@@ -47,8 +47,9 @@ pub(super) fn write(page: &mut MetricsPage) {
     }
 }
 
-/// The ticks in user mode, in the kernel, and from boot to start. Fields are counted behind the
-/// name, which is in parentheses and may have any character.
+/// Returns the ticks of this process in user mode, its ticks in the kernel, and the ticks from boot
+/// to its start. The fields are counted after the name of the process, which is in parentheses and
+/// may contain any character.
 fn stat() -> Option<[f64; 3]> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();

@@ -1,11 +1,12 @@
-//! The rpcs by number: what is counted for each of them has a row of its own.
+//! The table of all rpcs. The number of an rpc is its index in the table and in the counters of a
+//! thread.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorPool, MethodDescriptor};
 
-/// In the order in which they are shown.
+/// The services, in the order of the metrics page.
 const SERVICES: [&str; 9] = [
     "etcdserverpb.Auth",
     "etcdserverpb.Cluster",
@@ -23,12 +24,13 @@ const SERVICES: [&str; 9] = [
 pub struct RpcMethod(pub(super) u16);
 
 impl RpcMethod {
-    /// A path is like `/etcdserverpb.KV/Range`. A service with few rpcs looks them up once.
+    /// Finds an rpc by its path, such as `/etcdserverpb.KV/Range`. Code that needs the same rpc for
+    /// each call should keep the result, so that it looks up the path only once.
     pub fn find(path: &str) -> Option<RpcMethod> {
         RPCS.by_path.get(path).copied()
     }
 
-    /// Must be an rpc of the API.
+    /// Returns the rpc with this path. Panics if the API has no such rpc.
     pub(crate) fn named(path: &str) -> RpcMethod {
         RpcMethod::find(path).expect("an rpc of the API")
     }
@@ -45,7 +47,7 @@ impl RpcMethod {
 pub(super) struct RpcInfo {
     pub(super) service: &'static str,
     pub(super) kind: &'static str,
-    /// etcd's name where it times requests; a stream has none.
+    /// etcd's name of the request. `None` if etcd does not measure the duration of this rpc.
     pub(super) request: Option<&'static str>,
     pub(super) descriptor: MethodDescriptor,
 }

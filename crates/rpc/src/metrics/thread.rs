@@ -1,9 +1,9 @@
-//! The counters of one network thread. A query for the metrics page sums them over the threads.
+//! The counters of one network thread. The metrics page shows the sums over all threads.
 //!
-//! A counter that all threads write to is a cache line that travels between cores, which costs more
-//! than the look-up of a key. Here a counter has one writer, so counting is a load, an addition and
-//! a store; the counters of one rpc lie together. Counts of another thread would get lost. See
-//! `docs/http.md`.
+//! If all threads wrote to one counter, its cache line would move between cores, which costs more
+//! than the lookup of a key. Here each counter has one writer, so counting is a load, an addition
+//! and a store. The counters of one rpc are next to each other. Only the thread that owns the
+//! counters may count: counts of another thread might be lost. See `docs/http.md`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -15,11 +15,11 @@ use tonic::Code;
 
 use super::rpcs::{RPCS, RpcMethod};
 
-/// gRPC's codes, from OK to Unauthenticated.
+/// Number of gRPC's codes, from OK to Unauthenticated.
 pub(super) const CODES: usize = 17;
 
-/// The counters of one rpc: two lines of cache on most machines, and what nearly all requests need
-/// is on the first of them.
+/// The counters of one rpc. The alignment keeps the counters of different rpcs in different cache
+/// lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct RpcCounters {
@@ -27,7 +27,8 @@ pub(super) struct RpcCounters {
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
     pub(super) handled: [AtomicU64; CODES],
-    /// By success. Allocated by the first call that ends so.
+    /// The durations of failed calls (index 0) and of successful calls (index 1). The first such
+    /// call allocates the histogram.
     pub(super) durations: [OnceLock<DurationHistogram>; 2],
 }
 
@@ -36,7 +37,7 @@ pub(super) struct RpcCounters {
 pub(super) struct GlobalCounters {
     pub(super) received_bytes: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
-    /// Requests of `/health` that were answered with true.
+    /// Requests of `/health` with the result true.
     pub(super) health_success: AtomicU64,
     pub(super) health_failures: AtomicU64,
 }
@@ -60,7 +61,7 @@ impl ThreadMetrics {
         }
     }
 
-    /// A request of `/health`.
+    /// Counts a request of `/health`.
     pub(crate) fn health_check(&self, is_healthy: bool) {
         let GlobalCounters { health_success, health_failures, .. } = &self.counters.global;
         add(if is_healthy { health_success } else { health_failures }, 1);
@@ -72,7 +73,8 @@ impl ThreadMetrics {
         add(&self.counters.global.received_bytes, bytes as u64);
     }
 
-    /// Ended by [`CallMetrics::end`]; a call that is dropped counts as cancelled.
+    /// Counts the start of a call. [`CallMetrics::end`] counts its end; a call that is dropped is
+    /// counted as canceled.
     #[inline]
     pub fn start_call(&self, method: RpcMethod) -> CallMetrics {
         add(&self.counters.rpcs[usize::from(method.0)].started, 1);
@@ -80,7 +82,7 @@ impl ThreadMetrics {
     }
 }
 
-/// No locked instruction: a cell has one writer.
+/// Adds without a locked instruction, because a counter has one writer.
 #[inline]
 fn add(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(more), Relaxed);

@@ -1,27 +1,28 @@
-//! The answer to a transaction or a delete, from responses to bytes.
+//! Encodes the response to a transaction or a delete, which contains the responses of operations.
 //!
-//! A message has its length in front, and so has each message in it. What is
-//! [streamed](StreamedResponse) was measured, so all lengths are known before the first record is
-//! read: one pass finds them, a second one writes.
+//! The length of a message precedes the message. This is also true for each message inside a
+//! message. The lengths of [streamed](StreamedResponse) records are already measured, so all
+//! lengths are known before the first record is read. The first pass computes the lengths, and the
+//! second pass writes the bytes.
 //!
 //! ```text
 //!   0 │ length │ header │ op length ( range length ( header │ records │ more │ count ) ) │ ...
 //!     └──────────────── bytes ─────────────────────────────┘└─ read ─┘└── tail ────────────
 //! ```
 //!
-//! A short answer is one piece of memory. A long one is put together in the read pool.
+//! A short response is encoded in one buffer. A long response is encoded in the read pool.
 
 use std::mem;
 use std::vec::IntoIter;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use clearlane_net::sched::YieldPoints;
+use clearlane_contention::YieldPoints;
 use clearlane_proto::etcdserverpb::response_op::Response as OpResponse;
 use clearlane_proto::etcdserverpb::{DeleteRangeResponse, RangeResponse, TxnResponse};
-use clearlane_server::RequestError;
-use clearlane_server::apply::OperationResponses;
-use clearlane_server::streamed_range::StreamedRange;
-use clearlane_server::streamed_response::{OperationStream, StreamedResponse};
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::OperationResponses;
+use clearlane_server::read::streamed_range::StreamedRange;
+use clearlane_server::read::streamed_response::{OperationStream, StreamedResponse};
 use clearlane_server::threads::JobKind;
 use http::Response;
 use prost::Message;
@@ -36,7 +37,8 @@ use crate::response_body::{ResponseBody, ok_response};
 use crate::status;
 use crate::unary::EncodedResponse;
 
-/// Longer answers are encoded in the read pool.
+/// A response up to this size is encoded on the network thread if none of its records are streamed.
+/// All other responses are encoded in the read pool.
 const INLINE_ENCODE_BYTES_MAX: usize = 1 << 20;
 
 /// Field numbers.
@@ -77,8 +79,9 @@ async fn encode_in_pool<M: EncodeOperations>(
     Ok(parts_response(threads, &head.client.large_responses, length, message, until_ns))
 }
 
-/// Returns the length of the message, and its frame. Of what one operation has found, more than
-/// `inline_bytes` are encoded only when they are sent.
+/// Returns the length of the message, and its frame. Fails if the message is too large for gRPC. If
+/// an operation has more than `inline_bytes` of records, its records are encoded only when they are
+/// sent.
 fn encode_parts<M: EncodeOperations>(
     mut response: StreamedResponse<M>,
     inline_bytes: u64,
@@ -103,9 +106,10 @@ fn encode_parts<M: EncodeOperations>(
     Ok((length as usize, encoder.finish()))
 }
 
-/// An answer with the responses of operations.
+/// A response that contains responses of operations.
 pub(crate) trait EncodeOperations: OperationResponses + Message + 'static {
-    /// Returns the length of the whole message.
+    /// Returns the length of the whole message. Adds to `lengths` the lengths that
+    /// [`write`](Self::write) needs.
     fn measure(&mut self, lengths: &mut Lengths<'_>) -> u64;
     fn write(self, encoder: &mut Encoder);
 }
@@ -130,12 +134,13 @@ impl EncodeOperations for DeleteRangeResponse {
     }
 }
 
-/// The first pass.
+/// The first pass, which computes the lengths.
 pub(crate) struct Lengths<'s> {
-    /// Of the operations that are still to come.
+    /// The streams of the operations that follow.
     streams: &'s [OperationStream],
     next_operation: usize,
-    /// Of the responses of operations and nested transactions, in the order of their heads.
+    /// The lengths of the responses of operations and of nested transactions, in the order in which
+    /// the second pass writes their heads.
     found: Vec<u64>,
 }
 
@@ -182,9 +187,9 @@ impl<'s> Lengths<'s> {
     }
 }
 
-/// The second pass.
+/// The second pass, which writes the bytes.
 pub(crate) struct Encoder {
-    /// Written since the last part.
+    /// The bytes written since the last part.
     bytes: BytesMut,
     lengths: IntoIter<u64>,
     streams: IntoIter<OperationStream>,
@@ -245,7 +250,7 @@ impl Encoder {
         }
     }
 
-    /// That of the next operation, if it has one.
+    /// Returns the streamed range of the next operation, or `None`.
     fn next_stream(&mut self) -> Option<StreamedRange> {
         let number = self.next_operation;
         self.next_operation += 1;
@@ -258,7 +263,7 @@ impl Encoder {
         encode_varint(length, &mut self.bytes);
     }
 
-    /// Its fields, in the message that is open.
+    /// Writes the fields of a message into the open message.
     fn message(&mut self, message: &impl Message) {
         let before = self.bytes.len();
         message.encode(&mut self.bytes).expect("this memory grows");
@@ -284,7 +289,7 @@ impl Encoder {
     }
 }
 
-/// Of a message in a field, the tag of which has one byte.
+/// Returns the encoded length of a field that has `length` bytes and a tag of one byte.
 fn field_len(length: u64) -> u64 {
     (key_len(1) + encoded_len_varint(length)) as u64 + length
 }

@@ -1,4 +1,4 @@
-//! Random responses, in parts, against their encoding by `prost`.
+//! Encodes random responses in parts, and compares the bytes with the encoding by `prost`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,10 +16,10 @@ fn header() -> impl Strategy<Value = Option<ResponseHeader>> {
     option::of(revision.prop_map(|revision| ResponseHeader { revision, ..Default::default() }))
 }
 
-/// With its head.
+/// Maximum length of an encoded record with its tag and its length, in bytes.
 const RECORD_BYTES_MAX: usize = CHUNK_BYTES + 1100;
 
-/// Some are longer than a chunk.
+/// Makes a record. One in 31 is longer than a chunk.
 fn record() -> impl Strategy<Value = KeyValue> {
     let length = prop_oneof![30 => 0..300_usize, 1 => Just(CHUNK_BYTES + 1000)];
     (0..20_usize, length, any::<i64>()).prop_map(|(key, value, lease)| KeyValue {
@@ -71,7 +71,8 @@ fn txn() -> impl Strategy<Value = TxnResponse> {
     txn_of(nested)
 }
 
-/// What is sent of the message if at each turn about so many bytes are read.
+/// Returns the bytes that are sent, and the number of streamed parts. Each turn reads about the
+/// number of bytes that is next in `turns`.
 fn sent<M: EncodeOperations>(message: M, inline_bytes: u64, turns: &[usize]) -> (Vec<u8>, usize) {
     let (length, mut parts) = encode_parts(message.into(), inline_bytes).unwrap();
     let (mut bytes, mut turns) = (Vec::new(), turns.iter().cycle());
@@ -139,7 +140,9 @@ fn puts(values: usize, value: usize) -> Vec<OpResponse> {
     vec![OpResponse::ResponsePut(put); values]
 }
 
-/// Puts with what was there before are encoded at once.
+/// The records of ranges are streamed, but puts with a previous version are encoded before anything
+/// is sent. Checks that such long encoded bytes before, between and after streams are sent in
+/// chunks.
 #[test]
 fn what_lies_between_two_streams_is_sent_in_chunks() {
     let range = |values: usize| {
@@ -150,7 +153,7 @@ fn what_lies_between_two_streams_is_sent_in_chunks() {
     for (before, between, behind) in [
         (puts(20, chunk / 4), puts(1, 3 * chunk), puts(100, chunk / 8)),
         (puts(1, 10), puts(200, 1000), puts(1, chunk)),
-        // About as long as a chunk.
+        // Here the puts before, between and after the streams are each about as long as a chunk.
         (puts(1, chunk - 100), puts(1, chunk - 100), puts(1, chunk - 10)),
         (Vec::new(), puts(2, 10 * chunk), Vec::new()),
     ] {
@@ -165,7 +168,8 @@ fn what_lies_between_two_streams_is_sent_in_chunks() {
             while !parts.is_empty() {
                 let chunks = parts.read(turn).unwrap();
                 let bytes = chunks.iter().map(Bytes::len).sum::<usize>();
-                // One chunk is begun for the turn, another has what is left over.
+                // A turn may exceed its size: it completes its last chunk, and contains the rest of
+                // the previous turn.
                 assert!(
                     bytes <= turn.saturating_add(3 * chunk),
                     "{bytes} bytes in a turn of {turn}"
@@ -181,7 +185,8 @@ fn what_lies_between_two_streams_is_sent_in_chunks() {
     }
 }
 
-/// As deep as etcd takes it.
+/// Encodes 91 nested transactions. Each response must be measured only once, or else the time would
+/// grow with the square of the depth.
 #[test]
 fn a_deep_txn_is_encoded_in_linear_time() {
     let found = || RangeResponse { kvs: vec![KeyValue::default(); 3], ..RangeResponse::default() };
@@ -200,7 +205,7 @@ fn a_deep_txn_is_encoded_in_linear_time() {
 
 #[test]
 fn a_message_that_is_too_long_is_refused_before_a_byte_is_sent() {
-    // One piece of memory, many times.
+    // All records share this buffer, so the test needs little memory.
     let value = Bytes::from(vec![0; 1 << 20]);
     let record = KeyValue { value, ..KeyValue::default() };
     let kvs = vec![record; 2048];

@@ -1,4 +1,4 @@
-//! How a request names its user.
+//! The credentials of a request, which name its user.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 pub enum Credentials {
     #[default]
     None,
-    /// The token in the request's head.
+    /// The token in the request's metadata.
     Token(Arc<str>),
-    /// The common name of the client's certificate. It counts only if there is no token.
+    /// The common name of the client's certificate. It is used only if there is no token.
     Certificate(Arc<str>),
 }
 
-/// Without the token.
+/// Prints the kind, without the token.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

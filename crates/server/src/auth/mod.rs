@@ -1,15 +1,22 @@
-//! Which user makes a request, and whether it may: the steps of a read in front of its data and
-//! behind it, and the calls of the service Auth. etcd's `doSerialize` and `Authenticate`.
+//! Identifies the user of a request and checks the user's permissions. This module has the steps
+//! before and after a read, and the calls of the service Auth. In etcd: `doSerialize` and
+//! `Authenticate`.
 //!
 //! ```text
-//!   wait for freshness ─▶ authorize ─▶ open and read ─▶ check_admission ─▶ answer
-//!                           user, permission                the auth revision is still the same
+//!   wait for freshness ─▶ authorize ─▶ open and read ─▶ check_admission ─▶ respond
+//!                           user, permission               the auth revision has not changed
 //! ```
 //!
-//! Between the two, users and roles may change; then the client asks again. A write is checked
-//! when it is [applied](crate::apply::auth). Until etcd 3.4 a check holds the lock of the batch,
-//! and the check of a password does for as long as bcrypt takes; so the old eras do it on a thread
-//! of the request. The others check passwords in a pool of low priority.
+//! Users and roles may change between `authorize` and `check_admission`. Then a read that was
+//! checked for a user fails, and the client must retry. The permission for a write is checked when
+//! the entry is [applied](clearlane_replica::apply::auth). A write is rejected earlier only if its
+//! token is invalid, or if it needs a user and names none.
+//!
+//! In the eras up to etcd 3.4, a check of a permission takes the lock of the batch, and a check of
+//! a password holds it for as long as bcrypt takes. So in these eras a separate thread waits for
+//! this lock. The later eras check passwords in a pool of low priority.
+
+pub mod credentials;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,47 +25,47 @@ use clearlane_auth::checks::{CheckResult, Checker};
 use clearlane_auth::password::{self, HashError, PASSWORD_BYTES_MAX, SALT_BYTES};
 use clearlane_auth::simple_tokens::{ALPHABET, LETTERS, SimpleToken};
 use clearlane_auth::{AuthInfo, AuthRejection, AuthState, JwtError, TokenProvider};
-use clearlane_backend::Era;
 use clearlane_contention::TaskLabel;
-use clearlane_net::sched::YieldPoints;
+use clearlane_contention::YieldPoints;
 use clearlane_proto::etcdserverpb::{
     AuthenticateRequest, AuthenticateResponse, InternalAuthenticateRequest, InternalRaftRequest,
 };
+use clearlane_replica::{Error, RequestError};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::credentials::Credentials;
-use crate::error::Error;
+use crate::auth::credentials::Credentials;
 use crate::handle::Server;
-use crate::read_executor::traced;
-use crate::request_error::RequestError;
-use crate::request_trace::{RequestTrace, Stage};
-use crate::task_labels::{AUTHENTICATE, PERMISSION};
+use crate::observe::request_trace::{RequestTrace, Stage};
+use crate::observe::task_labels::{AUTHENTICATE, PERMISSION};
+use crate::read::executor::traced;
 use crate::threads::JobKind;
 
-/// Passwords that wait for the pool. With bcrypt's default cost the last waits for about half a
-/// minute on two cores.
+/// Maximum number of passwords that wait for the pool. With bcrypt's default cost, the last one
+/// waits for about half a minute on two cores.
 const PASSWORDS_WAITING_MAX: usize = 1024;
 
-/// Under which conditions a read was permitted.
+/// The state of users and roles when a read was permitted.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "it is to be compared after the read"]
 pub(crate) enum Admission {
     /// Authentication was disabled.
     Disabled,
-    /// The read asks for no key, and names no user or one without a revision.
+    /// The read needs no permission for keys, and names no user or a user without a revision.
     Unchecked,
-    /// Users and roles were those of this auth revision.
+    /// The auth revision of users and roles at the check.
     At(u64),
 }
 
-/// Between two steps of bcrypt: requests that have come meanwhile go first.
+/// Returns a function that is called between two steps of bcrypt. It lets requests that have
+/// arrived run first.
 fn offer_core() -> impl FnMut() {
     let mut steps = YieldPoints::default();
     move || steps.advance(YieldPoints::BYTES_PER_STEP)
 }
 
 impl Server {
-    /// Whether the user may make this read. To be called when the member is fresh enough for it.
+    /// Checks whether the user may make this read. Call it when the member is fresh enough for the
+    /// read.
     pub(crate) async fn authorize(
         &self,
         label: TaskLabel,
@@ -74,7 +81,8 @@ impl Server {
             _ => Admission::Unchecked,
         };
         if self.holds_batch_lock_to_check() {
-            // etcd looks the user up under the lock. What costs time is to wait for it.
+            // etcd looks up the user under the lock. The look-up takes almost no time, so this code
+            // only waits for the lock, and does nothing under it.
             let (store, number) = (self.threads().store(), trace.number);
             let wait = traced(*trace, Stage::Backend, move || {
                 let _as = label.enter_numbered(number);
@@ -87,7 +95,7 @@ impl Server {
         Ok(admission)
     }
 
-    /// That of a read which is checked now.
+    /// Returns the admission for a read whose permission is checked after this call.
     pub(crate) fn current_admission(&self) -> Admission {
         if self.threads().auth().is_enabled() {
             Admission::At(self.auth_revision())
@@ -96,7 +104,8 @@ impl Server {
         }
     }
 
-    /// Users and roles are still those of the check.
+    /// Fails if users or roles have changed since the check, or if authentication has been enabled
+    /// since then. An [`Admission::Unchecked`] read never fails.
     pub(crate) fn check_admission(&self, admission: Admission) -> Result<(), RequestError> {
         let is_unchanged = match admission {
             Admission::Disabled => !self.threads().auth().is_enabled(),
@@ -106,7 +115,8 @@ impl Server {
         if is_unchanged { Ok(()) } else { Err(AuthRejection::OldRevision.into()) }
     }
 
-    /// For requests that need no permission for keys.
+    /// Fails if `check` rejects the user of a request. Succeeds if authentication is disabled. This
+    /// function is for requests that need no permission for keys.
     pub async fn require(
         &self,
         check: impl Fn(Checker<'_>) -> CheckResult + Send,
@@ -116,8 +126,8 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the stream's user may watch these keys. Returns the user; `None` if authentication
-    /// is disabled.
+    /// Checks whether the stream's user may watch these keys. Returns the user, or `None` if
+    /// authentication is disabled.
     pub fn permit_watch(
         &self,
         key: &[u8],
@@ -132,7 +142,7 @@ impl Server {
         Ok(user.map(|user| user.username))
     }
 
-    /// Whether a user that might read these keys still may.
+    /// Returns whether a user that had permission to read these keys still has it.
     pub fn may_still_read(&self, user: &Arc<str>, key: &[u8], range_end: &[u8]) -> bool {
         self.threads().auth().with_state(|state| {
             let user = AuthInfo { username: Arc::clone(user), revision: state.revision };
@@ -140,13 +150,15 @@ impl Server {
         })
     }
 
-    /// Changes with users and roles, before a later entry is applied.
+    /// Returns the auth revision. It changes with users and roles, before any later entry is
+    /// applied.
     pub fn auth_revision(&self) -> u64 {
         self.threads().auth().with_state(|state| state.revision)
     }
 
-    /// Names the user in the header of an entry, for the check when it is applied.
-    /// What needs a user and has none is refused here: an anonymous client shall not fill the log.
+    /// Writes the user's name into the header of an entry, for the check when the entry is applied.
+    /// Rejects a request that needs a user and has none, so that an anonymous client cannot fill
+    /// the log.
     pub(crate) async fn name_user(
         &self,
         request: &mut InternalRaftRequest,
@@ -156,7 +168,9 @@ impl Server {
             header.username = username.as_ref().to_owned();
             header.auth_revision = revision;
         } else if self.needs_user(request) {
-            // This member may not know yet that authentication was disabled.
+            // Authentication may have been disabled, and this member may not have applied this
+            // change yet. So the request is rejected only if authentication is still enabled after
+            // all acknowledged changes are applied here.
             self.linearizable_read_notify().await?;
             if self.threads().auth().is_enabled() {
                 return Err(AuthRejection::UserEmpty.into());
@@ -170,14 +184,16 @@ impl Server {
         self.threads().auth().with_state(|state| state.check_entry(request, &no_keys).is_err())
     }
 
-    /// `None` if the request names no user, or authentication is disabled.
+    /// Returns the user, or `None` if the request names no user or authentication is disabled.
+    /// Fails if the token is invalid.
     pub(crate) async fn auth_info(&self) -> Result<Option<AuthInfo>, RequestError> {
         self.wait_for_token().await?;
         Ok(self.find_user()?)
     }
 
-    /// Waits until this member has applied the entry that assigned the request's token, if it is
-    /// behind. A token of the future gains nothing: what is committed now is waited for.
+    /// Waits until this member has applied the entry that assigned the request's token, if the
+    /// member lags. A forged token with a future index waits only for entries that are committed
+    /// now.
     pub async fn wait_for_token(&self) -> Result<(), RequestError> {
         let auth = self.threads().auth();
         let (Credentials::Token(text), TokenProvider::Simple(_), true) =
@@ -215,10 +231,10 @@ impl Server {
     }
 
     fn holds_batch_lock_to_check(&self) -> bool {
-        self.threads().store().era() < Era::V3_5
+        self.threads().era().checks_hold_batch_lock
     }
 
-    /// A linearizable read of users and roles.
+    /// Makes a linearizable read of users and roles.
     pub async fn read_users<T>(
         &self,
         read: impl FnOnce(Checker<'_>, &AuthState) -> Result<T, AuthRejection>,
@@ -228,7 +244,12 @@ impl Server {
         Ok(self.threads().auth().with_state(|state| read(state.checker(user.as_ref()), state))?)
     }
 
-    /// Returns a token for a user that shows its password.
+    /// Checks a user's password, and returns a token. If users or roles change during the check,
+    /// checks the password again.
+    ///
+    /// With simple tokens, a change of the password drops all tokens that the user has at that
+    /// time. If this call has checked the old password and assigns a token after the change, the
+    /// token is not returned to the client, and is removed when its TTL has passed.
     pub async fn authenticate(
         &self,
         request: AuthenticateRequest,
@@ -236,7 +257,7 @@ impl Server {
     ) -> Result<AuthenticateResponse, RequestError> {
         trace.end_read_index(self.linearizable_read_notify().await?);
         let AuthenticateRequest { name, password } = request;
-        // bcrypt does not look at the rest.
+        // bcrypt ignores all bytes after the first [`PASSWORD_BYTES_MAX`].
         let bytes = password.as_bytes();
         let password = bytes[..bytes.len().min(PASSWORD_BYTES_MAX)].to_vec();
         loop {
@@ -247,14 +268,15 @@ impl Server {
             };
             trace.end_stage(Stage::Token);
             let response = response?;
-            // Else the password may have been changed meanwhile.
+            // The check is repeated if users or roles have changed since then, because the password
+            // may also have changed.
             if self.threads().auth().with_state(|state| state.revision) == checked {
                 return Ok(response);
             }
         }
     }
 
-    /// Returns the auth revision at which it is the user's password.
+    /// Checks a password. Returns the auth revision of the check.
     async fn check_password(
         &self,
         name: &str,
@@ -262,7 +284,7 @@ impl Server {
         trace: &mut RequestTrace,
     ) -> Result<u64, RequestError> {
         let check = self.threads().auth().password_check(name)?;
-        // For a user that does not exist etcd holds no lock either.
+        // As in etcd, no lock is held for a user that does not exist or has no password.
         if self.holds_batch_lock_to_check() && check.has_hash() {
             let (store, number) = (self.threads().store(), trace.number);
             let work = traced(*trace, Stage::Password, move || {
@@ -299,7 +321,7 @@ impl Server {
 
     async fn assign_token(&self, name: &str) -> Result<AuthenticateResponse, RequestError> {
         let simple_token = random_letters()?;
-        // The entry has no password: it was checked.
+        // The entry contains no password, because the password was checked already.
         let request = InternalAuthenticateRequest {
             name: name.to_owned(),
             simple_token,
@@ -314,7 +336,7 @@ impl Server {
         revision: u64,
     ) -> Result<AuthenticateResponse, RequestError> {
         let (threads, name) = (self.threads().clone(), name.to_owned());
-        // A signature takes up to a millisecond.
+        // A signature takes up to a millisecond, so it is made in the pool.
         let sign = move || match threads.auth().tokens() {
             TokenProvider::Jwt(tokens) => {
                 let provider = tokens.provider();
@@ -331,7 +353,7 @@ impl Server {
         Ok(AuthenticateResponse { header, token })
     }
 
-    /// As it goes into the log.
+    /// Returns the hash of a password, in the form that goes into the log.
     pub async fn hash_password(&self, password: String) -> Result<String, PasswordError> {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt)?;
@@ -349,12 +371,6 @@ pub enum PasswordError {
     Request(#[from] RequestError),
 }
 
-impl From<AuthRejection> for RequestError {
-    fn from(refused: AuthRejection) -> RequestError {
-        RequestError::Rejected(refused.into())
-    }
-}
-
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -364,7 +380,7 @@ fn fill_random(bytes: &mut [u8]) -> Result<(), RequestError> {
     filled.map_err(|_| Error::NoRandomNumbers.into())
 }
 
-/// Each of the letters is as likely.
+/// Returns random letters. All letters are equally likely.
 fn random_letters() -> Result<String, RequestError> {
     let letters = ALPHABET.len() as u8;
     let fair_below = u8::MAX - u8::MAX % letters;

@@ -1,19 +1,19 @@
 //! Hashes of one member's store, for comparing members or checking a suspected disk.
 //!
-//! Both walk the whole store, in one state: they are for a thread that has time. What they cover:
-//! [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash()`].
+//! Both functions read the whole store in one state, which takes a long time. Call them on a thread
+//! that may block. [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash()`] document which
+//! data they cover.
 
 use clearlane_mvcc::{Store, backend_hash};
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::apply::ApplyError;
+use clearlane_replica::{RequestError, Result};
 
-use crate::applied_position::AppliedPosition;
-use crate::apply::ApplyError;
-use crate::corruption::MemberHash;
-use crate::error::Result;
-use crate::request_error::RequestError;
+use crate::observe::corruption::MemberHash;
 
 const KEYS_PER_STEP: usize = 10_000;
 
-/// The hash of all keys at a revision (0: the current one).
+/// Returns the hash of all keys at a revision. Revision 0 means the current revision.
 pub fn hash_kv(
     store: &dyn Store<AppliedPosition>,
     revision: i64,
@@ -26,8 +26,9 @@ pub fn hash_kv(
     }
 }
 
-/// The hash of everything on disk, after a commit; and the current revision before the hash is
-/// taken, which it includes.
+/// Commits the store, and returns the hash of all its data on disk. Also returns the revision that
+/// was current before the commit. The hash includes all data up to that revision, and possibly
+/// later data.
 pub fn hash(store: &dyn Store<AppliedPosition>) -> Result<(u32, i64)> {
     let revision = store.begin_read().revision();
     Ok((backend_hash(&**store.snapshot()?.snapshot())?, revision))

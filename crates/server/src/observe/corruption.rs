@@ -1,23 +1,24 @@
-//! Compares the members' hashes, and finds the corrupt member: etcd's `corrupt.go`,
+//! Compares the members' hashes, and finds the corrupt member. In etcd: `corrupt.go`. See
 //! `docs/maintenance.md`.
 //!
-//! * [At a start](count_mismatches) a member that differs from the others does not serve.
-//! * [Periodically](PeriodicCheck::find_corrupt_member) the leader compares, at its newest
-//!   revision: the first that differs from it is corrupt.
-//! * [After compactions](compare_compaction_hashes) the leader compares the hashes that all have
-//!   stored: the minority is corrupt.
+//! * [At startup](count_mismatches) a member that differs from the others does not serve.
+//! * [Periodically](PeriodicCheck::find_corrupt_member) the leader compares hashes at its newest
+//!   revision. The first member that differs from the leader is corrupt. If the leader's own hash
+//!   at that revision changes, the leader itself is corrupt.
+//! * [After compactions](compare_compaction_hashes) the leader compares the hashes that all members
+//!   have stored. All members that differ from the majority are corrupt. If no hash has a majority,
+//!   the corrupt members are unknown.
 //!
-//! Two hashes are compared only if they are of one revision, compacted at one revision. A member
-//! that does not answer, or cannot be compared, does not count as corrupt, but for the periodic
-//! check: there one that is ahead of the leader, or compacted further, does. The members are asked
-//! [elsewhere](crate::threads::PeerClients).
+//! Two hashes are compared only if they have the same revision and the same compact revision. A
+//! member that does not respond, or cannot be compared, is not considered corrupt. The periodic
+//! check has one exception: a member that is ahead of the leader, or has compacted further, is
+//! corrupt. [`PeerClients`](crate::threads::PeerClients) requests the hashes of the other members.
 
 use std::collections::BTreeMap;
 
 use clearlane_mvcc::HashKv;
-
-use crate::apply::RequestRejection;
-use crate::request_error::RequestError;
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::RequestRejection;
 
 /// A member's hash, and its newest revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +78,10 @@ fn warn_missing_hash(id: &str, revision: i64, why: &RequestError) {
 #[derive(Debug)]
 pub struct PeriodicCheck<'h> {
     pub leader: u64,
-    /// The leader's hash before the others were asked, at its revision.
+    /// The leader's hash at its newest revision, computed before the other members were asked.
     pub before: HashKv,
-    /// The leader's hash after the others have answered and it has applied what was committed then.
+    /// The leader's hash, computed after the other members had responded and the leader had applied
+    /// all entries committed by then.
     pub after: MemberHash,
     pub others: &'h [PeerHash],
 }
@@ -89,7 +91,7 @@ impl PeriodicCheck<'_> {
         let heard = |other: &PeerHash| Some((other.id, *other.result.as_ref().ok()?));
         let said: Vec<(u64, MemberHash)> = self.others.iter().filter_map(heard).collect();
         let own = self.has_changed().then_some(self.leader);
-        // All are checked, for their warnings.
+        // Check all members, so that the log has the warnings about each of them.
         let wrong = said.iter().filter(|(id, said)| self.is_corrupt(*id, said));
         let wrong: Vec<u64> = wrong.map(|(id, _)| *id).collect();
         tracing::info!("number-of-peers-checked" = said.len(), "finished peer corruption check");
@@ -155,10 +157,11 @@ impl PeriodicCheck<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashCheckResult {
     Equal,
-    /// The members that could be compared agree, and others did not answer: an earlier compaction
-    /// may tell more.
+    /// The members that could be compared agree, but other members did not respond or could not be
+    /// compared. The hashes of an earlier compaction may give a result.
     Inconclusive,
-    /// Member 0 stands for all members: no majority has the same hash.
+    /// The IDs of the corrupt members. If no majority has the same hash, the corrupt members are
+    /// unknown, and the list has only the ID 0.
     Corrupt(Vec<u64>),
 }
 
@@ -267,7 +270,8 @@ mod tests {
         let before = sum(7, 100, 50);
         let after = MemberHash { hash_kv: sum(8, 100, 50), revision: 100 };
         assert_eq!(suspect(before, after, &[heard(2, 9, 50, 100)]), Some(1));
-        // It has compacted meanwhile: that is another hash.
+        // The leader has compacted between its two hashes. So they cannot be compared, and the
+        // leader is not considered corrupt.
         let after = MemberHash { hash_kv: sum(8, 100, 60), revision: 100 };
         assert_eq!(suspect(before, after, &[heard(2, 7, 50, 100)]), None);
     }
@@ -288,7 +292,7 @@ mod tests {
         );
         let leader = of(&[heard(2, 8, 50, 100), heard(3, 8, 50, 100)]);
         assert_eq!(leader, HashCheckResult::Corrupt(vec![1]), "the leader may be the one");
-        // Two of three would be a majority, one is not.
+        // Each of the two hashes has only one of three members, so neither has a majority.
         assert_eq!(of(&[heard(2, 8, 50, 100), silent(3)]), HashCheckResult::Corrupt(vec![0]));
         assert_eq!(
             of(&[heard(2, 8, 50, 100)]),

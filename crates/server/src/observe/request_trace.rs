@@ -1,41 +1,42 @@
-//! Where a slow request has spent its time: etcd's `traceutil`, with stages of our own.
+//! Records where a slow request has spent its time. In etcd: `traceutil`. The stages are our own.
 //!
 //! Each request carries a [`RequestTrace`] on the stack. The end of a stage costs one reading of
-//! the clock; all time since the end of the stage before belongs to it, so the stages add up to the
-//! whole.
+//! the clock. All time since the end of the previous stage belongs to this stage, so the stages add
+//! up to the total.
 //!
 //! A stage that [ends with locks](RequestTrace::end_stage_with_locks), on the thread that waited,
-//! has its waits for locks taken out, and the [holder](clearlane_contention) of the longest
-//! recorded.
+//! is recorded without its waits for locks. The waits are recorded as [`Stage::Locks`], together
+//! with the task that [held the lock](clearlane_contention) of the longest wait.
 //!
-//! [`RequestTrace::log_slow_request`] makes a line of the log, in etcd's words with the stages
-//! behind them: `docs/maintenance.md`.
+//! [`RequestTrace::log_slow_request`] writes a log line, in etcd's words followed by the stages:
+//! `docs/maintenance.md`.
 
 use std::fmt;
 use std::time::Duration;
 
-use clearlane_contention::{BlockerState, LockWait, now_ns, take_longest_wait, waited_ns};
+use clearlane_contention::{BlockerState, LockWait, LockWaitMark, LockWaits, now_ns};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Until the commit index was confirmed.
+    /// The time until the commit index was confirmed.
     ReadIndex,
-    /// Until this member had applied the write itself, or the entries that a read must see.
+    /// The time until this member had applied the write itself, or the entries that a read must
+    /// see.
     Apply,
-    /// Until a thread of the pool was free.
+    /// The time until a thread of the pool was free.
     Pool,
     Locks,
     /// Looking up and reading the records.
     Backend,
-    /// Comparing it with its hash.
+    /// Comparing a password with its hash.
     Password,
-    /// Until this member had applied the entry with the token, or had signed it.
+    /// The time until this member had applied the entry with the token, or had signed the token.
     Token,
     Sending,
 }
 
 impl Stage {
-    /// In the order in which a read passes them, or an authentication.
+    /// All stages, in the order in which a read or an authentication passes them.
     pub const ALL: [Stage; 8] = [
         Stage::ReadIndex,
         Stage::Apply,
@@ -63,27 +64,13 @@ impl Stage {
 
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTrace {
-    /// The number in a [recording](crate::trace); 0 if nothing is recorded.
+    /// The number in a [recording](crate::observe::trace), or 0 if nothing is recorded.
     pub(crate) number: u32,
-    /// On the clock of the locks.
+    /// The start of the request, on the clock of [`now_ns`].
     pub(crate) start_ns: u64,
     last_end_ns: u64,
     pub(crate) stage_ns: [u64; Stage::ALL.len()],
     longest_wait: Option<LockWait>,
-}
-
-/// The locks that a thread had waited for when a stage began.
-#[derive(Clone, Copy, Debug)]
-pub struct LockWaitMark {
-    waited_ns: u64,
-}
-
-impl LockWaitMark {
-    pub fn now() -> LockWaitMark {
-        // What waited before was another request.
-        take_longest_wait();
-        LockWaitMark { waited_ns: waited_ns() }
-    }
 }
 
 impl RequestTrace {
@@ -105,7 +92,7 @@ impl RequestTrace {
         RequestTrace { number, ..self }
     }
 
-    /// The time at which `time` will have passed since the start, on the clock of the locks.
+    /// Returns the point in time that is `time` after the start, on the clock of [`now_ns`].
     pub fn time_limit_ns(&self, time: Duration) -> u64 {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.start_ns.saturating_add(time_ns)
@@ -120,8 +107,16 @@ impl RequestTrace {
         self.last_end_ns = now_ns;
     }
 
-    /// Ends the wait of a linearizable read, if it has waited; the last part of it, `applying`,
-    /// counts as [`Stage::Apply`].
+    /// Returns the trace of an entry whose application has taken `took`, including waits for locks.
+    pub(crate) fn of_apply(took: Duration, waits: LockWaits) -> RequestTrace {
+        let mut trace = RequestTrace::start_at(0);
+        trace.end_stage_at(Stage::Apply, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        trace.move_to_locks(Stage::Apply, waits);
+        trace
+    }
+
+    /// Ends the wait of a linearizable read. The last part of the wait, `applying`, is recorded as
+    /// [`Stage::Apply`]. If `applying` is `None`, the read has not waited, and nothing is recorded.
     pub fn end_read_index(&mut self, applying: Option<Duration>) {
         let Some(applying) = applying else { return };
         self.end_stage(Stage::ReadIndex);
@@ -131,17 +126,16 @@ impl RequestTrace {
         self.stage_ns[Stage::Apply as usize] += moved;
     }
 
-    /// Ends a stage that ran on this thread only: its waits for locks count as [`Stage::Locks`].
+    /// Ends a stage that ran on this thread only. Its waits for locks are recorded as
+    /// [`Stage::Locks`].
     pub fn end_stage_with_locks(&mut self, over: Stage, now_ns: u64, before: LockWaitMark) {
         self.end_stage_at(over, now_ns);
-        let waited_ns = waited_ns() - before.waited_ns;
-        if waited_ns > 0 {
-            self.move_to_locks(over, waited_ns, take_longest_wait());
-        }
+        self.move_to_locks(over, before.waits());
     }
 
-    fn move_to_locks(&mut self, from: Stage, waited_ns: u64, wait: Option<LockWait>) {
-        let moved = waited_ns.min(self.stage_ns[from as usize]);
+    fn move_to_locks(&mut self, from: Stage, waits: LockWaits) {
+        let LockWaits { total_ns, longest: wait } = waits;
+        let moved = total_ns.min(self.stage_ns[from as usize]);
         self.stage_ns[from as usize] -= moved;
         self.stage_ns[Stage::Locks as usize] += moved;
         let longest = |wait: &Option<LockWait>| wait.map_or(0, |wait| wait.waited_ns);
@@ -150,12 +144,13 @@ impl RequestTrace {
         }
     }
 
-    /// From the start to the last stamp.
+    /// Returns the time from the start to the end of the last stage.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.last_end_ns.saturating_sub(self.start_ns))
     }
 
-    /// etcd's warning `request stats`, past `--warning-unary-request-duration`.
+    /// Logs etcd's warning `request stats`, for a request that took longer than
+    /// `--warning-unary-request-duration`.
     pub fn log_slow_request(&self, about: &SlowRequestFields<'_>) {
         tracing::warn!(
             "time spent" = ?self.elapsed(),
@@ -169,8 +164,8 @@ impl RequestTrace {
         );
     }
 
-    /// etcd's warning for a read past `--warning-apply-duration`, which `expected` was. Slow writes
-    /// are reported by the apply loop.
+    /// Logs etcd's warning for a read that took longer than `--warning-apply-duration`, given as
+    /// `expected`. The apply loop reports slow writes.
     pub fn log_slow_read(
         &self,
         prefix: &str,
@@ -195,14 +190,15 @@ impl RequestTrace {
     }
 }
 
-/// What a log line says of a request beside its time; never its values, which may be secret.
+/// The fields of a log line about a request, except its time. They never contain values, which may
+/// be secret.
 #[derive(Clone, Copy)]
 pub struct SlowRequestFields<'a> {
-    /// Such as `/etcdserverpb.KV/Range`.
+    /// The method, such as `/etcdserverpb.KV/Range`.
     pub call: &'a str,
     /// The client's address.
     pub remote: &'a str,
-    /// In etcd's short form.
+    /// The request in etcd's short form.
     pub request: &'a dyn fmt::Display,
     pub response_count: i64,
     pub response_size: usize,
@@ -214,7 +210,11 @@ impl fmt::Debug for SlowRequestFields<'_> {
     }
 }
 
-/// Prints as `read index 1ms, locks 7ms (readTx, held by put), backend 20ms`.
+/// Prints the stages that took time, for example:
+///
+/// ```text
+/// read index 1ms, locks 7ms (longest for readTx, held by put), backend 20ms
+/// ```
 impl fmt::Display for RequestTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut gap = "";
@@ -233,8 +233,8 @@ impl fmt::Display for RequestTrace {
     }
 }
 
-/// The lock of the longest wait, and the holder. A request may also wait behind one that waits for
-/// the holder: so does a reader behind a writer.
+/// Prints the lock of the longest wait, and the holder of this lock. A request may also wait for a
+/// task that itself waits for the holder: for example, a reader waits for a queued writer.
 fn write_longest_wait(wait: &LockWait, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, " (longest for {}", wait.lock)?;
     if let Some((actor, BlockerState::Waiting)) = wait.blocker {
@@ -250,7 +250,7 @@ fn write_longest_wait(wait: &LockWait, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 mod tests {
     use std::thread;
 
-    use clearlane_contention::{Registry, RwLock, TaskLabel};
+    use clearlane_contention::{LockWaitMark, Registry, RwLock, TaskLabel};
 
     use super::*;
 
@@ -265,7 +265,7 @@ mod tests {
         let holder = Some(TaskLabel::named("put"));
         let front = holder.map(|holder| (holder, BlockerState::Holding));
         let wait = LockWait { lock: "readTx", waited_ns: 7 * MS, blocker: front, holder };
-        trace.move_to_locks(Stage::Backend, 9 * MS, Some(wait));
+        trace.move_to_locks(Stage::Backend, LockWaits { total_ns: 9 * MS, longest: Some(wait) });
         trace.end_stage_at(Stage::Sending, 135 * MS);
         assert_eq!(
             trace.to_string(),
@@ -282,17 +282,17 @@ mod tests {
         trace.end_stage_at(Stage::Backend, 2 * MS);
         let holder = Some(TaskLabel::named("range"));
         let wait = LockWait { lock: "readTx", waited_ns: MS, blocker: front, holder };
-        // More than the stage has cannot be taken out of it.
-        trace.move_to_locks(Stage::Backend, 3 * MS, Some(wait));
-        let told = "locks 2ms (longest for readTx, behind put, held by range)";
-        assert_eq!(trace.to_string(), told);
+        // No more time can be moved than the stage has.
+        trace.move_to_locks(Stage::Backend, LockWaits { total_ns: 3 * MS, longest: Some(wait) });
+        let message = "locks 2ms (longest for readTx, behind put, held by range)";
+        assert_eq!(trace.to_string(), message);
     }
 
     #[test]
     fn the_locks_of_the_stage_are_asked() {
         let registry = Registry::new();
         let lock = RwLock::new(&registry, "readTx", 0);
-        let told = thread::scope(|scope| {
+        let traced_line = thread::scope(|scope| {
             let held = {
                 let _as = TaskLabel::named("expensive_read").enter();
                 lock.write()
@@ -311,6 +311,9 @@ mod tests {
             drop(held);
             waiting.join().unwrap()
         });
-        assert!(told.contains("(longest for readTx, held by expensive_read)"), "{told}");
+        assert!(
+            traced_line.contains("(longest for readTx, held by expensive_read)"),
+            "{traced_line}"
+        );
     }
 }

@@ -1,21 +1,30 @@
-//! Where a read of keys runs, so that a network thread waits neither for a lock nor for the disk.
+//! Decides where a read of keys runs, so that a network thread waits neither for a lock nor for the
+//! disk.
 //!
 //! ```text
-//!   default era   in memory, small ──▶ this network thread
-//!                 on the disk, small ─▶ uncached pool: its threads wait for the disk
-//!                 long ───────────────▶ read pool: three run at a time, in slices
-//!   old eras      anything ───────────▶ a thread for each request, as etcd has a goroutine
+//!   default era   single keys; ranges in key order, within a budget
+//!                   pages in memory ───────▶ this network thread
+//!                   a page on the disk ────▶ uncached pool: its threads wait for the disk
+//!                 other reads ─────────────▶ read pool: three run at a time, in slices
+//!   old eras      all reads ───────────────▶ a thread for each request, as etcd has a goroutine
 //! ```
 //!
-//! In the read pool a short read does not wait for long ones, so a read says [how many
-//! keys](ReadSize) it may look at. In an old era a read waits for the locks of its era, and with
-//! them in hand for the disk. The number of these threads is bounded.
+//! A Range request starts on the network thread if it reads a single key, or counts keys, or reads
+//! keys in key order and without filters. So does a read-only transaction of single keys. A range
+//! restarts in the read pool if it exceeds the budget: 128 records, 256 KiB, or, at a past
+//! revision, 1,024 keys of the index. All other reads are jobs of the read pool, for example sorted
+//! ranges, later pages of a stream, and transactions with ranges.
+//!
+//! In the read pool a short read does not wait for long reads. So each read declares [how many
+//! keys](ReadSize) it may visit. A read of up to 4,096 keys is short.
+//!
+//! In an old era a read waits for the locks of its era, and waits for the disk while it holds them.
+//! The number of threads for such reads is limited.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use clearlane_backend::Era;
 use clearlane_contention::{TaskLabel, now_ns};
 use clearlane_engine::try_read_cached;
 use clearlane_mvcc::{RangeOptions, ReadTxn};
@@ -23,15 +32,16 @@ use clearlane_proto::etcdserverpb::{Compare, RangeRequest};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use crate::apply::range::has_first_keys;
-use crate::apply::{ApplyError, KeySpan};
 use crate::handle::Server;
-use crate::request_error::RequestError;
-use crate::request_trace::{LockWaitMark, RequestTrace, Stage};
+use crate::observe::request_trace::{RequestTrace, Stage};
 use crate::threads::JobKind;
-use crate::walk_steps::has_more_past_keys;
+use clearlane_contention::LockWaitMark;
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::range::has_first_keys;
+use clearlane_replica::apply::{ApplyError, KeySpan};
+use clearlane_replica::walk_steps::has_more_past_keys;
 
-/// The greatest number of keys of a read that is short. Collected and sorted they take a few
+/// Maximum number of keys of a short read. Collecting and sorting that many keys takes a few
 /// milliseconds.
 const SHORT_READ_KEYS_MAX: u64 = 4096;
 
@@ -43,16 +53,16 @@ pub(crate) enum PoolJob {
     Uncached,
 }
 
-/// At how many keys a read may look.
+/// The number of keys that a read may visit.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadSize {
-    /// Some keys by their names.
+    /// Single keys, without a range.
     SingleKeys,
     AtMost(u64),
     Ranges(Vec<ReadSpan>),
 }
 
-/// The keys of a range, at a revision; 0 is the newest.
+/// The keys of a range, at a revision. Revision 0 means the newest revision.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadSpan {
     pub(crate) key: Bytes,
@@ -89,22 +99,24 @@ impl ReadSize {
         if ranges.is_empty() { ReadSize::SingleKeys } else { ReadSize::Ranges(ranges) }
     }
 
-    pub(crate) fn job_kind(&self, view: &(dyn ReadTxn + '_)) -> ReadResult<JobKind> {
+    pub(crate) fn job_kind(&self, read_txn: &(dyn ReadTxn + '_)) -> ReadResult<JobKind> {
         let ReadSize::Ranges(ranges) = self else { return Ok(self.kind()) };
         let options = RangeOptions { count_only: true, ..RangeOptions::default() };
         let mut keys = 0;
         for ReadSpan { key, range_end, revision } in ranges {
             let span = KeySpan::new(key, range_end);
-            if has_more_past_keys(view, span.range(), *revision, SHORT_READ_KEYS_MAX as usize) {
+            if has_more_past_keys(read_txn, span.range(), *revision, SHORT_READ_KEYS_MAX as usize) {
                 return Ok(JobKind::Long);
             }
-            // The index knows it, without a walk.
-            keys += view.visit_records(span.range(), options, &mut |_| ControlFlow::Break(()))?;
+            // Count the keys at the newest revision, even if the range is read at a past revision:
+            // the index knows this number without a walk.
+            keys +=
+                read_txn.visit_records(span.range(), options, &mut |_| ControlFlow::Break(()))?;
         }
         Ok(ReadSize::AtMost(keys).kind())
     }
 
-    /// Without a look at the store.
+    /// Returns the kind of the job without reading the store.
     pub(crate) fn kind(&self) -> JobKind {
         match self {
             ReadSize::SingleKeys => JobKind::Short,
@@ -115,7 +127,9 @@ impl ReadSize {
 }
 
 impl Server {
-    /// A read of single keys runs on this thread; on a cache miss, in the uncached pool.
+    /// Runs a read. A read of single keys runs on this thread or, after a cache miss, in the
+    /// uncached pool. Any other read runs in the read pool. In an old era each read runs on a
+    /// separate thread.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         trace: &mut RequestTrace,
@@ -124,16 +138,16 @@ impl Server {
         work: impl Fn(&(dyn ReadTxn + '_)) -> ReadResult<T> + Send + 'static,
     ) -> Result<T, RequestError> {
         let number = trace.number;
-        let Some(view) = self.threads().store().begin_snapshot_read() else {
+        let Some(read_txn) = self.threads().store().begin_snapshot_read() else {
             return Box::pin(self.read_locked(trace, label, number, work)).await;
         };
         let pool = match size {
             ReadSize::SingleKeys => PoolJob::Uncached,
-            size => PoolJob::Read(size.job_kind(&*view)?),
+            size => PoolJob::Read(size.job_kind(&*read_txn)?),
         };
         let work = move || {
             let _as = label.enter_numbered(number);
-            work(&*view)
+            work(&*read_txn)
         };
         if matches!(pool, PoolJob::Uncached)
             && let Some(done) = self.read_cached(&work)
@@ -143,7 +157,7 @@ impl Server {
         Box::pin(self.run_in_pool(pool, trace, work)).await
     }
 
-    /// `None` if the read would have to wait for the disk.
+    /// Runs a read on this thread. Returns `None` if the read would have to wait for the disk.
     pub(crate) fn read_cached<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
         let found = try_read_cached(read).ok();
         if found.is_none() {
@@ -152,7 +166,7 @@ impl Server {
         found
     }
 
-    /// Runs a read in a pool, and adds its waits for locks to its trace.
+    /// Runs a read in a pool, and adds its times, including its waits for locks, to its trace.
     pub(crate) async fn run_in_pool<T: Send + 'static>(
         &self,
         pool: PoolJob,
@@ -186,7 +200,7 @@ impl Server {
         Ok(done?)
     }
 
-    /// On this thread; in an old era on a thread that may wait for the locks.
+    /// Reads on this thread, or in an old era on a thread that may wait for the locks.
     pub async fn read_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> T + Send + 'static,
@@ -198,12 +212,12 @@ impl Server {
         self.read_store(|read| read.revision()).await
     }
 
-    /// On this thread; in an old era on a thread that may wait for the locks.
+    /// Runs `work` on this thread, or in an old era on a thread that may wait for the locks.
     pub async fn run_where_locks_may_wait<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Server) -> T + Send + 'static,
     ) -> Result<T, RequestError> {
-        if self.threads().store().era() == Era::Clearlane {
+        if !self.threads().era().waits_for_locks {
             return Ok(work(self));
         }
         let server = self.clone();
@@ -216,7 +230,7 @@ impl Server {
     ) -> Result<T, RequestError> {
         let (done, result) = oneshot::channel();
         spawn_blocking(move || {
-            // The request has been dropped: take no lock for it.
+            // If the request has been dropped, no lock is taken for it.
             if !done.is_closed() {
                 let _ = done.send(work());
             }
@@ -226,7 +240,8 @@ impl Server {
     }
 }
 
-/// Work for another thread, as a stage of a request.
+/// Wraps work for another thread. The time of the work is recorded as the stage `stage` of a
+/// request. The wait before the work starts is recorded as [`Stage::Pool`].
 pub(crate) fn traced<T>(
     mut trace: RequestTrace,
     stage: Stage,

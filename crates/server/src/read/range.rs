@@ -1,17 +1,19 @@
-//! The path of a read, up to what is handed over for encoding: `docs/read-path.md`.
+//! The path of a read, up to the result that is encoded: `docs/read-path.md`.
 //!
 //! ```text
-//!   client ── Range ──▶ check     is it a request at all?
-//!                        ├─ wait  linearizable: until what was acknowledged is applied here
-//!                        ├─ user  may it read these keys? compared again behind the read
-//!                        ├─ view  one revision, its index and its records: one pointer
-//!                        └─ read  keys → records → (sorted, filtered, cut off)
+//!   client ── Range ──▶ check      is the request valid?
+//!                       wait       linearizable: until acknowledged writes are applied here
+//!                       authorise  may the user read these keys? checked again after the read
+//!                       open       take one pointer to a revision, its index and its records
+//!                       read       keys → records → (sorted, filtered, cut off)
+//!                       header     cluster, member, term
 //! ```
 //!
-//! A read begins on the network thread, with a budget of records, bytes and (at a revision of the
-//! past) keys of the index. Beyond it the read begins again in the read pool, and is [read while it
-//! is sent](crate::streamed_range). Which thread a read runs on:
-//! [`read_executor`](crate::read_executor).
+//! [`ReadPlan`] decides where a range is read. Most ranges start on the network thread, with a
+//! budget of records, bytes and (at a past revision) keys of the index. A range over the budget
+//! restarts in the read pool. If its response has more than 256 KiB, it is [read while it is
+//! sent](crate::read::streamed_range). The module [`executor`](crate::read::executor) describes the
+//! pools.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,28 +22,28 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_auth::checks::Checker;
 use clearlane_contention::TaskLabel;
-use clearlane_mvcc::{RangeOptions, ReadTxn};
+use clearlane_mvcc::{RangeOptions, ReadTxn, Store};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse, ResponseHeader};
 use clearlane_proto::mvccpb::KeyValue;
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::apply::range::{execute_range, has_first_keys};
+use clearlane_replica::apply::{self, KeySpan, check};
+use clearlane_replica::{AppliedPosition, Error, RequestError, Result, walk_steps};
 use prost::Message;
 
-use crate::apply::range::{execute_range, has_first_keys};
-use crate::apply::{self, KeySpan, check};
-use crate::error::{Error, Result};
 use crate::handle::Server;
-use crate::read_executor::{PoolJob, ReadResult, ReadSize};
-use crate::request_error::RequestError;
-use crate::request_trace::{RequestTrace, Stage};
-use crate::streamed_range::StreamedRange;
-use crate::streamed_range::range_size::keys_only_record;
-use crate::task_labels::{GET, RANGE};
-use crate::walk_steps;
+use crate::observe::request_trace::{RequestTrace, Stage};
+use crate::observe::task_labels::{GET, RANGE};
+use crate::read::executor::{PoolJob, ReadResult, ReadSize};
+use crate::read::streamed_range::StreamedRange;
+use crate::read::streamed_range::range_size::keys_only_record;
 
-/// What a range may read on the network thread.
+/// Maximum number of records of a range that a network thread reads itself.
 const INLINE_RECORDS_MAX: usize = 128;
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
 impl Server {
+    /// Serves a range in these steps: check, wait, authorise, open, read, header.
     pub async fn range(
         &self,
         request: RangeRequest,
@@ -54,65 +56,84 @@ impl Server {
         let label = task_label(&request);
         let may_read = |user: Checker<'_>| user.read(&request.key, &request.range_end);
         let admission = self.authorize(label, trace, may_read).await?;
-        // An order or a filter for one key is rare.
-        let is_common = has_first_keys(&request) || !request.range_end.is_empty();
-        let mut result =
-            if is_common && let Some(view) = self.threads().store().begin_snapshot_read() {
-                self.range_rows(view, request, trace).await?
-            } else {
-                let size = ReadSize::of_range(&request);
-                let work = move |read: &(dyn ReadTxn + '_)| {
-                    Ok(StreamedRange::of_response(execute_range(read, &request)?))
-                };
-                self.read(trace, label, size, work).await?
-            };
+        let plan = ReadPlan::open(&request, &*self.threads().store());
+        let mut result = match plan {
+            ReadPlan::Inline(read_txn) => self.read_inline(read_txn, request, trace).await?,
+            ReadPlan::Streamed(read_txn) => {
+                Box::pin(self.read_streamed(read_txn, request, trace)).await?
+            }
+            ReadPlan::Message => Box::pin(self.read_message(request, label, trace)).await?,
+        };
         self.check_admission(admission)?;
         trace.end_stage(Stage::Backend);
         self.fill_header(result.header_mut());
         Ok(result)
     }
 
-    /// Waits until this member has applied all that was acknowledged before. Returns how long that
-    /// took after the read index was known; `None` at a sole voter, which need not wait.
+    /// Waits until this member has applied all writes that were acknowledged before the call.
+    /// Returns the part of the wait after the read index was known. Returns `None` if this member
+    /// is the sole voter and has already applied these writes, so that it need not wait.
     pub async fn linearizable_read_notify(
         &self,
     ) -> std::result::Result<Option<Duration>, RequestError> {
         if self.threads().is_sole_voter_caught_up() {
             return Ok(None);
         }
-        self.requests().read_index().await.map(Some)
+        self.requests().read_index(ReadNeed::Applied).await.map(Some)
     }
 
-    async fn range_rows(
+    async fn read_inline(
         &self,
-        view: Arc<dyn ReadTxn + Send + Sync>,
+        read_txn: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
         trace: &mut RequestTrace,
     ) -> std::result::Result<RangeResult, RequestError> {
         let number = trace.number;
-        if has_first_keys(&request) || request.count_only {
-            let rows = match self.read_cached(|| collect_rows(&*view, &request, number)) {
-                Some(rows) => rows?,
-                None => {
-                    let (view, request) = (Arc::clone(&view), request.clone());
-                    let collect = move || collect_rows(&*view, &request, number);
-                    Box::pin(self.run_in_pool(PoolJob::Uncached, trace, collect)).await?
-                }
-            };
-            if let Some(rows) = rows {
-                return Ok(RangeResult::Rows(rows));
+        let rows = match self.read_cached(|| collect_rows(&*read_txn, &request, number)) {
+            Some(rows) => rows?,
+            None => {
+                let (read_txn, request) = (Arc::clone(&read_txn), request.clone());
+                let collect = move || collect_rows(&*read_txn, &request, number);
+                Box::pin(self.run_in_pool(PoolJob::Uncached, trace, collect)).await?
             }
-        }
-        let kind = ReadSize::of_range(&request).job_kind(&*view)?;
-        let measure = move || {
-            let _as = RANGE.enter_numbered(number);
-            StreamedRange::measure(view, request)
         };
-        Box::pin(self.run_in_pool(PoolJob::Read(kind), trace, measure)).await
+        match rows {
+            Some(rows) => Ok(RangeResult::Rows(rows)),
+            None => Box::pin(self.read_streamed(read_txn, request, trace)).await,
+        }
     }
 
-    /// A later page of a [`RangeStream`](crate::range_stream::RangeStream), at a revision of the
-    /// past: the keys behind it are not counted. Returns whether there are any.
+    async fn read_streamed(
+        &self,
+        read_txn: Arc<dyn ReadTxn + Send + Sync>,
+        request: RangeRequest,
+        trace: &mut RequestTrace,
+    ) -> std::result::Result<RangeResult, RequestError> {
+        let number = trace.number;
+        let kind = ReadSize::of_range(&request).job_kind(&*read_txn)?;
+        let measure = move || {
+            let _as = RANGE.enter_numbered(number);
+            StreamedRange::measure(read_txn, request)
+        };
+        self.run_in_pool(PoolJob::Read(kind), trace, measure).await
+    }
+
+    async fn read_message(
+        &self,
+        request: RangeRequest,
+        label: TaskLabel,
+        trace: &mut RequestTrace,
+    ) -> std::result::Result<RangeResult, RequestError> {
+        let size = ReadSize::of_range(&request);
+        let work = move |read: &(dyn ReadTxn + '_)| {
+            Ok(StreamedRange::of_response(execute_range(read, &request)?))
+        };
+        self.read(trace, label, size, work).await
+    }
+
+    /// Reads a later page of a [`RangeStream`](super::range_stream::RangeStream), at the revision
+    /// of the first page. Returns the records of the page, and true if there are keys after the
+    /// page. These keys are not counted.
     pub(crate) async fn range_page(
         &self,
         request: RangeRequest,
@@ -131,6 +152,37 @@ impl Server {
     }
 }
 
+/// Where a range is read, with the read transaction to use.
+enum ReadPlan {
+    /// A range in key order and without filters, a single key, or a count. It is read on this
+    /// network thread from memory, up to [`INLINE_RECORDS_MAX`] and [`INLINE_BYTES_MAX`]. If a page
+    /// is on the disk, the uncached pool reads the range, up to the same limits. A range above a
+    /// limit is read as [`ReadPlan::Streamed`].
+    Inline(Arc<dyn ReadTxn + Send + Sync>),
+    /// A sorted or filtered range. All its keys must be visited before its first record is sent. A
+    /// thread of the read pool measures the range. A short range is then read at once, and a long
+    /// one while it is sent.
+    Streamed(Arc<dyn ReadTxn + Send + Sync>),
+    /// The range is read as one message. It is either one key with an order or a filter, which is
+    /// rare, or any range in an old era. A range in an old era waits for locks on a separate
+    /// thread.
+    Message,
+}
+
+impl ReadPlan {
+    fn open(request: &RangeRequest, store: &dyn Store<AppliedPosition>) -> ReadPlan {
+        let has_first_keys = has_first_keys(request);
+        if !has_first_keys && request.range_end.is_empty() {
+            return ReadPlan::Message;
+        }
+        match store.begin_snapshot_read() {
+            Some(read_txn) if has_first_keys || request.count_only => ReadPlan::Inline(read_txn),
+            Some(read_txn) => ReadPlan::Streamed(read_txn),
+            None => ReadPlan::Message,
+        }
+    }
+}
+
 fn task_label(request: &RangeRequest) -> TaskLabel {
     if request.range_end.is_empty() { *GET } else { *RANGE }
 }
@@ -138,10 +190,11 @@ fn task_label(request: &RangeRequest) -> TaskLabel {
 #[derive(Debug)]
 pub enum RangeResult {
     Rows(RangeRows),
-    /// Read in chunks while it is sent.
+    /// A long range that is read in chunks while it is sent. In an old era, and for a large single
+    /// key with filters or an order, the records are already in memory, and are encoded in chunks.
     Stream(StreamedRange),
-    /// In an old era any short range; else a single key with filters or an order, or a short range
-    /// that is sorted by value.
+    /// In an old era any short range; in the default era a single key with filters or an order, or
+    /// a short range sorted by value.
     Message(RangeResponse),
 }
 
@@ -152,7 +205,7 @@ pub struct RangeMeta {
     pub count: i64,
 }
 
-/// Records as they are stored, which is their encoding on the wire.
+/// Records in the form in which they are stored, which is also their encoding on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeRows {
     pub meta: RangeMeta,
@@ -208,14 +261,16 @@ impl RangeResult {
     }
 }
 
-/// The first keys of a range; `None` if that exceeds what the network thread may read.
+/// Reads or counts all keys that the request selects, up to its limit. Returns `None` if they
+/// exceed the network thread's budget: if there are more than [`INLINE_RECORDS_MAX`] records or
+/// [`INLINE_BYTES_MAX`] bytes, or if the walk over the index at a past revision would be too long.
 fn collect_rows(
-    view: &dyn ReadTxn,
+    read_txn: &dyn ReadTxn,
     request: &RangeRequest,
     number: u32,
 ) -> ReadResult<Option<RangeRows>> {
     let _as = task_label(request).enter_numbered(number);
-    if walk_steps::is_long(view, key_span(request).range(), request.revision) {
+    if walk_steps::is_long(read_txn, key_span(request).range(), request.revision) {
         return Ok(None);
     }
     let mut records = Vec::new();
@@ -232,13 +287,13 @@ fn collect_rows(
     };
     let (span, options) = (key_span(request), options(request));
     let count = if request.keys_only {
-        walk_steps::visit_versions(view, span.range(), options, &mut |key, version| {
+        walk_steps::visit_versions(read_txn, span.range(), options, &mut |key, version| {
             Ok(add(keys_only_record(key, version).encode_to_vec().into()))
         })?
     } else {
-        view.visit_records(span.range(), options, &mut add)?
+        read_txn.visit_records(span.range(), options, &mut add)?
     };
-    let meta = range_meta(view, request, count, count);
+    let meta = range_meta(read_txn, request, count, count);
     Ok((!is_beyond).then_some(RangeRows { meta, records }))
 }
 
@@ -251,14 +306,15 @@ pub(crate) fn options(request: &RangeRequest) -> RangeOptions {
     RangeOptions { revision, limit, count_only, skip_count: false }
 }
 
-/// `matched` is the number of keys that pass the filters.
+/// Returns the fields of a response other than its records. `matched` is the number of keys that
+/// pass the filters.
 pub(crate) fn range_meta(
-    view: &dyn ReadTxn,
+    read_txn: &dyn ReadTxn,
     request: &RangeRequest,
     count: u64,
     matched: u64,
 ) -> RangeMeta {
-    let header = ResponseHeader { revision: view.revision(), ..ResponseHeader::default() };
+    let header = ResponseHeader { revision: read_txn.revision(), ..ResponseHeader::default() };
     let limit = u64::try_from(request.limit).unwrap_or(0);
     let more = !request.count_only && limit > 0 && matched > limit;
     RangeMeta { header: Some(header), more, count: count as i64 }

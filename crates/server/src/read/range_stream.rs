@@ -1,16 +1,18 @@
 //! A range that is sent page by page: etcd 3.7's `RangeStream`.
 //!
-//! Joined, the pages are the answer to the same range as of the first page; header and count go out
-//! with the last page. Each page is a read of its own at the revision of the first, so no lock and
-//! no old state is kept between pages, and the stream fails if that revision is compacted, as in
-//! etcd. Only the first page counts the keys of the range.
+//! The pages together equal the response to a Range request at the time of the first page. Header
+//! and count are sent with the last page. Each page is a separate read at the revision of the first
+//! page, so no lock and no old state is held between pages. The stream fails if that revision is
+//! compacted, as in etcd, or if users or roles change. Only the first page counts the keys of the
+//! range.
 //!
-//! A sort target without an order is the only order besides that of the keys that etcd takes here.
-//! Such a range is read and sorted at once, then cut into pages. (etcd sorts each page for itself
-//! and goes on behind its last key, so keys come twice or not at all.)
+//! In addition to key order, etcd accepts only one order here: a sort target without a direction.
+//! Such a range is read and sorted at once, and then cut into pages. (etcd sorts each page
+//! separately and continues after the last key of the page, so keys may be sent twice or never.)
 //!
-//! The first page has ten keys. A later page has twice as many if the last was far below the target
-//! size of a message, and half as many if it was far above.
+//! The first page has ten keys. The target size of a page is the limit of requests. The number of
+//! keys doubles after a page with less than half of this size, and halves after a page with more
+//! than twice this size.
 
 use std::mem;
 use std::vec::IntoIter;
@@ -18,14 +20,13 @@ use std::vec::IntoIter;
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
+use clearlane_replica::{RequestError, apply};
 use prost::Message;
 
-use crate::apply;
 use crate::auth::Admission;
 use crate::handle::Server;
-use crate::range::{RangeMeta, RangeResult};
-use crate::request_error::RequestError;
-use crate::request_trace::RequestTrace;
+use crate::observe::request_trace::RequestTrace;
+use crate::read::range::{RangeMeta, RangeResult};
 
 /// Number of keys on the first page.
 const FIRST_PAGE_KEYS: i64 = 10;
@@ -37,7 +38,7 @@ pub struct RangeStream {
     page_keys: i64,
     /// The header and the count as of the first page.
     meta: Option<RangeMeta>,
-    /// Of the first page, whose permission is that of all.
+    /// The auth state as of the first page. A later page fails if users or roles have changed.
     admission: Option<Admission>,
 }
 
@@ -49,7 +50,7 @@ enum Remaining {
 }
 
 impl RangeStream {
-    /// Refuses a range that cannot be streamed.
+    /// Opens a stream. Fails if the range is invalid or cannot be streamed.
     pub fn open(member: Server, request: RangeRequest) -> Result<RangeStream, RequestError> {
         apply::check::range(&request)?;
         apply::check::range_stream(&request)?;
@@ -62,7 +63,7 @@ impl RangeStream {
         })
     }
 
-    /// `None` after the last page.
+    /// Returns the next page, or `None` after the last page.
     pub async fn next_page(&mut self) -> Result<Option<RangeResponse>, RequestError> {
         match mem::replace(&mut self.remaining, Remaining::Done) {
             Remaining::Done => Ok(None),
@@ -85,7 +86,8 @@ impl RangeStream {
             self.server.check_admission(admission)?;
             page
         } else {
-            // Before the check: a change in between is found with the next page.
+            // The auth state is recorded before the check of the first page. So after a later
+            // change the next page fails.
             self.admission = Some(self.server.current_admission());
             let RangeResponse { header, kvs, more, count } = self.read(page).await?;
             self.meta = Some(RangeMeta { header, more, count });
@@ -117,7 +119,7 @@ impl RangeStream {
         self.make_page(page)
     }
 
-    /// Only the last page has a header and a count.
+    /// Returns a page without header and count. Only the last page has them.
     fn make_page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
         let page = RangeResponse { kvs, ..RangeResponse::default() };
         self.adapt_page_size(page.encoded_len());
@@ -126,7 +128,7 @@ impl RangeStream {
 
     fn make_last_page(&mut self, kvs: Vec<KeyValue>) -> RangeResponse {
         let RangeMeta { mut header, more, count } = self.meta.take().unwrap_or_default();
-        // The revision stays that of the first page; the term is the current one.
+        // The revision is the first page's revision; the term is the current term.
         self.server.fill_header(&mut header);
         RangeResponse { header, kvs, more, count }
     }
@@ -141,7 +143,7 @@ impl RangeStream {
     }
 }
 
-/// The range after a page: at the same revision, and serializable.
+/// Returns the request for the keys after a page: at the same revision, and serializable.
 fn remaining_request(
     request: RangeRequest,
     page: &[KeyValue],

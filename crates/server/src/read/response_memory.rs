@@ -1,21 +1,24 @@
-//! A bound on what is read ahead of clients that have not taken it yet.
+//! Limits the memory for records that are read before their clients receive them.
 //!
-//! A small chunk of a long answer costs as much to hand over as a large one: two threads are woken.
-//! But it lies in memory until its client takes it. So all answers share 16 MiB: one with a permit
-//! reads a large chunk, or the whole rest if that is not more; one without reads a small chunk.
+//! A small chunk of a long response costs as much to deliver as a large one: two threads are woken.
+//! But a chunk is in memory until its client takes it. So all responses share 16 MiB. A response
+//! with a permit reads a large chunk, or all its remaining records if they are smaller. A response
+//! without a permit reads a small chunk.
 //!
-//! * Clients that do not take their answers slow down the others, but take no more memory than that
-//!   and two small chunks each, of at least one record.
-//! * An answer of up to a megabyte is read at once: its view is not kept until the client has taken
-//!   it.
+//! * Clients that do not take their responses slow down other clients, but the memory stays
+//!   limited: all responses together use at most 16 MiB, and each response at most two small chunks
+//!   in addition. A record that is larger than a small chunk is a separate chunk.
+//! * With a permit, a response of up to a megabyte is read in one chunk. So its read transaction
+//!   does not stay open until the client has taken the response.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 const CAPACITY_BYTES: u64 = 16 << 20;
-/// A chunk with a permit; the small one below is a chunk without.
+/// Maximum number of bytes of a chunk that is read with a permit.
 const LARGE_CHUNK_BYTES: u64 = 1 << 20;
+/// Number of bytes of a chunk that is read without a permit.
 const SMALL_CHUNK_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -23,7 +26,8 @@ pub struct ResponseMemory {
     used: AtomicU64,
 }
 
-/// Capacity for a large chunk until it is dropped, or none.
+/// The capacity for the next chunk of a response, which is held until this value is dropped. If no
+/// capacity was free, the permitted number of bytes is 0, and the response reads a small chunk.
 #[derive(Debug)]
 pub struct ResponseMemoryPermit {
     memory: Arc<ResponseMemory>,
@@ -31,7 +35,8 @@ pub struct ResponseMemoryPermit {
 }
 
 impl ResponseMemoryPermit {
-    /// `left` is what remains to be sent of the answer.
+    /// Acquires capacity for the next chunk, if enough is free. `left` is the number of bytes of
+    /// the response that are still to be sent.
     pub fn acquire(memory: &Arc<ResponseMemory>, left: u64) -> ResponseMemoryPermit {
         let wanted = left.min(LARGE_CHUNK_BYTES);
         let more = |taken| (taken + wanted <= CAPACITY_BYTES).then_some(taken + wanted);

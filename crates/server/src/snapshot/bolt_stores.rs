@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!   snap/db                          the current store
-//!   snap/0000000000001c8e.snap.db    the copy at 7,310
+//!   snap/0000000000001c8e.snap.db    the store received at index 7,310
 //!   snap/tmp6                        being received
 //! ```
 //!
-//! A copy is kept, and promoted, by a rename, while it is open. What was `db` is read by its open
-//! file until the last read of it has ended. A crash at any step: `docs/copies.md`.
+//! A received store is kept by a rename, and promoted by another rename, while it is open. The
+//! replaced `db` stays readable through its open file until its last read ends. `docs/copies.md`
+//! describes a crash at any step.
 //!
-//! * Each rename and removal is synced before the next step begins.
-//! * One [`FileStoreDir`] has the directory: it locks it. What was there before
-//!   [numbered stores](super::former) is converted when the store is opened.
+//! * Each rename and removal is synced before the next step starts.
+//! * One [`FileStoreDir`] uses the directory, and locks it. It opens no store in a directory that
+//!   has the [numbered stores](super::numbered_stores) of another engine.
 
 use std::collections::BTreeMap;
 use std::fs::{self, TryLockError};
@@ -19,17 +20,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clearlane_engine::{Engine, Error, Options, Result, SingleFileStore};
+use clearlane_replica::raft_snapshot::{StagedStore, StoreDir};
 use clearlane_wal::files::{FileSystem, remove_if_there};
 use parking_lot::Mutex;
 
-use super::directory::{make_dir, path_error};
-use super::former;
 use super::log_opening_notes;
-use super::store_dir::{StagedStore, StoreDir};
+use super::numbered_stores::{is_numbered, make_dir, path_error};
 
 const CURRENT: &str = "db";
 const SNAPSHOT_SUFFIX: &str = ".snap.db";
-/// etcd's program begins the names of what it receives with this, too.
+/// The prefix for files that are being received. etcd's program uses the same prefix.
 const STAGED_PREFIX: &str = "tmp";
 
 #[derive(Debug)]
@@ -43,21 +43,22 @@ pub struct FileStoreDir {
 /// The stores that this process has open.
 #[derive(Debug)]
 struct OpenStores {
-    /// Of the directory.
+    /// The lock of the directory.
     _lock: fs::File,
     next: u64,
     current: Option<SingleFileStore>,
     staged: BTreeMap<u64, SingleFileStore>,
-    /// Copies kept by this process: they stay open until they are promoted or discarded.
+    /// Received stores kept by this process. They stay open until they are promoted or discarded.
     kept: BTreeMap<u64, SingleFileStore>,
 }
 
 impl FileStoreDir {
-    /// Creates `dir` if it is missing, but not its parent. Names are changed through `files`.
+    /// Opens the directory. Creates `dir` if it is missing, but not its parent. `files` renames and
+    /// removes the stores.
     pub fn new(files: Arc<dyn FileSystem>, dir: &Path, options: Options) -> Result<FileStoreDir> {
         make_dir(&*files, dir).map_err(path_error(dir))?;
         let lock = lock(dir)?;
-        // Names that a killed process has left may not be on disk yet.
+        // Sync the directory, because renames of a killed process may not be on disk yet.
         files.sync_dir(dir).map_err(path_error(dir))?;
         let (current, staged, kept) = Default::default();
         let open_stores = OpenStores { _lock: lock, next: 0, current, staged, kept };
@@ -82,7 +83,7 @@ impl FileStoreDir {
         Ok(store)
     }
 
-    /// In the name of the store, too.
+    /// Renames the file, syncs the directory, and updates the path in `store`.
     fn rename(&self, store: &SingleFileStore, to: &Path) -> Result<()> {
         store.rename(to, |from| {
             self.files.rename(from, to)?;
@@ -94,6 +95,15 @@ impl FileStoreDir {
         remove_if_there(&*self.files, path)
             .and_then(|()| self.files.sync_dir(&self.dir))
             .map_err(path_error(path))
+    }
+
+    /// Fails if the directory has stores of another engine.
+    fn check_engine(&self) -> Result<()> {
+        if self.names()?.iter().any(|name| is_numbered(name)) {
+            let found = "it has numbered stores, which engine bolt does not use";
+            return Err(Error::Foreign { path: self.dir.clone(), found: found.to_owned() });
+        }
+        Ok(())
     }
 
     fn copies(&self) -> Result<Vec<u64>> {
@@ -108,14 +118,14 @@ impl StoreDir for FileStoreDir {
         self.files.free_space(&self.dir)
     }
 
-    fn temporary_dir(&self) -> PathBuf {
-        self.dir.clone()
+    fn temporary_dir(&self) -> Option<PathBuf> {
+        Some(self.dir.clone())
     }
 
     fn open(&self) -> Result<Arc<dyn Engine>> {
         let mut stores = self.open_stores.lock();
         if stores.current.is_none() {
-            former::convert(&*self.files, &self.dir)?;
+            self.check_engine()?;
             stores.current = Some(self.open_store(&self.path(CURRENT))?);
         }
         Ok(Arc::clone(stores.current.as_ref().expect("it was opened").engine()))
@@ -138,7 +148,9 @@ impl StoreDir for FileStoreDir {
         let Some(store) = stores.staged.remove(&staged.number) else {
             return Err(Error::Storage(format!("no store {} is staged", staged.number)));
         };
-        // A name whose sync failed can be seen but does not count: it is given again.
+        // If this process has already kept a store at this index, the new one is not needed. A name
+        // that is visible but not in `kept` may not be on disk, for example because its sync
+        // failed. Then the rename is repeated.
         if stores.kept.contains_key(&index) && self.copies()?.contains(&index) {
             return self.remove(&self.path(&staged_name(staged.number)));
         }
@@ -160,9 +172,10 @@ impl StoreDir for FileStoreDir {
     fn promote(&self, index: u64) -> Result<Arc<dyn Engine>> {
         let mut stores = self.open_stores.lock();
         if !self.copies()?.contains(&index) {
-            return Err(Error::Storage(format!("there is no copy at {index}")));
+            return Err(Error::Storage(format!("there is no received store at entry {index}")));
         }
-        // Opened first: a store that cannot be opened does not become the current one.
+        // The store is opened first, so that a store that cannot be opened does not become the
+        // current one.
         let store = match stores.kept.get(&index) {
             Some(store) => store.clone(),
             None => self.open_store(&self.copy_path(index))?,
@@ -203,11 +216,11 @@ fn staged_name(number: u64) -> String {
     format!("{STAGED_PREFIX}{number}")
 }
 
-pub(super) fn copy_name(index: u64) -> String {
+fn copy_name(index: u64) -> String {
     format!("{index:016x}{SNAPSHOT_SUFFIX}")
 }
 
-/// Only of the names that [`copy_name`] gives.
+/// Returns the index in a name that [`copy_name`] has returned, or `None` for any other name.
 fn copy_index(name: &str) -> Option<u64> {
     let index = u64::from_str_radix(name.strip_suffix(SNAPSHOT_SUFFIX)?, 16).ok()?;
     (copy_name(index) == name).then_some(index)

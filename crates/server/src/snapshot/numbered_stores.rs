@@ -1,17 +1,19 @@
-//! Stores in numbered directories, and marks: small files, each of which names a store.
+//! Stores in numbered directories, and marks. A mark is a small file that names a store.
 //!
 //! ```text
-//!   snap/current      "store 4": the current store      snap/store.4/   snap/store.5/
-//!   snap/7310.copy    "store 5": the copy at 7,310      snap/store.6/   without a mark: received
+//!   snap/current      "store 4": the current store              snap/store.4/
+//!   snap/7310.copy    "store 5": received at index 7,310        snap/store.5/
+//!                     no mark: being received                   snap/store.6/
 //! ```
 //!
-//! A store is not moved. A copy is kept by renaming `mark.new` to `7310.copy`, and promoted by
-//! renaming that to `current`. A crash at any step: `docs/copies.md`.
+//! A store is not moved. A received store is kept by renaming `mark.new` to `7310.copy`, and
+//! promoted by renaming `7310.copy` to `current`. `docs/copies.md` describes a crash at any step.
 //!
-//! * Each rename and removal of a mark is synced before the next step begins.
-//! * A mark names a store whose data is on disk: engines sync what they commit, and names.
-//! * One [`DiskStoreDir`] has the directory: it holds a lock on the file `lock`.
-//! * A directory with stores and without `current` is refused.
+//! * Each rename and removal of a mark is synced before the next step starts.
+//! * A mark names a store whose data is on disk: engines sync their commits and their file names.
+//!   Only the first mark `current` is written before its store, which is empty.
+//! * One [`DiskStoreDir`] uses the directory, and holds a lock on the file `lock`.
+//! * A directory with stores and without `current` is rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,17 +21,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use clearlane_engine::{Engine, EngineKind, Error, Options, Result, bolt_file, open};
+use clearlane_engine::{Engine, EngineKind, Error, Options, Result, open};
+use clearlane_replica::raft_snapshot::{StagedStore, StoreDir};
 use clearlane_wal::files::{File, FileSystem, read_short, remove_if_there, replace};
 use parking_lot::Mutex;
 
 use super::log_opening_notes;
-use super::store_dir::{StagedStore, StoreDir};
 
-pub(super) const CURRENT: &str = "current";
+const CURRENT: &str = "current";
 const SNAPSHOT_SUFFIX: &str = ".copy";
-pub(super) const MARK_NEW: &str = "mark.new";
-pub(super) const LOCK: &str = "lock";
+const MARK_NEW: &str = "mark.new";
+const LOCK: &str = "lock";
 const STORE_PREFIX: &str = "store.";
 const FORMAT: &str = "clearlane-vault 1";
 
@@ -42,22 +44,22 @@ pub struct DiskStoreDir {
     open_stores: Mutex<OpenStores>,
 }
 
-/// The state of this process; the marks are on disk.
+/// The state that only this process has. All other state is in the marks on disk.
 #[derive(Debug)]
 struct OpenStores {
     _lock: Box<dyn File>,
-    /// The next store's number: above those of all stores and marks found when the directory was
-    /// opened.
+    /// The number of the next store. It is above the numbers of all stores and marks found when the
+    /// directory was opened.
     next: u64,
-    /// Weak: a store closes when it is not used any more.
+    /// The open stores. The references are weak, so a store closes when it is no longer used.
     engines: BTreeMap<u64, Weak<dyn Engine>>,
-    /// Copies kept by this process: they stay open until they are promoted or discarded.
+    /// Received stores kept by this process. They stay open until they are promoted or discarded.
     kept: BTreeMap<u64, Arc<dyn Engine>>,
 }
 
 impl DiskStoreDir {
-    /// Creates `dir` if it is missing, but not its parent. Marks are accessed through `files`,
-    /// stores by their engine.
+    /// Opens the directory. Creates `dir` if it is missing, but not its parent. Marks are accessed
+    /// through `files`, and stores by their engine.
     pub fn new(
         files: Arc<dyn FileSystem>,
         dir: &Path,
@@ -66,7 +68,7 @@ impl DiskStoreDir {
     ) -> Result<DiskStoreDir> {
         make_dir(&*files, dir).map_err(path_error(dir))?;
         let lock = lock(&*files, dir)?;
-        // Names that a killed process has left may not be on disk yet.
+        // Sync the directory, because names from a killed process may not be on disk yet.
         files.sync_dir(dir).map_err(path_error(dir))?;
         let (open, kept) = Default::default();
         let stores = Mutex::new(OpenStores { _lock: lock, next: 0, engines: open, kept });
@@ -76,7 +78,8 @@ impl DiskStoreDir {
         let there = store_dir.stores()?.into_iter().chain(marked);
         store_dir.open_stores.lock().next = there.max().map_or(0, |last| last + 1);
         if !kind.is_durable() {
-            // The stores of these copies are those of a process that has ended.
+            // The received stores were in the memory of a process that has ended, so only their
+            // marks are left.
             for index in store_dir.kept_indexes()? {
                 store_dir.discard(index)?;
             }
@@ -96,7 +99,7 @@ impl DiskStoreDir {
         self.files.list(&self.dir).map_err(path_error(&self.dir))
     }
 
-    /// The marks, and the number of the store that each names.
+    /// Returns the marks, each with the number of the store that it names.
     fn marks(&self) -> Result<Vec<(String, u64)>> {
         let names = self.names()?.into_iter();
         let marks = names.filter(|name| name == CURRENT || snapshot_index(name).is_some());
@@ -107,8 +110,14 @@ impl DiskStoreDir {
         Ok(self.marks()?.into_iter().find(|(name, _)| name == wanted).map(|(_, number)| number))
     }
 
+    /// Returns the number of the store that a mark names.
     fn read_mark(&self, name: &str) -> Result<u64> {
-        read_mark(&*self.files, self.path(name))
+        let path = self.path(name);
+        // A mark has two short lines, so it is shorter than 1 KiB.
+        let text = read_short(&*self.files, &path, 1 << 10).map_err(path_error(&path))?;
+        let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
+        let detail = "not a valid marker of a store".to_owned();
+        number.ok_or(Error::Corrupt { path, detail })
     }
 
     fn write_mark(&self, name: &str, number: u64) -> Result<()> {
@@ -117,7 +126,7 @@ impl DiskStoreDir {
         written.map_err(path_error(&self.path(name)))
     }
 
-    /// Afterwards the store that it named may be removed.
+    /// Removes a mark. After that, the store that it named may be removed.
     fn remove_mark(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         remove_if_there(&*self.files, &path)
@@ -147,8 +156,8 @@ impl DiskStoreDir {
         Ok(engine)
     }
 
-    /// An error may be ignored: leftovers take room and do no other harm, and the next call tries
-    /// again.
+    /// Removes stores without a mark that are not open. Callers may ignore an error: leftovers only
+    /// use disk space, and the next call tries again.
     fn remove_unnamed(&self, stores: &mut OpenStores) -> Result<()> {
         stores.engines.retain(|_, engine| engine.strong_count() > 0);
         let named: BTreeSet<u64> = self.marks()?.into_iter().map(|(_, number)| number).collect();
@@ -166,8 +175,8 @@ impl StoreDir for DiskStoreDir {
         self.files.free_space(&self.dir)
     }
 
-    fn temporary_dir(&self) -> PathBuf {
-        self.dir.clone()
+    fn temporary_dir(&self) -> Option<PathBuf> {
+        Some(self.dir.clone())
     }
 
     fn open(&self) -> Result<Arc<dyn Engine>> {
@@ -176,12 +185,13 @@ impl StoreDir for DiskStoreDir {
             Some(number) => number,
             None => {
                 if let Some(number) = self.stores()?.first() {
-                    let found = format!("it has store.{number}, and no file named {CURRENT}");
+                    let found = format!("it has store.{number}, but no file named {CURRENT}");
                     return Err(Error::Foreign { path: self.dir.clone(), found });
                 }
                 let number = stores.next;
                 stores.next += 1;
-                // The mark first: a directory with stores and without `current` is refused.
+                // The mark is written first, because a directory with stores and without `current`
+                // is rejected.
                 self.write_mark(CURRENT, number)?;
                 number
             }
@@ -200,7 +210,9 @@ impl StoreDir for DiskStoreDir {
     fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
         let mut stores = self.open_stores.lock();
         let name = snapshot_name(index);
-        // A mark whose sync failed can be seen but does not count: it is written again.
+        // If this process has already kept a store at this index, the new one is not needed. A mark
+        // that is visible but not in `kept` may not be on disk, for example because its sync
+        // failed. Then the mark is written again.
         if stores.kept.contains_key(&index) && self.mark(&name)?.is_some() {
             drop(staged);
         } else {
@@ -228,9 +240,10 @@ impl StoreDir for DiskStoreDir {
         let mut stores = self.open_stores.lock();
         let name = snapshot_name(index);
         let Some(number) = self.mark(&name)? else {
-            return Err(Error::Storage(format!("there is no copy at {index}")));
+            return Err(Error::Storage(format!("there is no received store at entry {index}")));
         };
-        // Opened first: a store that cannot be opened does not become the current one.
+        // The store is opened first, so that a store that cannot be opened does not become the
+        // current one.
         let engine = self.open_store(&mut stores, number)?;
         let path = self.path(CURRENT);
         self.files.rename(&self.path(&name), &path).map_err(path_error(&path))?;
@@ -256,7 +269,7 @@ impl StoreDir for DiskStoreDir {
     fn remove_leftovers(&self) -> Result<()> {
         let mut stores = self.open_stores.lock();
         if self.mark(CURRENT)?.is_none() {
-            // `open` reports it.
+            // `open` reports the missing mark.
             return Ok(());
         }
         self.remove_mark(MARK_NEW)?;
@@ -268,7 +281,7 @@ fn snapshot_name(index: u64) -> String {
     format!("{index}{SNAPSHOT_SUFFIX}")
 }
 
-pub(super) fn snapshot_index(name: &str) -> Option<u64> {
+fn snapshot_index(name: &str) -> Option<u64> {
     number(name.strip_suffix(SNAPSHOT_SUFFIX)?)
 }
 
@@ -276,15 +289,16 @@ fn store_number(name: &str) -> Option<u64> {
     number(name.strip_prefix(STORE_PREFIX)?)
 }
 
-pub(super) fn is_store_name(name: &str) -> bool {
-    store_number(name).is_some()
+/// Returns whether a numbered store, or the mark of the current one, has this name.
+pub(super) fn is_numbered(name: &str) -> bool {
+    name == CURRENT || store_number(name).is_some()
 }
 
-pub(super) fn store_name(number: u64) -> String {
+fn store_name(number: u64) -> String {
     format!("{STORE_PREFIX}{number}")
 }
 
-/// Only the canonical form: not "+7", and not "007".
+/// Returns the number in its canonical form, or `None` for any other text, such as `+7` or `007`.
 fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number: &u64| number.to_string() == text)
 }
@@ -293,27 +307,8 @@ fn print_mark(store: u64) -> String {
     format!("{FORMAT}\nstore {store}\n")
 }
 
-/// The file of the current store of engine `bolt`, which a member may have open. Nothing is locked
-/// or changed. The directory may be of the former layout.
-pub fn current_bolt_file(files: &dyn FileSystem, dir: &Path) -> Result<PathBuf> {
-    let file = dir.join("db");
-    if file.is_file() {
-        return Ok(file);
-    }
-    bolt_file::of_store(&dir.join(store_name(read_mark(files, dir.join(CURRENT))?)))
-}
-
-/// The number of the store that a mark names.
-pub(super) fn read_mark(files: &dyn FileSystem, path: PathBuf) -> Result<u64> {
-    // A mark has two short lines.
-    let text = read_short(files, &path, 1 << 10).map_err(path_error(&path))?;
-    let number = std::str::from_utf8(&text).ok().and_then(parse_mark);
-    let detail = "not a mark of a store".to_owned();
-    number.ok_or(Error::Corrupt { path, detail })
-}
-
 fn parse_mark(text: &str) -> Option<u64> {
-    // The next number must not overflow.
+    // The number is limited, so that the next number does not overflow.
     let store = text.strip_prefix(FORMAT)?.strip_prefix("\nstore ")?.strip_suffix('\n')?;
     number(store).filter(|store| *store < u64::MAX / 2)
 }
@@ -328,7 +323,7 @@ pub(super) fn make_dir(files: &dyn FileSystem, dir: &Path) -> io::Result<()> {
     }
 }
 
-pub(super) fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
+fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
     let path = dir.join(LOCK);
     let take = || {
         let mut file = match files.open(&path) {
@@ -341,7 +336,8 @@ pub(super) fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> 
     file.ok_or(Error::Locked { path })
 }
 
-/// Does nothing if a read of the store is still open: the engine holds the directory's lock then.
+/// Removes a store. Does nothing if a read of the store is still open, because the engine holds the
+/// directory's lock then.
 fn remove_store(path: &Path) -> Result<()> {
     let handle = fs::File::open(path).map_err(path_error(path))?;
     match handle.try_lock() {

@@ -1,9 +1,10 @@
-//! The apply loop: applies what the raft loop hands over, publishes it, and completes the requests
-//! that wait for it.
+//! The apply loop: applies the work of the raft loop, publishes the results, and completes the
+//! waiting requests.
 //!
-//! It is the only thread that changes keys, and may wait for the store: for locks in the old eras,
-//! for the committer when too much is pending. Neither delays a tick or a message of raft. etcd's
-//! counterpart is the goroutine of `EtcdServer.run` that calls `applyAll`.
+//! The apply loop is the only thread that changes keys. It may wait for the store: for the disk
+//! when a page is not in memory, for the committer when too much data is pending, and in the old
+//! eras for locks. No such wait delays a tick or a message of raft. In etcd: the goroutine of
+//! `EtcdServer.run` that calls `applyAll`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,24 +13,27 @@ use std::time::Duration;
 
 use clearlane_backend::DroppedStates;
 use clearlane_mvcc::{Changes, CompactionJob};
+use clearlane_replica::{
+    Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, Result, SlowEntry, ToApply,
+};
 
 use super::ServerState;
 use super::commit_thread::CommitCommand;
 use super::completions::CompletionBatches;
 use super::stalls::ThreadClock;
-use crate::error::Result;
-use crate::replica::{
-    Applier, ApplyReadyHandler, ApplyReport, Completions, NewStore, SlowEntry, ToApply,
-};
-use crate::task_labels::{APPLIER, RAFT};
-use crate::trace::StepKind;
+use crate::observe::request_trace::RequestTrace;
+use crate::observe::task_labels::{APPLIER, RAFT};
+use crate::observe::trace::StepKind;
 
-/// Old states sent in one message to the thread that drops them.
+/// Number of waiting old states from which they are sent to the thread that drops them. A message
+/// may have more, because one step of the applier may drop several states.
 const DROPPED_STATES_MAX: usize = 256;
-/// Bounds how long fewer states wait: each keeps records in memory that no reader needs any more.
+/// Longest time for which old states wait before they are sent. Each old state keeps records in
+/// memory that no reader needs.
 const DROPPED_STATES_WAIT: Duration = Duration::from_millis(100);
 
-/// A closed channel is ignored: the thread behind it has failed and reported that.
+/// The state of the loop. A closed channel is ignored, because the thread at its other end has
+/// failed and reported that.
 struct ApplyLoop<'s> {
     applier: Applier,
     state: &'s ServerState,
@@ -62,7 +66,7 @@ pub(super) fn run(
         dropped_states: Vec::new(),
         dropped_at: Duration::ZERO,
     };
-    // The results of the start.
+    // Dispatch the outputs that the applier has from its start.
     this.applier.step()?.dispatch(&mut this);
     loop {
         if !this.applier.has_work() {
@@ -88,7 +92,8 @@ pub(super) fn run(
     }
 }
 
-/// Ends the threads that notify watchers, which this thread wakes, also after a panic.
+/// Ends the threads that notify watchers when the apply loop ends, even after a panic. Otherwise
+/// these threads would never end.
 struct WatchCloser<'s>(&'s ServerState);
 
 impl Drop for WatchCloser<'_> {
@@ -117,7 +122,7 @@ impl ApplyLoop<'_> {
         Ok(())
     }
 
-    /// Until [`DROPPED_STATES_WAIT`] has passed since the last message.
+    /// Returns the time until [`DROPPED_STATES_WAIT`] has passed since the last message.
     fn drop_wait(&self) -> Duration {
         (self.dropped_at + DROPPED_STATES_WAIT).saturating_sub(self.state.start.elapsed())
     }
@@ -149,7 +154,8 @@ impl ApplyReadyHandler for ApplyLoop<'_> {
     }
 
     fn report_slow(&mut self, slow: Vec<SlowEntry>) {
-        for SlowEntry { took, stages, request, outcome } in slow {
+        for SlowEntry { took, lock_waits, request, outcome } in slow {
+            let stages = RequestTrace::of_apply(took, lock_waits).to_string();
             self.state.metrics.slow_applies.fetch_add(1, Relaxed);
             let response = match outcome {
                 Some(Ok(size)) => format!("size:{size}"),

@@ -1,5 +1,8 @@
-//! The thread that commits the store, runs compactions, drops old states, and forgets the keys of
-//! leases that have ended, and simple tokens.
+//! The thread that commits the store, runs compactions, drops old states, and removes the keys of
+//! ended leases and expired simple tokens from memory.
+//!
+//! After a compaction and one more commit, the thread sets `ServerState::compacted` to the
+//! compaction's revision. This ends the waits of clients that have set `physical`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,53 +13,54 @@ use std::time::{Duration, Instant};
 use clearlane_backend::DroppedStates;
 use clearlane_engine::Engine;
 use clearlane_mvcc::{CompactionJob, Store};
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput, Result};
 
 use super::ServerState;
 use super::disk_space::{CHECK_INTERVAL, DiskSpaceMonitor};
 use super::stalls::ThreadClock;
-use crate::applied_position::AppliedPosition;
-use crate::error::Result;
-use crate::replica::{Applier, CompactionConfig, NewStore, Replica, ReplicaInput};
-use crate::task_labels::COMMIT;
-use crate::trace::StepKind;
+use crate::observe::task_labels::COMMIT;
+use crate::observe::trace::StepKind;
 
-/// Commands that are handled before the next commit and the next step of a compaction, besides the
-/// one that has ended the pause.
+/// Maximum number of commands that are handled before the next commit and the next step of a
+/// compaction, in addition to the command that has ended the pause.
 const COMMANDS_MAX: usize = 64;
-/// Before the next commit, too.
+/// Maximum number of steps in which ended leases are forgotten before the next commit.
 const FORGET_STEPS_MAX: usize = 16;
-/// etcd's `simpleTokenTTLResolution`.
+/// Time between two checks for expired simple tokens: etcd's `simpleTokenTTLResolution`.
 const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) enum CommitCommand {
-    /// Much is pending: commit now.
+    /// Commit now: much data is pending, the log has grown long, or large proposals wait for a
+    /// commit.
     Commit,
     DropStates(Vec<DroppedStates>),
     Compact(CompactionJob),
-    /// A raft snapshot was installed: later jobs are those of this store.
+    /// A raft snapshot was installed. Later commands are for the new store.
     StoreReplaced(NewStore),
 }
 
 #[derive(Debug)]
 pub(super) struct CommitThread {
-    /// The store that has scheduled `jobs`. It is replaced by a message, in order with them: the
-    /// published store may be a newer one, with other compactions.
+    /// The store to which `jobs` belong. The commands that replace this store and the commands that
+    /// add jobs arrive in order. The published store may already be a newer one, with other
+    /// compactions.
     store: Arc<dyn Store<AppliedPosition>>,
     engine: Arc<dyn Engine>,
     batch_interval: Duration,
     compaction_config: CompactionConfig,
     start: Instant,
     jobs: VecDeque<CompactionJob>,
-    /// When the first job had its first step.
+    /// The time of the first step of the first job.
     job_start: Option<Instant>,
     next_step: Duration,
-    /// When the commit interval was last checked.
+    /// The time of the last check of the commit interval.
     last_tick: Duration,
     disk_space_monitor: DiskSpaceMonitor,
-    /// There are keys of ended leases to be forgotten.
+    /// If true, there are keys of ended leases that must be forgotten.
     has_ended_leases: bool,
-    /// When simple tokens were last looked over.
+    /// The time of the last check for expired simple tokens.
     tokens_checked: Duration,
 }
 
@@ -83,7 +87,8 @@ impl CommitThread {
         }
     }
 
-    /// Runs until the loops have ended, then commits once more.
+    /// Runs until the raft loop and the apply loop have ended, and then commits once more if the
+    /// disk has space.
     pub(super) fn run(
         mut self,
         work: &Receiver<CommitCommand>,
@@ -96,7 +101,7 @@ impl CommitThread {
         let mut thread_trace = shared.trace.trace_thread(*COMMIT);
         let mut commits_now = false;
         loop {
-            // At least this often the disk's free space is checked.
+            // The disk's free space is checked at least this often.
             let look = self.batch_interval.min(CHECK_INTERVAL);
             let is_busy = !self.jobs.is_empty() || self.has_ended_leases;
             let pause = if is_busy { look.min(self.compaction_config.pause) } else { look };
@@ -107,8 +112,9 @@ impl CommitThread {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            // Those that have come during the last commit. One commit is enough for them, and
-            // behind one each, states to be dropped would wait with the records that they keep.
+            // Handle the commands that arrived during the last commit. One commit is enough for all
+            // of them. If each command waited for its own commit, states that are to be dropped
+            // would keep their records in memory for that time.
             for wanted in work.try_iter().take(COMMANDS_MAX) {
                 commits_now |= self.handle_command(wanted, shared)?;
             }
@@ -124,7 +130,7 @@ impl CommitThread {
             }
             thread_trace.end_step(StepKind::Running);
             let commit = Instant::now();
-            // What is wanted stays so while there is no room.
+            // While the disk is full, this line is not reached, so `commits_now` stays true.
             let has_committed = if std::mem::take(&mut commits_now) {
                 self.store.commit()?;
                 true
@@ -141,14 +147,15 @@ impl CommitThread {
                 self.report_commit(shared)?;
             }
         }
-        // Without room the pending changes are in the log.
+        // If the disk is full, skip the last commit: the pending changes are in the log.
         if self.has_space_for_commit(true, shared) {
             self.store.commit()?;
         }
         Ok(())
     }
 
-    /// Some at a time: a put with a lease, or of a key with one, waits for the same lock.
+    /// Forgets the keys of ended leases in small steps. Each step holds a lock that other threads
+    /// need: for a put with a lease, and for a put of a key that has a lease.
     fn forget_ended_leases(&mut self, shared: &ServerState) {
         for _ in 0..FORGET_STEPS_MAX {
             self.has_ended_leases = shared.leases.forget_ended();
@@ -159,7 +166,8 @@ impl CommitThread {
         }
     }
 
-    /// A token in use is checked by its user's requests: this is for the memory of the others.
+    /// Removes expired tokens, to free memory. Each request with a token checks the expiry of that
+    /// token itself.
     fn expire_tokens(&mut self, shared: &ServerState) {
         let now = shared.start.elapsed();
         if now.saturating_sub(self.tokens_checked) >= TOKEN_CHECK_INTERVAL {
@@ -175,8 +183,9 @@ impl CommitThread {
         Ok(())
     }
 
-    /// Whether there is room for a commit. One that begins now needs a fresh check: other processes
-    /// write to the disk, too.
+    /// Returns whether the disk has space for a commit. The space is checked again if a commit
+    /// starts now, or if a compaction is running, because the last step of a compaction commits.
+    /// Otherwise a recent result is used.
     fn has_space_for_commit(&mut self, begins_one: bool, shared: &ServerState) -> bool {
         if begins_one || !self.jobs.is_empty() {
             self.disk_space_monitor.check(shared)
@@ -185,7 +194,7 @@ impl CommitThread {
         }
     }
 
-    /// Returns whether to commit now.
+    /// Handles a command. Returns whether to commit now.
     fn handle_command(&mut self, wanted: CommitCommand, shared: &ServerState) -> Result<bool> {
         match wanted {
             CommitCommand::Commit => return Ok(true),
@@ -196,7 +205,7 @@ impl CommitThread {
                 self.job_start = None;
                 (self.store, self.engine) = (store, engine);
                 shared.sizes.reset(self.store.sizes()?);
-                // The rest of an unfinished compaction comes as the next job.
+                // The rest of an unfinished compaction arrives as the next job.
                 let compacted = self.store.begin_read().compact_revision();
                 shared.compacted.send_modify(|done| *done = compacted.max(*done));
             }
@@ -204,7 +213,8 @@ impl CommitThread {
         Ok(false)
     }
 
-    /// One step per wake-up. Returns whether it has committed.
+    /// Runs at most one step of a compaction per wake-up, after the configured pause. Returns
+    /// whether the store was committed, which the last step of a compaction does.
     fn run_compaction_step(&mut self, shared: &ServerState) -> Result<bool> {
         if self.start.elapsed() < self.next_step {
             return Ok(false);
@@ -228,7 +238,8 @@ impl CommitThread {
                 "number-of-keys-compacted" = removed,
                 "finished scheduled compaction"
             );
-            // The waiting request looks at the sizes next.
+            // Commit now, because the request that waits for the compaction may read the sizes
+            // next.
             self.store.commit()?;
             self.report_commit(shared)?;
             shared.compacted.send_modify(|done| *done = at.max(*done));

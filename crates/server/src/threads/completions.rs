@@ -1,15 +1,15 @@
-//! Outcomes from the raft loop and the apply loop to the net threads. To wake a thread costs more
-//! than to answer a small request, so a loop gathers the outcomes for each net thread, and wakes it
-//! once.
+//! Delivers outcomes from the raft loop and the apply loop to the network threads. Waking a thread
+//! costs more than answering a small request. So a loop collects the outcomes for each network
+//! thread, and wakes it once.
 
+use clearlane_replica::Completions;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::ServerState;
 use super::stalls::ThreadProbe;
-use crate::replica::Completions;
 
-/// Completions from the loops for one net thread.
+/// Outcomes for one network thread, from the raft loop and the apply loop.
 #[derive(Debug, Default)]
 pub(super) struct CompletionQueue {
     completions: Mutex<Completions>,
@@ -23,7 +23,7 @@ impl CompletionQueue {
     }
 }
 
-/// By net thread.
+/// Outcomes, by network thread.
 #[derive(Debug, Default)]
 pub(super) struct CompletionBatches(Vec<Completions>);
 

@@ -1,16 +1,20 @@
-//! Free space on the disk: NOSPACE before it is gone, waiting when it is (`docs/maintenance.md`).
+//! Monitors the free space on the disk. This member raises the alarm NOSPACE before the disk is
+//! full, and its log waits while the disk is full (`docs/maintenance.md`).
 //!
-//! The commit thread compares what is free with what the next commit needs: twice what has come
-//! through the log since the last one, and 4 MiB.
+//! The commit thread compares the free space with the needs of the next commit. A commit needs 4
+//! MiB, and twice the bytes written to the log since the last commit; at most 80 MiB of these bytes
+//! are counted. The picture shows the disk of the store. If the log is on another disk, the member
+//! is also considered low on space if that disk has less free space than the first limit.
 //!
 //! ```text
 //!   free   ────────────────────────────────────────────────────────────▶ 0
 //!               12 MiB more than a commit needs        what a commit needs
-//!      all is well    │   low: NOSPACE, writes are       │  no commit is begun; what is applied
-//!                     │   refused, deletes are not       │  stays in memory, and in the log
+//!      all is well    │   low: NOSPACE, writes are       │  no commit is started; applied entries
+//!                     │   rejected, deletes are not      │  stay in memory, and in the log
 //! ```
 //!
-//! The log's thread [waits](DiskSpace::retry_while_full) on a full disk, and writes again.
+//! The thread that writes the log [waits](DiskSpace::retry_while_full) while the disk is full, and
+//! tries again every 200 ms.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,16 +26,19 @@ use parking_lot::{Condvar, Mutex};
 use super::ServerState;
 use super::raft_loop_queue::RaftLoopEvent;
 
-/// Bytes that a commit needs beside its data.
+/// Bytes that a commit needs in addition to its data.
 const COMMIT_RESERVE_BYTES: u64 = 4 << 20;
-/// Below this much more than a commit needs the disk is low.
+/// Number of free bytes, in addition to the bytes that a commit needs, below which the disk is low.
 const LOW_SPACE_MARGIN_BYTES: u64 = 12 << 20;
-/// Bound on the pending bytes, with one transaction: [`clearlane_backend::Config`]. Anything beyond
-/// that the log has taken was refused when it was applied.
+/// Maximum number of log bytes that are counted as pending. If the log has more bytes since the
+/// last commit, the other entries were usually rejected when they were applied, or are not applied
+/// yet. A batch of large puts can exceed this maximum, because the limit of
+/// [`clearlane_backend::Config`] is checked before a transaction and not during it.
 const PENDING_BYTES_MAX: u64 = 80 << 20;
-/// A removed record may cost a compaction step a page of its own.
+/// Number of free bytes that a compaction step needs for each removed record. Each removed record
+/// may need a separate page.
 const REMOVED_RECORD_BYTES_MAX: u64 = 16 << 10;
-/// Between two checks of the free space.
+/// Time between two checks of the free space.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -40,7 +47,7 @@ pub(super) struct DiskSpace {
     is_low: AtomicBool,
     pub(super) are_commits_forbidden: AtomicBool,
     pub(super) is_wal_waiting: AtomicBool,
-    /// This member has proposed NOSPACE because of the disk, and has not disarmed it.
+    /// If true, this member has proposed NOSPACE because of the disk, and has not disarmed it.
     pub(super) has_raised_alarm: AtomicBool,
     phase: Mutex<MonitorPhase>,
     changed: Condvar,
@@ -48,7 +55,7 @@ pub(super) struct DiskSpace {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum MonitorPhase {
-    /// A member that starts on a full disk reports an error instead of waiting.
+    /// The member is starting. On a full disk it reports an error instead of waiting.
     #[default]
     Starting,
     Running,
@@ -64,15 +71,16 @@ impl DiskSpace {
         *self.phase.lock() = MonitorPhase::Running;
     }
 
-    /// Ends all waits for room.
+    /// Ends all waits for space.
     pub(super) fn stop(&self) {
         *self.phase.lock() = MonitorPhase::Stopping;
         self.changed.notify_all();
     }
 
-    /// Retries a write while the disk is full; it must not depend on what a failed attempt has
-    /// left. A request that waits for it times out; reads need neither the log nor a commit, and go
-    /// on.
+    /// Retries a write every 200 ms while the disk is full, until the member stops. During startup
+    /// the error is returned at once. The write must not depend on the effects of a failed attempt.
+    /// A request that waits for the write times out. Reads need neither the log nor a commit, and
+    /// continue; a linearizable read waits only if it must see an entry that waits here.
     pub(super) fn retry_while_full(
         &self,
         mut write: impl FnMut() -> io::Result<()>,
@@ -82,7 +90,7 @@ impl DiskSpace {
             match write() {
                 Err(error) if is_out_of_space(&error) && self.wait_to_retry() => {
                     if !std::mem::replace(&mut has_told, true) {
-                        tracing::error!(%error, "the log waits for room on the disk");
+                        tracing::error!(%error, "the log waits for free disk space");
                         self.is_wal_waiting.store(true, Ordering::Relaxed);
                     }
                 }
@@ -96,7 +104,7 @@ impl DiskSpace {
         }
     }
 
-    /// Returns false once the member stops.
+    /// Waits before a retry. Returns false during startup, and once the member stops.
     fn wait_to_retry(&self) -> bool {
         let mut phase = self.phase.lock();
         if *phase == MonitorPhase::Running {
@@ -106,19 +114,21 @@ impl DiskSpace {
     }
 }
 
-/// Owned by the commit thread.
+/// The commit thread's view of the disk. Only that thread uses it.
 #[derive(Debug)]
 pub(super) struct DiskSpaceMonitor {
     last_check: Option<Instant>,
     replay_bytes: u64,
-    /// Bytes written to the log as of the last check, and how many of them are committed.
+    /// Bytes written to the log as of the last check. `committed_bytes` is the part of these bytes
+    /// whose entries are committed to the store.
     log_bytes: u64,
     committed_bytes: u64,
     has_space_for_commit: bool,
 }
 
 impl DiskSpaceMonitor {
-    /// `behind`: bytes in the log and not in the durable store, which are applied again.
+    /// Creates a monitor. `behind` is the number of bytes that are in the log and not in the
+    /// durable store; their entries are applied again.
     pub(super) fn new(behind: u64) -> DiskSpaceMonitor {
         DiskSpaceMonitor {
             last_check: None,
@@ -129,8 +139,8 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// Bound on the records that a compaction step removes, by a fresh look at the disk while it is
-    /// low.
+    /// Returns the maximum number of records that a compaction step may remove. While the disk is
+    /// low, the number depends on the free space, which this function checks again.
     pub(super) fn compaction_batch_max(&mut self, shared: &ServerState, batch: usize) -> usize {
         if !shared.disk_space.is_low() {
             return batch;
@@ -144,7 +154,8 @@ impl DiskSpaceMonitor {
             + COMMIT_RESERVE_BYTES
     }
 
-    /// As of the last check, which is repeated after [`CHECK_INTERVAL`].
+    /// Returns whether the disk has space for a commit, as of the last check. The check is repeated
+    /// after [`CHECK_INTERVAL`].
     pub(super) fn has_space_for_commit(&mut self, shared: &ServerState) -> bool {
         if self.last_check.is_some_and(|looked| looked.elapsed() < CHECK_INTERVAL) {
             self.has_space_for_commit
@@ -153,7 +164,7 @@ impl DiskSpaceMonitor {
         }
     }
 
-    /// Returns whether a commit may begin now.
+    /// Checks the free space, and publishes the result. Returns whether a commit may start now.
     pub(super) fn check(&mut self, shared: &ServerState) -> bool {
         self.last_check = Some(Instant::now());
         self.log_bytes = self.replay_bytes + shared.metrics.log_bytes.load(Ordering::Relaxed);
@@ -173,13 +184,16 @@ impl DiskSpaceMonitor {
         self.has_space_for_commit
     }
 
-    /// Counts the log as of the last check as committed; what of it was not applied yet is little.
+    /// Records a commit. After this call, all bytes that the log had at the last check are
+    /// considered committed. The last of these entries may not be applied yet, but their bytes are
+    /// few.
     pub(super) fn record_commit(&mut self) {
         self.committed_bytes = self.log_bytes;
     }
 }
 
-/// A disk that was low has room again when twice as much is free.
+/// Publishes whether the disk is low. A disk with fewer than `least` free bytes is low. A low disk
+/// has recovered when at least twice `least` bytes are free.
 fn publish_low_space(shared: &ServerState, free: u64, least: u64) {
     let disk = &shared.disk_space;
     let was_low = disk.is_low();
@@ -187,9 +201,9 @@ fn publish_low_space(shared: &ServerState, free: u64, least: u64) {
     let is_low = free < least;
     disk.is_low.store(is_low, Ordering::Relaxed);
     if is_low && !was_low {
-        tracing::error!(free, least, "the disk is nearly full: writes are refused");
+        tracing::error!(free, least, "the disk is nearly full: writes are rejected");
     } else if was_low && !is_low {
-        tracing::info!(free, "the disk has room again");
+        tracing::info!(free, "the disk has free space again");
     }
     if is_low || was_low || disk.has_raised_alarm.load(Ordering::Relaxed) {
         shared.raft_queue.push([RaftLoopEvent::DiskSpace]);

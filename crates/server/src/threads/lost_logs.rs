@@ -1,4 +1,4 @@
-//! Logs members that reject entries which they acknowledged to this leader, and counts them.
+//! Logs and counts members that reject entries which they acknowledged to this leader.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use clearlane_raft::{LostLog, LostLogReports};
 
 use super::ServerState;
 
-/// Shortest time between two lines in the log. Such a member rejects an append with each heartbeat.
+/// Shortest time between two log lines. A member that has lost its log rejects an append with each
+/// heartbeat.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(super) struct LostLogLogger {
-    /// The reports that the last line included.
+    /// Number of reports at the time of the last log line.
     logged: u64,
-    /// The time of the last line, since the start.
+    /// The time of the last log line, counted from the start of the member.
     logged_at: Option<Duration>,
 }
 
@@ -35,8 +36,8 @@ impl LostLogLogger {
             found,
             reports = count,
             "a member has rejected entries that it acknowledged: it has lost its log, or this \
-             answer is late; if this repeats, remove the member with `member remove`, and add it \
-             again with `member add` and an empty data directory"
+             response is late; if this repeats, remove the member with `member remove`, and add \
+             it again with `member add` and an empty data directory"
         );
     }
 }

@@ -1,7 +1,8 @@
-//! Metrics of a member's threads, from the start of the process.
+//! Metrics of a member's threads, counted from the start of the process.
 //!
-//! Each is an atomic number that any thread may read; two of them may be of different moments. What
-//! is stored is not among them, but for its [sizes](StoreSizes): ask the store.
+//! Any thread may read the metrics, which are atomic numbers. Two metrics that are read together
+//! may be from different times. This module has only two metrics of the stored data: the number of
+//! keys and the [sizes](StoreSizes). The store has the others.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,13 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clearlane_backend::Sizes;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{Changes, RangeOptions, Store};
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::apply::AppliedResponse;
+use clearlane_replica::{RequestOutcome, Result};
 
-use crate::applied_position::AppliedPosition;
-use crate::apply::AppliedResponse;
-use crate::error::Result;
-use crate::replica::RequestOutcome;
-
-/// Durations in buckets with doubling bounds; the last bucket has none.
+/// A histogram of durations. The limit of each bucket is twice the limit of the previous bucket.
+/// The last bucket has no limit.
 #[derive(Debug)]
 pub struct DurationHistogram {
     first_ns: u64,
@@ -24,7 +24,8 @@ pub struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// `bounded` is the number of buckets with a bound.
+    /// Creates a histogram. `first` is the limit of the first bucket, and `bounded` the number of
+    /// buckets with a limit.
     pub fn new(first: Duration, bounded: usize) -> DurationHistogram {
         let first_ns = u64::try_from(first.as_nanos()).unwrap_or(u64::MAX).max(1);
         let counts = (0..=bounded).map(|_| AtomicU64::new(0)).collect();
@@ -38,7 +39,7 @@ impl DurationHistogram {
 
     #[inline]
     pub fn record_ns(&self, took_ns: u64) {
-        // It is at most first·2^k if (took-1)/first has at most k bits.
+        // The duration is at most first·2^k if (took-1)/first has at most k bits.
         let bits = u64::BITS - (took_ns.saturating_sub(1) / self.first_ns).leading_zeros();
         let bucket = (bits as usize).min(self.counts.len() - 1);
         self.counts[bucket].fetch_add(1, Relaxed);
@@ -49,7 +50,7 @@ impl DurationHistogram {
         Duration::from_nanos(self.first_ns)
     }
 
-    /// Per bucket.
+    /// Returns the count of each bucket.
     pub fn counts(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
         self.counts.iter().map(|count| count.load(Relaxed))
     }
@@ -65,44 +66,45 @@ pub struct Metrics {
     pub log_writes: DurationHistogram,
     pub log_bytes: AtomicU64,
     pub commits: DurationHistogram,
-    /// Per entry, as the time of a batch divided by its entries.
+    /// Durations of applying one entry: the time of a batch divided by the number of its entries.
     pub applies: DurationHistogram,
     pub compaction_steps: DurationHistogram,
-    /// From the first step to the last.
+    /// Durations of compactions, from the first step to the last.
     pub compactions: DurationHistogram,
     pub compacted_records: AtomicU64,
     /// End of the last compaction, in seconds since 1970; 0 if there was none.
     pub compacted_at: AtomicU64,
     pub puts: AtomicU64,
     pub deletes: AtomicU64,
-    /// With more than one change.
+    /// Number of transactions with more than one change.
     pub txns: AtomicU64,
-    /// Bytes of keys and values.
+    /// Bytes of the keys and values of all puts.
     pub put_bytes: AtomicU64,
     pub keys: AtomicI64,
-    /// Changes to another leader than before.
+    /// Number of changes to another leader, including the first leader that this member knows.
     pub leader_changes: AtomicU64,
     leader: AtomicU64,
-    /// TTL of the leases granted through this member.
+    /// TTLs of the leases granted through this member.
     pub lease_ttls: DurationHistogram,
-    /// Counted while this member led.
+    /// Number of revocations of expired leases that this member proposed as the leader.
     pub leases_expired: AtomicU64,
     pub proposals_pending: AtomicU64,
     pub proposals_failed: AtomicU64,
-    /// Reads of network threads that missed the cache and went to a pool.
+    /// Number of reads of network threads that missed the cache and were sent to a pool.
     pub uncached_reads: AtomicU64,
     pub reads_failed: AtomicU64,
-    /// Read indexes that came late or not at all.
+    /// Number of read indexes that arrived late or never.
     pub slow_read_indexes: AtomicU64,
-    /// Entries and reads beyond `--warning-apply-duration`.
+    /// Number of entries and reads that took longer than `--warning-apply-duration`.
     pub slow_applies: AtomicU64,
-    /// Bytes that the log's last segment was too short by at the start.
+    /// Number of bytes by which the log's last segment was too short at startup.
     pub log_missing: AtomicU64,
     pub late_heartbeats: AtomicU64,
-    /// Appends that members rejected below the index that they had acknowledged to this leader.
+    /// Number of appends that members rejected although they had acknowledged the rejected index to
+    /// this leader.
     pub lost_log_reports: AtomicU64,
     pub tick_lateness: DurationHistogram,
-    /// The maximum, in nanoseconds.
+    /// The longest delay of a tick, in nanoseconds.
     pub tick_lateness_max: AtomicU64,
 }
 
@@ -176,7 +178,8 @@ impl Metrics {
         self.tick_lateness_max.fetch_max(late_ns, Relaxed);
     }
 
-    /// 0 for none.
+    /// Records the leader. Counts a leader change if the last recorded leader was another member,
+    /// or if this is the first recorded leader. Ignores 0, which means that there is no leader.
     pub(super) fn record_leader(&self, leader: u64) {
         if leader != 0 && self.leader.swap(leader, Relaxed) != leader {
             self.leader_changes.fetch_add(1, Relaxed);
@@ -204,7 +207,7 @@ impl Metrics {
     }
 }
 
-/// The sizes of the store as of the last commit. What they mean: [`quota`](crate::quota).
+/// The sizes of the store as of the last commit. See [`quota`](clearlane_replica::quota).
 #[derive(Debug, Default)]
 pub struct StoreSizes {
     in_use: AtomicU64,
@@ -212,13 +215,13 @@ pub struct StoreSizes {
 }
 
 impl StoreSizes {
-    /// Bytes of all keys and values, history included, at their maximum since the store was last
-    /// rewritten: what counts for the quota.
+    /// Returns the bytes of all keys and values, including history, at their maximum since the
+    /// store was last opened, rewritten or replaced. The quota limits this size.
     pub fn size(&self) -> u64 {
         self.peak_in_use.load(Relaxed)
     }
 
-    /// Bytes of all keys and values, history included.
+    /// Returns the bytes of all keys and values, including history.
     pub fn in_use(&self) -> u64 {
         self.in_use.load(Relaxed)
     }
@@ -228,7 +231,7 @@ impl StoreSizes {
         self.peak_in_use.fetch_max(sizes.in_use, Relaxed);
     }
 
-    /// For a store that was rewritten or replaced.
+    /// Sets the sizes of a store that was opened, rewritten or replaced.
     pub(super) fn reset(&self, sizes: Sizes) {
         self.update(sizes);
         self.peak_in_use.store(sizes.in_use, Relaxed);

@@ -1,15 +1,16 @@
-//! A member with its threads: its two halves, a disk, a clock, and the requests of net threads.
+//! A member with its threads. The raft loop and the apply loop run the state machines of the crate
+//! `replica`. The other threads connect the two loops with the disk and with clients.
 //!
 //! ```text
-//!   net threads ── requests ──▶ ┌───────────┐ ── batch ──▶ ┌────────────┐
-//!      ▲  a queue each          │ raft loop │              │ wal thread │  write, one sync
-//!      │                        │           │ ◀─ written ─ └────────────┘
-//!      │                        └───────────┘ ◀─ committed ─┐
-//!      │                   entries │   ▲ applied            │
-//!      │                           ▼   │                    │
-//!      │                        ┌────────────┐ ── commit ─▶ ┌───────────────┐
-//!      └── outcomes, in bulk ── │ apply loop │              │ commit thread │ store, compaction
-//!                               └────────────┘              └───────────────┘
+//!   network threads ─ requests ▶ ┌───────────┐ ── batch ──▶ ┌────────────┐
+//!      ▲  a queue each           │ raft loop │              │ WAL thread │  write, one sync
+//!      │                         │           │ ◀─ written ─ └────────────┘
+//!      │                         └───────────┘ ◀─ committed ─┐
+//!      │                    entries │   ▲ applied            │
+//!      │                            ▼   │                    │
+//!      │                         ┌────────────┐ ── commit ─▶ ┌───────────────┐
+//!      └── outcomes, in batches ─│ apply loop │              │ commit thread │ store, compaction
+//!                                └────────────┘              └───────────────┘
 //! ```
 
 mod apply_loop;
@@ -43,7 +44,15 @@ use clearlane_contention::Registry;
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
+use clearlane_raft::read_index::ReadNeed;
 use clearlane_raft::{Leadership, Message};
+use clearlane_replica::alarms::Alarms;
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::apply::RequestRejection;
+use clearlane_replica::membership::Members;
+use clearlane_replica::quota::Quota;
+use clearlane_replica::raft_snapshot::{ReceivedSnapshot, StoreDir};
+use clearlane_replica::{EraPolicy, Error, ReplicaConfig, ReplicaInput, Result, StorageConfig};
 use clearlane_wal::Metadata;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -62,23 +71,18 @@ pub use self::stalls::Stalls;
 pub use self::state::CurrentStore;
 use self::state::ServerState;
 pub use self::status::Status;
-use crate::alarms::Alarms;
-use crate::applied_position::AppliedPosition;
-use crate::apply::RequestRejection;
-use crate::error::{Error, Result};
-use crate::membership::Members;
-use crate::quota::Quota;
-use crate::raft_snapshot::{ReceivedSnapshot, StoreDir};
-use crate::replica::{ReplicaConfig, ReplicaInput, StorageConfig};
-use crate::response_memory::ResponseMemory;
-use crate::trace::TraceRecorder;
+use crate::observe::trace::TraceRecorder;
+use crate::read::response_memory::ResponseMemory;
 use crate::watch::WatchServer;
 
 /// A running member.
 ///
-/// Each thread owns its state, and they exchange batches. Beside the threads in the picture there
-/// are a [read pool](ReadPool), two threads for watchers and, from the first cold read on, a pool
-/// for those. A thread that fails sets [`ServerThreads::failure`], and all of them stop.
+/// Each thread owns its state, and the threads exchange batches. In addition to the threads in the
+/// picture there are a [read pool](ReadPool), the delivery thread and the sync thread for watchers,
+/// and two more pools: one for reads that miss the cache, and one for passwords. A pool starts its
+/// threads when it receives jobs. A thread that fails sets [`ServerThreads::failure`], and the
+/// other threads of the picture stop. The threads of the pools, and a WAL thread that waits for
+/// disk space, run until [`ServerThreads::stop`].
 #[derive(Debug)]
 pub struct ServerThreads {
     state: Arc<ServerState>,
@@ -86,7 +90,7 @@ pub struct ServerThreads {
 }
 
 impl ServerThreads {
-    /// Opens what is on disk, and starts the threads.
+    /// Opens the data on the disk, and starts the threads.
     pub fn start(
         storage: StorageConfig,
         config: ReplicaConfig,
@@ -100,12 +104,13 @@ impl ServerThreads {
         Ok(ServerThreads { state, threads })
     }
 
-    /// The channel's [task](RequestChannel::run) must run on the thread that uses it.
+    /// Creates a request channel. The channel's [task](RequestChannel::run) must run on the thread
+    /// that uses it.
     pub fn request_channel(&self) -> RequestChannel {
         RequestChannel::new(&self.state)
     }
 
-    /// Replaced when a raft snapshot is installed.
+    /// Returns the current store. It is replaced when a raft snapshot is installed.
     pub fn store(&self) -> Arc<dyn Store<AppliedPosition>> {
         Arc::clone(&self.state.store.load())
     }
@@ -118,7 +123,7 @@ impl ServerThreads {
         &self.state.auth
     }
 
-    /// The clock of the replica and the leases.
+    /// Returns the time on the clock of the replica and the leases.
     pub fn now(&self) -> Duration {
         self.state.start.elapsed()
     }
@@ -127,7 +132,7 @@ impl ServerThreads {
         &self.state.status
     }
 
-    /// The parts of this member that make no progress.
+    /// Returns the state that shows which parts of this member make no progress.
     pub fn stalls(&self) -> &Stalls {
         &self.state.stalls
     }
@@ -148,7 +153,7 @@ impl ServerThreads {
         self.state.metadata
     }
 
-    /// As far as this member has applied the log.
+    /// Returns the alarms as of the entries that this member has applied.
     pub fn alarms(&self) -> Arc<Alarms> {
         self.state.alarms.load_full()
     }
@@ -157,12 +162,16 @@ impl ServerThreads {
         self.state.leadership.subscribe()
     }
 
-    /// The revision up to which compactions have finished since the start.
+    /// Returns a receiver of the revision up to which compactions have finished. The revision is 0
+    /// until the first compaction after the start has finished, or a raft snapshot is installed. A
+    /// raft snapshot sets it to the compact revision of the new store, even if that compaction has
+    /// not finished.
     pub fn compacted(&self) -> watch::Receiver<i64> {
         self.state.compacted.subscribe()
     }
 
-    /// Changes when users or roles do.
+    /// Returns a receiver of a counter that changes when users or roles change, when authentication
+    /// is enabled or disabled, and when a raft snapshot is installed.
     pub fn auth_changes(&self) -> watch::Receiver<u64> {
         self.state.auth_changes.subscribe()
     }
@@ -179,8 +188,8 @@ impl ServerThreads {
         self.state.disk_space.is_low()
     }
 
-    /// Refuses work that commits the store, or writes `bytes` beside it, if the disk lacks the
-    /// room.
+    /// Fails if the disk has no space for a commit of the store, or has fewer than `bytes` free
+    /// bytes. Call this before work that commits or writes `bytes` bytes.
     pub fn require_disk_space(&self, bytes: u64) -> std::result::Result<(), RequestRejection> {
         let are_commits_forbidden = &self.state.disk_space.are_commits_forbidden;
         let is_forbidden = are_commits_forbidden.load(Ordering::Relaxed)
@@ -192,13 +201,20 @@ impl ServerThreads {
         self.state.election_timeout
     }
 
-    /// Only for the leader. A transfer shows in [`leadership`](ServerThreads::leadership).
+    /// Transfers leadership. Call this only on the leader.
+    /// [`leadership`](ServerThreads::leadership) shows the result.
     pub fn transfer_leader(&self, to: u64) {
         self.state.raft_queue.push([ReplicaInput::TransferLeader(to)]);
     }
 
-    /// Rewrites the store without the space of deleted records. It takes long; in the default era
-    /// it blocks no thread but the caller.
+    /// Shortens the wait for the first election. Does nothing if there is a leader.
+    pub fn advance_election(&self) {
+        self.state.raft_queue.push([ReplicaInput::AdvanceElection]);
+    }
+
+    /// Rewrites the store without the space of deleted records, which takes a long time. In the
+    /// default era reads and writes continue; only commits of the store wait, at the start and at
+    /// the end. In an old era reads and writes wait.
     pub fn defragment(&self) -> Result<()> {
         let store = self.store();
         store.defragment()?;
@@ -218,12 +234,12 @@ impl ServerThreads {
         &self.state.read_pool
     }
 
-    /// Checks and hashes passwords.
+    /// Returns the pool that checks and hashes passwords.
     pub fn password_pool(&self) -> &ReadPool {
         &self.state.password_pool
     }
 
-    /// For small reads that wait for the disk.
+    /// Returns the pool for small reads that wait for the disk.
     pub fn uncached_pool(&self) -> &ReadPool {
         &self.state.uncached_pool
     }
@@ -232,22 +248,23 @@ impl ServerThreads {
         self.state.raft_queue.push_messages(messages);
     }
 
-    /// The report of this member to a member that starts without data. The sender is dropped if
-    /// this member stops.
+    /// Requests this member's report to a member that starts without data. If this member stops,
+    /// the returned receiver gets an error.
     pub fn report_to(&self, request: MembersRequest) -> oneshot::Receiver<MembersReply> {
         let (reply, receiver) = oneshot::channel();
         self.state.raft_queue.push([RaftLoopEvent::ReportTo(request, reply)]);
         receiver
     }
 
-    /// Back-pressure: pending while too many message bytes are queued for the raft loop.
+    /// Waits while too many message bytes are queued for the raft loop. This is the back-pressure
+    /// for streams from other members.
     pub async fn wait_for_capacity(&self) {
         self.state.raft_queue.wait_for_capacity().await;
     }
 
-    /// A complete copy of another member's store, received into this member's
-    /// [`store_dir`](ServerThreads::store_dir) by a
-    /// [`SnapshotReceiver`](crate::raft_snapshot::SnapshotReceiver).
+    /// Passes a complete raft snapshot to the replica. A
+    /// [`SnapshotReceiver`](clearlane_replica::raft_snapshot::SnapshotReceiver) has received it
+    /// into this member's [`store_dir`](ServerThreads::store_dir).
     pub fn receive_raft_snapshot(&self, copy: ReceivedSnapshot) {
         self.state.raft_queue.push([ReplicaInput::RaftSnapshot(Box::new(copy))]);
     }
@@ -256,18 +273,27 @@ impl ServerThreads {
         self.state.raft_queue.push([ReplicaInput::RaftSnapshotSent { to, is_delivered: arrived }]);
     }
 
-    /// Whether everything acknowledged is applied here and a read may skip ReadIndex: this member
-    /// leads and is the only voter.
+    pub fn era(&self) -> EraPolicy {
+        self.state.era
+    }
+
+    /// Returns whether a read may skip the ReadIndex request. If the result is true, this member
+    /// leads, is the only voter, and has applied everything that was acknowledged.
     pub fn is_sole_voter_caught_up(&self) -> bool {
         self.state.can_skip_read_index
             && self.state.status.is_sole_voter_caught_up.load(Ordering::Acquire)
+    }
+
+    /// Returns what a renewal must wait for if its lease exists here.
+    pub fn need_of_renewals(&self) -> ReadNeed {
+        self.state.need_of_renewals
     }
 
     pub fn report_unreachable(&self, id: u64) {
         self.state.raft_queue.push([ReplicaInput::Unreachable(id)]);
     }
 
-    /// Another member says that this one was removed, so it stops.
+    /// Stops this member, because another member has reported that this member was removed.
     pub fn report_removed(&self) {
         self.state.raft_queue.push([RaftLoopEvent::Removed]);
     }
@@ -284,23 +310,31 @@ impl ServerThreads {
         self.state.members.subscribe()
     }
 
-    /// `None` before [`set_peer_clients`](Self::set_peer_clients).
+    /// Returns the clients for the other members. Returns `None` before
+    /// [`set_peer_clients`](Self::set_peer_clients) is called.
     pub fn peer_clients(&self) -> Option<&Arc<dyn PeerClients>> {
         self.state.peer_clients.get()
     }
 
-    /// A second call is ignored.
+    /// Sets the clients. A second call is ignored.
     pub fn set_peer_clients(&self, others: Arc<dyn PeerClients>) {
         let _ = self.state.peer_clients.set(others);
     }
 
-    /// Set when the member cannot go on: then the process stops.
+    /// Returns a receiver of the failure of this member. The failure is set when the member cannot
+    /// continue; then the process stops.
     pub fn failure(&self) -> watch::Receiver<Option<Arc<Error>>> {
         self.state.failure.subscribe()
     }
 
-    /// Stops the threads. No acknowledged write is lost: it is in the log, and applied again at the
-    /// next start if the store has not committed it.
+    /// Stops the threads. No acknowledged write is lost: it is in the log, and is applied again at
+    /// the next start if the store has not committed it.
+    ///
+    /// Only the raft loop receives a message to stop. It drops its channels, which ends the WAL
+    /// thread (it first syncs everything it has received) and the apply loop (it first applies
+    /// everything it has received). The apply loop closes the watch signals, which ends both watch
+    /// threads. The commit thread ends when the raft loop and the apply loop have both dropped its
+    /// channel, and then commits once more.
     pub fn stop(&self) {
         self.state.raft_queue.push([RaftLoopEvent::Stop]);
         self.state.disk_space.stop();
@@ -309,7 +343,8 @@ impl ServerThreads {
         threads.extend(self.state.uncached_pool.stop());
         threads.extend(self.state.password_pool.stop());
         for thread in threads {
-            // An error: the closing of the thread has panicked, which the panic hook has printed.
+            // An error means that the thread has panicked while it ended. The panic hook has
+            // printed this panic.
             let _ = thread.join();
         }
     }

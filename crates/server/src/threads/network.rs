@@ -1,27 +1,28 @@
-//! How messages leave a member: the raft loop's side of the transport between members.
+//! The raft loop's side of the transport between members: how messages leave a member.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_mvcc::Store;
 use clearlane_raft::Message;
+use clearlane_replica::applied_position::AppliedPosition;
 
 use super::raft_loop_queue::RaftLoopWaiter;
-use crate::applied_position::AppliedPosition;
 
-/// Sends messages to other members. It is called by the raft loop and must not block: what cannot
-/// be sent is dropped.
+/// Sends messages to other members. The raft loop calls it. Sending must not block: a message that
+/// cannot be sent is dropped.
 pub trait Network: Send {
-    /// Returns a message that cannot be sent. One that is lost later is reported with
+    /// Sends a message, or returns the message if it cannot be sent. If the message is lost later,
+    /// the network reports this with
     /// [`ServerThreads::report_unreachable`](super::ServerThreads::report_unreachable).
     fn send(&mut self, message: Message) -> std::result::Result<(), Box<Message>>;
 
-    /// Sends a copy of the store with a message. The result is reported with
+    /// Sends a message with a raft snapshot of the store. The network reports the result with
     /// [`ServerThreads::report_raft_snapshot`](super::ServerThreads::report_raft_snapshot).
     fn send_raft_snapshot(&mut self, message: Message, store: Arc<dyn Store<AppliedPosition>>);
 
-    /// Waits for input of the raft loop, at most for `timeout`. Meanwhile the thread is the
-    /// network's: it sends the queued messages and receives others.
+    /// Waits for input of the raft loop, at most for `timeout`. During the wait the thread belongs
+    /// to the network, which sends the queued messages and receives messages from other members.
     fn wait(&mut self, arrivals: RaftLoopWaiter<'_>, timeout: Duration) {
         arrivals.wait(timeout);
     }

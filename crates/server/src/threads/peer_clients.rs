@@ -1,5 +1,6 @@
-//! Requests to other members outside of raft: promotions and leases to the leader, hashes to all.
-//! The `peer` crate implements [`PeerClients`].
+//! Requests to other members outside of raft. The leader is asked to promote a learner, to renew a
+//! lease, and for the TTL of a lease. Any member is asked for its hash. The crate `peer` implements
+//! [`PeerClients`].
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -8,21 +9,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clearlane_proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
+use clearlane_replica::RequestError;
+use clearlane_replica::membership::Member;
 
 use super::metrics::DurationHistogram;
-use crate::corruption::MemberHash;
-use crate::membership::Member;
-use crate::request_error::RequestError;
+use crate::observe::corruption::MemberHash;
 
 pub type PeerFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, RequestError>> + Send + 'a>>;
 
-/// Counted since the member is known here.
+/// Counters for one other member, starting when this member learned of that member's current peer
+/// URLs.
 #[derive(Clone, Debug)]
 pub struct PeerTraffic {
     pub id: u64,
     pub is_active: bool,
     pub disconnects: u64,
-    /// Message bytes given to a connection.
+    /// Estimated number of bytes of the messages that were passed to a connection: see
+    /// [`Message::bytes`](clearlane_raft::Message::bytes).
     pub sent_bytes: u64,
     pub received_bytes: u64,
     pub dropped_messages: u64,
@@ -31,16 +34,18 @@ pub struct PeerTraffic {
     pub round_trips: Arc<DurationHistogram>,
 }
 
-/// `leader` is the member that should be the leader.
+/// Clients for the other members. The parameter `leader` is the ID of the member that the caller
+/// believes to be the leader.
 pub trait PeerClients: Send + Sync + Debug {
-    /// `None` if there is no connection.
+    /// Returns the time at which the current connection was made, or `None` if there is no
+    /// connection.
     fn active_since(&self, id: u64) -> Option<Instant>;
 
     fn traffic(&self) -> Vec<PeerTraffic>;
 
     fn promote(&self, leader: u64, learner: u64) -> PeerFuture<'_, Vec<Member>>;
 
-    /// Returns the TTL in seconds; 0 if there is no such lease.
+    /// Renews a lease. Returns the TTL in seconds, or 0 if there is no such lease.
     fn renew_lease(&self, leader: u64, lease: i64) -> PeerFuture<'_, i64>;
 
     fn lease_time_to_live(

@@ -1,38 +1,38 @@
-//! The raft loop: takes its events, polls the raft half of the member, and carries out the result.
-//! While it is idle its thread is the [network's](super::Network).
+//! The raft loop: takes its events, polls the [`Replica`], which is the raft half of the member,
+//! and carries out the results. While it is idle, its thread belongs to the
+//! [network](super::Network).
 //!
-//! It touches no store and no lock of an era, so no read or write of the store delays a tick: see
-//! `clearlane_raft_tick_lateness_seconds`. etcd's counterpart is `raftNode.start`.
+//! The raft loop uses neither the store nor a lock of an era, so no read or write of the store
+//! delays a tick: see `clearlane_raft_tick_lateness_seconds`. In etcd: `raftNode.start`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use clearlane_backend::Era;
 use clearlane_proto::etcdserverpb::AlarmType;
 use clearlane_raft::{Leadership, Message, Role};
-use clearlane_wal::group_commit::Batch;
+use clearlane_replica::quota::UncheckedGrowth;
+use clearlane_replica::{
+    Completions, Error, Replica, ReplicaInput, ReplicaReadyHandler, RequestOutcome, Result,
+    StallEvent, ToApply, alarms,
+};
+use clearlane_wal::group_commit::{Batch, BatchResult};
 
 use super::commit_thread::CommitCommand;
 use super::completions::CompletionBatches;
 use super::lost_logs::LostLogLogger;
 use super::raft_loop_queue::RaftLoopEvent;
 use super::stalls::ProgressMonitor;
-use super::wal_thread::WalCommand;
+use super::wal_thread::LogWriter;
 use super::{Network, ServerState};
-use crate::alarms;
-use crate::error::{Error, Result};
-use crate::quota::UncheckedGrowth;
-use crate::replica::{
-    Completions, Replica, ReplicaInput, ReplicaReadyHandler, RequestOutcome, StallEvent, ToApply,
-};
-use crate::task_labels::{LOG, RAFT};
-use crate::trace::StepKind;
+use crate::observe::task_labels::{LOG, RAFT};
+use crate::observe::trace::{StepKind, ThreadTrace};
 
-/// A closed channel is ignored: the thread behind it has failed and reported that.
+/// The channels to other threads. A closed channel is ignored, because the thread at its other end
+/// has failed and reported that.
 pub(super) struct Channels {
-    pub(super) to_wal: Sender<WalCommand>,
+    pub(super) log: LogWriter,
     pub(super) to_apply: Sender<ToApply>,
     pub(super) to_commit: Sender<CommitCommand>,
     pub(super) network: Box<dyn Network>,
@@ -44,11 +44,14 @@ struct RaftLoop<'s> {
     channels: Channels,
     nospace_alarm: NospaceAlarm,
     growth: UncheckedGrowth,
-    /// The index for which the apply loop was asked to report at once.
+    /// When the apply loop reaches this index, it must report at once.
     awaited_index: u64,
     tick: Duration,
-    /// A batch has been sent to the log and is not written yet.
+    /// If true, a batch has been sent to the WAL thread and is not written yet.
     is_wal_writing: bool,
+    /// The result of a batch that this thread has written.
+    written: Option<BatchResult>,
+    purged: Result<()>,
     unreachable: Vec<u64>,
     completion_batches: CompletionBatches,
     lost_logs: LostLogLogger,
@@ -56,12 +59,12 @@ struct RaftLoop<'s> {
     is_stopping: bool,
 }
 
-/// NOSPACE because of the disk.
+/// The state of the NOSPACE alarm that this member raises because of its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NospaceAlarm {
-    /// Also: disarmed.
+    /// The alarm was not raised, or was disarmed.
     None,
-    /// Proposed, and not known to be applied.
+    /// The alarm was proposed, and is not known to be applied.
     Proposed,
     Raised,
 }
@@ -75,7 +78,7 @@ pub(super) fn run(
 ) -> Result<()> {
     let mut thread_trace = shared.trace.trace_thread(*RAFT);
     let election_ticks = shared.election_timeout.div_duration_f64(tick).round() as usize;
-    let is_apply_checked = shared.store.load().era() == Era::Clearlane;
+    let is_apply_checked = !shared.era.waits_for_locks;
     let mut this = RaftLoop {
         progress: ProgressMonitor::new(election_ticks, is_apply_checked),
         replica,
@@ -86,58 +89,73 @@ pub(super) fn run(
         awaited_index: 0,
         tick,
         is_wal_writing: false,
+        written: None,
+        purged: Ok(()),
         unreachable: Vec::new(),
         completion_batches: CompletionBatches::default(),
         lost_logs: LostLogLogger::default(),
         is_stopping: false,
     };
-    let mut next_tick = shared.start.elapsed() + tick;
-    loop {
-        let ready = this.replica.poll(shared.start.elapsed())?;
-        // First: a client whose entry is applied finds it committed.
-        this.publish_status();
-        ready.dispatch(&mut this);
-        if this.is_stopping {
-            return Err(Error::Removed);
-        }
-        for id in this.unreachable.drain(..) {
-            this.replica.handle_input(ReplicaInput::Unreachable(id))?;
-        }
-        let due = this.replica.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
-        thread_trace.end_step(StepKind::Running);
-        // The network's work in this time counts as sleep.
-        let wait = due.saturating_sub(shared.start.elapsed());
-        this.channels.network.wait(shared.raft_queue.waiter(), wait);
-        let (applied, inputs) = shared.raft_queue.drain();
-        let log = StepKind::WaitsFor(*LOG);
-        thread_trace.end_step(if this.is_wal_writing { log } else { StepKind::Idle });
-        // First, so that no proposal is refused for a gap that the report closes.
-        if let Some(applied) = applied {
-            this.growth.record_applied(applied.growth_index, applied.disarm_index);
-            this.replica.handle_input(ReplicaInput::Applied(applied))?;
-        }
-        for input in inputs {
-            match input {
-                RaftLoopEvent::Replica(input) => this.handle_input(input)?,
-                RaftLoopEvent::DiskSpace => this.update_nospace_alarm(),
-                // The caller may have stopped waiting.
-                RaftLoopEvent::ReportTo(request, reply) => {
-                    drop(reply.send(this.replica.report_to(&request)));
-                }
-                RaftLoopEvent::Removed => return Err(Error::Removed),
-                RaftLoopEvent::Stop => return Ok(()),
-            }
-        }
-        this.check_quota();
-        let now = shared.start.elapsed();
-        if now >= next_tick {
-            this.tick(now.saturating_sub(next_tick));
-            next_tick = now.max(next_tick) + tick;
-        }
-    }
+    let ended = this.run(shared, &mut thread_trace);
+    ended.and(this.channels.log.close())
 }
 
 impl RaftLoop<'_> {
+    fn run(&mut self, shared: &ServerState, thread_trace: &mut ThreadTrace<'_>) -> Result<()> {
+        let mut next_tick = shared.start.elapsed() + self.tick;
+        loop {
+            let ready = self.replica.poll(shared.start.elapsed())?;
+            // Publish the status first: when a client learns that its entry is applied, the
+            // published commit index must include the entry.
+            self.publish_status();
+            ready.dispatch(self);
+            std::mem::replace(&mut self.purged, Ok(()))?;
+            if self.is_stopping {
+                return Err(Error::Removed);
+            }
+            for id in self.unreachable.drain(..) {
+                self.replica.handle_input(ReplicaInput::Unreachable(id))?;
+            }
+            if let Some(written) = self.written.take() {
+                self.replica.handle_input(ReplicaInput::WalWritten(written))?;
+                continue;
+            }
+            let due = self.replica.next_poll().map_or(next_tick, |poll| poll.min(next_tick));
+            thread_trace.end_step(StepKind::Running);
+            // A recording shows the network's work during this wait as idle time, or as a wait for
+            // the log while a batch is being written.
+            let wait = due.saturating_sub(shared.start.elapsed());
+            self.channels.network.wait(shared.raft_queue.waiter(), wait);
+            let (applied, inputs) = shared.raft_queue.drain();
+            let log = StepKind::WaitsFor(*LOG);
+            thread_trace.end_step(if self.is_wal_writing { log } else { StepKind::Idle });
+            // Handle the report of the apply loop first. A proposal is rejected if too many
+            // committed entries are not applied, and the report reduces this number.
+            if let Some(applied) = applied {
+                self.growth.record_applied(applied.growth_index, applied.disarm_index);
+                self.replica.handle_input(ReplicaInput::Applied(applied))?;
+            }
+            for input in inputs {
+                match input {
+                    RaftLoopEvent::Replica(input) => self.handle_input(input)?,
+                    RaftLoopEvent::DiskSpace => self.update_nospace_alarm(),
+                    // The caller may have stopped waiting.
+                    RaftLoopEvent::ReportTo(request, reply) => {
+                        drop(reply.send(self.replica.report_to(&request)));
+                    }
+                    RaftLoopEvent::Removed => return Err(Error::Removed),
+                    RaftLoopEvent::Stop => return Ok(()),
+                }
+            }
+            self.check_quota();
+            let now = shared.start.elapsed();
+            if now >= next_tick {
+                self.tick(now.saturating_sub(next_tick));
+                next_tick = now.max(next_tick) + self.tick;
+            }
+        }
+    }
+
     fn handle_input(&mut self, input: ReplicaInput) -> Result<()> {
         self.is_wal_writing &= !matches!(input, ReplicaInput::WalWritten(_));
         if let ReplicaInput::StoreCommitted(durable) = &input {
@@ -146,12 +164,12 @@ impl RaftLoop<'_> {
         self.replica.handle_input(input)
     }
 
-    /// Missed ticks are skipped: after a burst of them a follower could vote before a leader's
-    /// lease is over.
+    /// Makes one tick. Missed ticks are skipped: after several ticks at once a follower could vote
+    /// before a leader's lease is over.
     fn tick(&mut self, late: Duration) {
         let metrics = &self.state.metrics;
         metrics.record_tick(late);
-        // The apply loop sets it, too, when it completes requests.
+        // The apply loop also sets this metric when it completes requests.
         metrics.proposals_pending.store(self.replica.wait.len() as u64, Relaxed);
         self.check_heartbeat_lateness(late);
         self.progress.before_tick(&mut self.replica, self.state);
@@ -171,8 +189,8 @@ impl RaftLoop<'_> {
         }
     }
 
-    /// A heartbeat goes out with each tick of a leader. One that is late by more than another tick
-    /// may cost it its leadership.
+    /// Reports a late heartbeat. A leader sends a heartbeat with each tick. A heartbeat that is
+    /// late by more than another tick may cost the leader its leadership.
     fn check_heartbeat_lateness(&self, late: Duration) {
         let leadership = self.replica.raft().leadership();
         let others = self.replica.members.iter().count().saturating_sub(1);
@@ -189,8 +207,8 @@ impl RaftLoop<'_> {
         );
     }
 
-    /// Raises NOSPACE if the store has grown beyond its quota. If the alarm is lost, the next
-    /// request that the quota refuses raises it.
+    /// Raises NOSPACE if the store has grown over its quota. If the proposal is lost, the next
+    /// request that the quota rejects raises the alarm.
     fn check_quota(&mut self) {
         if !self.growth.take_due() {
             return;
@@ -202,9 +220,10 @@ impl RaftLoop<'_> {
         }
     }
 
-    /// Raises NOSPACE if the disk is low, and disarms it when there is room. A proposal may be
-    /// applied late, so only an alarm that was seen raised can be seen disarmed. A learner raises
-    /// none, since the others do not need its copy.
+    /// Raises NOSPACE if the disk is low, and disarms the alarm when the disk and the quota have
+    /// space. A proposal may be applied late, so this member considers its alarm disarmed only if
+    /// it has seen the alarm raised before. A learner raises no alarm, because the other members do
+    /// not need its data. Also transfers leadership while the log waits for space.
     fn update_nospace_alarm(&mut self) {
         let member = self.replica.metadata.node_id;
         let is_raised = self.replica.alarms.is_raised_by(member, AlarmType::Nospace);
@@ -213,7 +232,7 @@ impl RaftLoop<'_> {
             self.transfer_leadership();
         }
         match (self.nospace_alarm, is_raised) {
-            // A proposal may have been lost.
+            // Propose again in both states, because an earlier proposal may have been lost.
             (NospaceAlarm::None | NospaceAlarm::Proposed, false)
                 if room.is_low() && !self.state.status.is_learner() =>
             {
@@ -232,7 +251,8 @@ impl RaftLoop<'_> {
         room.has_raised_alarm.store(self.nospace_alarm != NospaceAlarm::None, Relaxed);
     }
 
-    /// Called when the log waits for room: a leader that cannot write holds up all members.
+    /// Transfers leadership when the log waits for space, because a leader that cannot write blocks
+    /// all members.
     fn transfer_leadership(&mut self) {
         let (leadership, own) = (self.replica.raft().leadership(), self.replica.metadata.node_id);
         if leadership.role != Role::Leader || !self.replica.can_propose() {
@@ -269,12 +289,14 @@ impl ReplicaReadyHandler for RaftLoop<'_> {
     }
 
     fn write_wal(&mut self, batch: Batch) {
-        self.is_wal_writing = true;
-        let _ = self.channels.to_wal.send(WalCommand::Write(batch));
+        self.written = self.channels.log.write(batch);
+        self.is_wal_writing = self.written.is_none();
     }
 
     fn purge_wal(&mut self, below: u64) {
-        let _ = self.channels.to_wal.send(WalCommand::Purge(below));
+        if let Err(error) = self.channels.log.purge(below) {
+            self.purged = Err(error);
+        }
     }
 
     fn apply(&mut self, work: ToApply) {

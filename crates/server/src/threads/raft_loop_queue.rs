@@ -1,7 +1,8 @@
-//! The events for the raft loop, gathered while it works.
+//! The events for the raft loop, which are collected while the raft loop works.
 //!
 //! The first event in an empty queue wakes the raft loop, which [sleeps](RaftLoopWaiter) in a
-//! future. A report of the apply loop wakes it only if it [is urgent](ApplyReport::is_urgent).
+//! future. A report of the apply loop wakes the raft loop only if the report [is
+//! urgent](ApplyReport::is_urgent).
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -13,19 +14,18 @@ use std::time::{Duration, Instant};
 
 use clearlane_proto::peerpb::{MembersReply, MembersRequest};
 use clearlane_raft::Message;
+use clearlane_replica::{ApplyReport, ReplicaInput};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
-
-use crate::replica::{ApplyReport, ReplicaInput};
 
 #[derive(Debug)]
 pub(super) enum RaftLoopEvent {
     Replica(ReplicaInput),
-    /// The other members say that this one was removed.
+    /// Another member has reported that this member was removed.
     Removed,
-    /// The disk is low, or has room again.
+    /// The disk is low, or has space again.
     DiskSpace,
-    /// A member without data asks for a [report](crate::replica::Replica::report_to).
+    /// A member without data requests a [report](clearlane_replica::Replica::report_to).
     ReportTo(MembersRequest, oneshot::Sender<MembersReply>),
     Stop,
 }
@@ -39,7 +39,7 @@ impl From<ReplicaInput> for RaftLoopEvent {
 #[derive(Debug, Default)]
 pub(super) struct RaftLoopQueue {
     queued: Mutex<QueuedEvents>,
-    /// Of the queued messages of other members.
+    /// Number of bytes of the queued messages from other members.
     message_bytes: AtomicU64,
     drained: Notify,
 }
@@ -50,7 +50,7 @@ struct QueuedEvents {
     applied: Option<Box<ApplyReport>>,
     awaited_index: u64,
     is_urgent: bool,
-    /// Set while the raft loop sleeps.
+    /// The raft loop's waker, set while it sleeps.
     waker: Option<Waker>,
 }
 
@@ -60,7 +60,7 @@ impl QueuedEvents {
     }
 }
 
-/// Wakes the raft loop, if it sleeps and there is something to do.
+/// Wakes the raft loop, if it sleeps and has something to do.
 fn wake(mut queued: MutexGuard<'_, QueuedEvents>) {
     let waker = if queued.is_empty() { None } else { queued.waker.take() };
     drop(queued);
@@ -69,7 +69,8 @@ fn wake(mut queued: MutexGuard<'_, QueuedEvents>) {
     }
 }
 
-/// While more is queued, members' streams are not read.
+/// Maximum number of bytes of queued messages. While more bytes are queued, the streams of other
+/// members are not read.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 impl RaftLoopQueue {
@@ -85,7 +86,7 @@ impl RaftLoopQueue {
         self.push(messages.into_iter().map(ReplicaInput::Message));
     }
 
-    /// Merged with a report that is queued.
+    /// Queues a report, merged with a report that is already queued.
     pub(super) fn push_applied(&self, applied: ApplyReport) {
         let mut queued = self.queued.lock();
         queued.is_urgent |= applied.is_urgent(queued.awaited_index);
@@ -105,7 +106,7 @@ impl RaftLoopQueue {
         }
     }
 
-    /// Pending while more than [`MESSAGE_BYTES_MAX`] is queued.
+    /// Waits while the queued messages have more than [`MESSAGE_BYTES_MAX`] bytes.
     pub(super) async fn wait_for_capacity(&self) {
         loop {
             let taken = self.drained.notified();
@@ -116,15 +117,16 @@ impl RaftLoopQueue {
         }
     }
 
-    /// Returns all events, and the apply loop's report to be handled first. Inputs do not wake the
-    /// raft loop until it sleeps again.
+    /// Returns all events, and the apply loop's report, which must be handled first. Inputs do not
+    /// wake the raft loop until it sleeps again.
     pub(super) fn drain(&self) -> (Option<Box<ApplyReport>>, Vec<RaftLoopEvent>) {
         let mut queued = self.queued.lock();
         queued.waker = None;
         queued.is_urgent = false;
         let taken = (queued.applied.take(), std::mem::take(&mut queued.events));
         drop(queued);
-        // Messages counted but not drained are little.
+        // Setting the count to 0 also forgets the bytes of messages that were counted but not yet
+        // queued. These bytes are few.
         if self.message_bytes.swap(0, Ordering::Relaxed) > MESSAGE_BYTES_MAX {
             self.drained.notify_waiters();
         }
@@ -144,7 +146,7 @@ impl RaftLoopWaiter<'_> {
         !self.0.queued.lock().is_empty()
     }
 
-    /// One task at a time may wait.
+    /// Waits for events. Only one task at a time may wait.
     pub async fn ready(self) {
         poll_fn(|context| {
             let mut queued = self.0.queued.lock();
@@ -157,7 +159,7 @@ impl RaftLoopWaiter<'_> {
         .await;
     }
 
-    /// The same for a thread without a runtime.
+    /// Waits in a thread without a runtime, at most for `timeout`.
     pub fn wait(self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let waker = Waker::from(Arc::new(ParkedThread(thread::current())));

@@ -1,18 +1,21 @@
-//! In which order the jobs of a read pool run, and when one gives its place to another.
+//! Decides in which order the jobs of a read pool run, and when a job yields to another one.
 //!
 //! ```text
-//!   queued: Short │ Long │ Continued ──begins──▶ running, 3 at most ──is done──▶
+//!   queued: Short │ Long │ Continued ──starts──▶ running, 3 at most ──is done──▶
 //!                                                  │  ▲ in its turn
 //!                                 its slice is over▼  │
-//!                                              suspended, on a thread of its own
+//!                                              suspended, on a separate thread
 //! ```
 //!
-//! A free place goes, in turns, to the job that has had the least time, to the part of an answer
-//! that is being sent, to the one that was suspended first, and to a new long one. So a short job
-//! waits for slices of others and not for the others, and none waits for ever. One place is for
-//! short jobs alone: not every stretch of a long one has a yield point. How many jobs of a kind
-//! have begun is bounded, and with them the threads and what they have collected. Threads, lock and
-//! clock are those of [`ReadPool`](super::read_pool::ReadPool).
+//! A free place is given in turns to four kinds of jobs: the job that has had the least time, the
+//! next chunk of a response that is being sent, the job that was suspended first, and a new long
+//! job. So no job waits forever. A short job waits only for slices of other jobs, unless eight
+//! short jobs have already started. One place is reserved for short jobs, because parts of a long
+//! job have no yield point.
+//!
+//! The number of started jobs of each kind is limited. This also limits the number of threads and
+//! the records that the jobs have collected. [`ReadPool`](super::read_pool::ReadPool) has the
+//! threads, the lock and the clock.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -22,45 +25,49 @@ pub(super) type JobId = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobKind {
-    /// By its estimated number of keys.
+    /// A job that is expected to be short, for example because it visits few keys.
     Short,
     Long,
-    /// The next part of a long answer.
+    /// The next chunk of a long response.
     Continued,
 }
 
-/// After a slice a job gives way to one that has had little time.
+/// After a slice of this time, a job yields to a new job, or to a suspended job whose total running
+/// time is less than half of the running time of the job itself.
 pub(super) const SLICE_NS: u64 = 1_000_000;
-/// After so long it also gives way to one that has had as much, or more.
+/// After a slice of this time, a job may also yield to any other suspended job, however long that
+/// job has run.
 const LONG_SLICE_NS: u64 = 10_000_000;
-/// After the system has refused a thread.
+/// Time for which the pool starts no further thread after the system could not start one.
 const THREAD_RETRY_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduleLimits {
     running: usize,
-    /// Of those that are not short.
+    /// Maximum number of running jobs that are not short.
     long_running: usize,
-    /// Running or suspended, of each kind.
+    /// Maximum number of running and suspended jobs of each kind.
     begun: [usize; 3],
 }
 
 impl ScheduleLimits {
-    /// Two long computations at a time, so that they do not fill all cores, and a short one.
+    /// At most two long jobs run at a time, so that they do not fill all cores. A third place is
+    /// only for short jobs.
     pub(super) const READ_POOL: ScheduleLimits =
         ScheduleLimits { running: 3, long_running: 2, begun: [8, 4, 4] };
 
-    /// As many as there are threads: these jobs wait for the disk.
+    /// Every started job runs at once, because these jobs mostly wait for the disk.
     pub(super) const UNCACHED_POOL: ScheduleLimits =
         ScheduleLimits { running: 4, long_running: 0, begun: [4, 0, 0] };
 
-    /// A thread for each core: these jobs compute, and all of them for as long.
+    /// Returns limits with a thread for each core, because these jobs compute, and all take the
+    /// same time.
     pub(super) fn password_pool() -> ScheduleLimits {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         ScheduleLimits { running: cores, long_running: 0, begun: [cores, 0, 0] }
     }
 
-    /// The number of threads that the jobs may need.
+    /// Returns the number of threads that the jobs may need.
     fn threads(&self) -> usize {
         self.begun.iter().sum()
     }
@@ -75,15 +82,16 @@ pub(super) enum Start {
 #[derive(Debug)]
 pub(super) struct ReadSchedule {
     limits: ScheduleLimits,
-    /// By kind, in the order of their arrival.
+    /// The queued jobs by kind, in the order of their arrival.
     queued: [VecDeque<JobId>; 3],
     running: Vec<BegunJob>,
-    /// The one that was suspended first is in front.
+    /// The suspended jobs. The job that was suspended first is in front.
     suspended: VecDeque<BegunJob>,
-    /// Of the place for short jobs, and of the others: or one would always get the same turn.
+    /// The turns of the place for short jobs, and of the other places. If all places shared one
+    /// sequence of turns, one place might always get the same turn.
     turns: [Turn; 2],
     threads_max: usize,
-    /// When more threads are tried again.
+    /// The time from which the pool may start more threads again.
     threads_full_until_ns: u64,
 }
 
@@ -91,7 +99,7 @@ pub(super) struct ReadSchedule {
 struct BegunJob {
     id: JobId,
     kind: JobKind,
-    /// Before the present slice.
+    /// The running time of the job before the current slice.
     served_ns: u64,
     slice_began_ns: u64,
 }
@@ -123,7 +131,7 @@ impl Turn {
 
 enum Candidate {
     Queued(JobKind),
-    /// Its place among the suspended ones.
+    /// A suspended job, by its index in `suspended`.
     Suspended(usize),
 }
 
@@ -144,7 +152,8 @@ impl ReadSchedule {
         self.queued[kind as usize].push_back(id);
     }
 
-    /// The job cannot be begun for want of a thread: for now there are `threads` and no more.
+    /// Puts a job back into its queue, because no thread could be started for it. For one second
+    /// after this call, at most `threads` jobs are running or suspended.
     pub(super) fn return_job(&mut self, id: JobId, threads: usize, now_ns: u64) {
         self.threads_max = threads;
         self.threads_full_until_ns = now_ns + THREAD_RETRY_NS;
@@ -154,7 +163,7 @@ impl ReadSchedule {
         }
     }
 
-    /// Gives a free place to the job whose turn it is. To be called until there is none.
+    /// Gives a free place to the job whose turn it is. Call it until it returns `None`.
     pub(super) fn start_next(&mut self, now_ns: u64) -> Option<Start> {
         if now_ns >= self.threads_full_until_ns {
             self.threads_max = self.limits.threads();
@@ -173,8 +182,8 @@ impl ReadSchedule {
         Some(start)
     }
 
-    /// At a yield point of a running job. It goes on if there is no answer; if there is one, it is
-    /// suspended, and the job in the answer has its place.
+    /// Called at a yield point of a running job. If the result is `None`, the job continues.
+    /// Otherwise the job is suspended, and the returned job takes its place.
     pub(super) fn give_way(&mut self, id: JobId, now_ns: u64) -> Option<Start> {
         let at = self.running.iter().position(|job| job.id == id)?;
         let job = self.running[at];
@@ -195,7 +204,8 @@ impl ReadSchedule {
 
     pub(super) fn finish(&mut self, id: JobId) {
         self.running.retain(|job| job.id != id);
-        // A job that has run beside the others, because the pool has stopped.
+        // A stopped pool wakes all suspended jobs, so a job may end while it is listed as
+        // suspended.
         self.suspended.retain(|job| job.id != id);
     }
 
@@ -222,8 +232,9 @@ impl ReadSchedule {
         }
     }
 
-    /// Whether a job that may have the free place has had less than half of this time. If less by
-    /// anything were enough, jobs alike would take turns in short slices.
+    /// Returns whether another job should take the free place: a new job, or a suspended job that
+    /// has run for less than half of `served_ns`. If any time below `served_ns` were enough,
+    /// similar jobs would take turns in short slices.
     fn has_less_served(&self, served_ns: u64) -> bool {
         let kinds = [JobKind::Short, JobKind::Long, JobKind::Continued];
         kinds.into_iter().any(|kind| self.may_begin(kind))
@@ -253,12 +264,13 @@ mod tests {
 
     const MILLISECOND: u64 = 1_000_000;
 
-    /// A pool on one core for each place: in each round every running job computes for 0.1 ms, and
-    /// is then done or comes to a yield point.
+    /// A simulated pool with one core for each place. In each round every running job computes for
+    /// 100 µs, and is then done or reaches a yield point.
     struct Staged {
         schedule: ReadSchedule,
         now_ns: u64,
-        /// By id: the time that the job still needs, and when it was done.
+        /// For each ID: the remaining time of the job in nanoseconds, and the time at which the job
+        /// was done.
         jobs: Vec<(u64, Option<u64>)>,
         running: Vec<JobId>,
     }
@@ -311,7 +323,7 @@ mod tests {
             (0..10 * milliseconds).for_each(|_| self.round());
         }
 
-        /// Runs until the job is done. Returns when that was, in milliseconds from now on.
+        /// Runs until the job is done. Returns the time that this took, in milliseconds.
         fn finish(&mut self, id: JobId) -> u64 {
             let since = self.now_ns;
             loop {
@@ -334,14 +346,15 @@ mod tests {
         pool.run_for(100);
         let short = pool.add(Short, 1);
         assert_eq!(pool.finish(short), 1);
-        // Three of them: two find the short place taken, and wait for slices.
+        // Three jobs: two of them find the short place taken, and wait for slices.
         let short: Vec<JobId> = (0..3).map(|_| pool.add(Short, 4)).collect();
         let took = short.into_iter().map(|id| pool.finish(id)).sum::<u64>();
         assert!(took <= 15, "{took} ms");
         assert!(long.iter().all(|id| !pool.is_done(*id)));
     }
 
-    /// The third is long by its estimate, and needs little.
+    /// The third job is long by its estimate, but needs little time. It must end long before the
+    /// other two.
     #[test]
     fn a_job_that_has_had_little_goes_before_those_that_have_had_much() {
         let mut pool = Staged::new();
@@ -369,7 +382,7 @@ mod tests {
     fn a_long_job_ends_while_short_ones_keep_coming() {
         let mut pool = Staged::new();
         let long: Vec<JobId> = (0..4).map(|_| pool.add(Long, 50)).collect();
-        // More than the pool can do, and parts of answers beside them.
+        // Add more short jobs than the pool can finish, and also chunks of responses.
         while !long.iter().all(|id| pool.is_done(*id)) {
             for _ in 0..4 {
                 pool.add(Short, 1);

@@ -1,15 +1,17 @@
-//! A net thread's [queue of requests](RequestQueue), and the task that empties it.
+//! A network thread's [queue of requests](RequestQueue), and the task that empties it.
 //!
 //! Requests that are read from sockets in one turn of the runtime are submitted one after the
-//! other, and behind them the channel's task sends them to the raft loop. Outcomes come back the
+//! other. After that the channel's task sends them all to the raft loop. Outcomes return in the
 //! same way.
 //!
 //! ```text
-//!   one turn     read a, submit │ read b, submit │ read c, submit │ task: send [a b c]
-//!   a later one  task: take [a b c], wake them │ a answers │ b answers │ c answers
+//!   one turn       read a, submit │ read b, submit │ read c, submit │ task: send [a b c]
+//!   a later turn   task: take [a b c], wake them │ a responds │ b responds │ c responds
 //! ```
 //!
-//! The lock around the queue is taken by tasks of one thread only.
+//! On a network thread, only tasks of this thread take the lock around the queue, so no task waits
+//! for it. The channel for calls of other members is an exception: blocking threads that read the
+//! TTL of a lease also take its lock, for a short time.
 
 use std::fmt;
 use std::future::Future;
@@ -18,19 +20,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::request_error::RequestError;
 use clearlane_contention::now_ns;
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::apply::{EvaluatedCompares, PartialResponse};
+use clearlane_replica::membership::{Member, MemberChange};
+use clearlane_replica::{
+    NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestError, RequestId, RequestOutcome, RequestQueue,
+};
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, sleep};
 
 use super::ServerState;
 use super::completions::CompletionQueue;
-use crate::apply::{EvaluatedCompares, PartialResponse};
-use crate::membership::{Member, MemberChange};
-use crate::replica::{
-    NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome, RequestQueue,
-};
 
 #[derive(Clone)]
 pub struct RequestChannel {
@@ -56,8 +58,8 @@ impl RequestChannel {
         RequestChannel { state: Arc::clone(shared), queue, deadline_ns: NO_DEADLINE }
     }
 
-    /// A channel with a deadline for its requests, on the clock of the [locks](now_ns). Outcomes
-    /// come at most a hundredth of a second after it.
+    /// Returns a channel with a deadline for its requests, on the clock of [`now_ns`].
+    /// Outcomes arrive at most 10 ms after the deadline.
     pub fn with_deadline(&self, until_ns: u64) -> RequestChannel {
         RequestChannel { deadline_ns: until_ns, ..self.clone() }
     }
@@ -66,9 +68,9 @@ impl RequestChannel {
         (self.deadline_ns != NO_DEADLINE).then_some(self.deadline_ns)
     }
 
-    /// The request was [checked](crate::apply::check()). Of the compares of a transaction, what is
-    /// known may come with it.
-    pub async fn propose(
+    /// Proposes a request that has passed [`check`](clearlane_replica::apply::check()). `compares`
+    /// is the result for a transaction's compares, if they were evaluated.
+    pub async fn send_proposal(
         &self,
         request: Box<InternalRaftRequest>,
         compares: Option<Box<EvaluatedCompares>>,
@@ -80,7 +82,7 @@ impl RequestChannel {
         }
     }
 
-    /// Proposes a request that changes what is known of members, and not the members.
+    /// Proposes a request that changes data about members, but not the set of members.
     pub async fn update_members(&self, request: InternalRaftRequest) -> Result<(), RequestError> {
         let (request, compares) = (Box::new(request), None);
         match self.submit(|of| ReplicaInput::Propose { request, compares, of }).await {
@@ -96,9 +98,11 @@ impl RequestChannel {
         }
     }
 
-    /// Waits until this member has applied all that was acknowledged until now.
-    pub async fn read_index(&self) -> Result<Duration, RequestError> {
-        match self.submit(ReplicaInput::ReadIndex).await {
+    /// Waits until this member has applied everything that was acknowledged before the call. With
+    /// [`ReadNeed::Confirmed`] it waits only until a quorum has confirmed the read index. Returns
+    /// the time that applying took after the read index was known.
+    pub async fn read_index(&self, need: ReadNeed) -> Result<Duration, RequestError> {
+        match self.submit(|of| ReplicaInput::ReadIndex(of, need)).await {
             RequestOutcome::ReadReady(applying) => Ok(applying),
             outcome => Err(error_of(outcome)),
         }
@@ -112,7 +116,7 @@ impl RequestChannel {
         PendingRequest { queue: Arc::clone(&self.queue), id }
     }
 
-    /// Runs until it is dropped.
+    /// Runs the channel's task until this future is dropped.
     pub async fn run(self) {
         let mut rounds = tokio::time::interval(ROUND_LENGTH);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -139,7 +143,8 @@ impl RequestChannel {
     }
 }
 
-/// Dropping it gives the request up.
+/// A waiting request. Dropping this future gives the request up. A proposal that was already sent
+/// may still be applied.
 #[must_use = "a request without a waiting task is given up"]
 struct PendingRequest {
     queue: Arc<ChannelQueue>,
@@ -169,7 +174,7 @@ impl fmt::Debug for RequestChannel {
     }
 }
 
-/// Why a request was not carried out. A proposal that has timed out may still be applied.
+/// Returns why a request was not carried out. A proposal that has timed out may still be applied.
 fn error_of(outcome: RequestOutcome) -> RequestError {
     match outcome {
         RequestOutcome::NotProposed(error) => error.into(),

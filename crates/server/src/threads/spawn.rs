@@ -1,7 +1,7 @@
-//! The threads of a member, each with its scheduling class.
+//! Starts the threads of a member, each with its scheduling class.
 //!
-//! An error or a panic of one of them is the member's failure: the others would wait for it for
-//! ever.
+//! An error or a panic of one thread is the member's failure, because the other threads would wait
+//! for this thread forever.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,20 +10,20 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use clearlane_backend::Era;
 use clearlane_net::sched::SchedClass::{self, Batch, Latency, Normal};
+use clearlane_replica::{Applier, Error, Replica, Result};
 use clearlane_wal::Wal;
 
 use super::commit_thread::CommitThread;
 use super::network::Network;
 use super::read_pool::ReadPool;
 use super::state::ServerState;
+use super::wal_thread::LogWriter;
 use super::{apply_loop, raft_loop, wal_thread, watch_thread};
-use crate::error::{Error, Result};
-use crate::replica::{Applier, Replica};
 
-/// Starts all threads but those of the pools, which start with their jobs: the allocator gives each
-/// two megabytes, which a member without long reads need not spend.
+/// Starts all threads except the threads of the pools. A pool starts threads when it receives jobs:
+/// the allocator gives each thread two megabytes, and a member without long reads can save this
+/// memory.
 pub(super) fn spawn_all(
     (replica, applier, wal): (Replica, Applier, Wal),
     commits: CommitThread,
@@ -31,13 +31,20 @@ pub(super) fn spawn_all(
     network: Box<dyn Network>,
     shared: &Arc<ServerState>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let (to_wal, from_raft) = channel();
     let (to_commit, commit_work) = channel();
     let (to_apply, apply_work) = channel();
     let applies_to = to_commit.clone();
-    let channels = raft_loop::Channels { to_wal, to_apply, to_commit, network };
-    let threads = [
-        spawn("wal", Latency, shared, move |state| wal_thread::run(wal, &from_raft, state)),
+    let mut threads = Vec::new();
+    let log = if wal.syncs() {
+        let (to_wal, from_raft) = channel();
+        let run = move |state: &ServerState| wal_thread::run(wal, &from_raft, state);
+        threads.push(spawn("wal", Latency, shared, run));
+        LogWriter::Thread(to_wal)
+    } else {
+        LogWriter::Inline(Box::new(wal))
+    };
+    let channels = raft_loop::Channels { log, to_apply, to_commit, network };
+    threads.extend([
         spawn("commit", Normal, shared, move |state| commits.run(&commit_work, state)),
         spawn("raft", Latency, shared, move |state| raft_loop::run(replica, tick, channels, state)),
         spawn("apply", Latency, shared, move |state| {
@@ -45,20 +52,21 @@ pub(super) fn spawn_all(
         }),
         spawn("watch", Latency, shared, watch_thread::deliver),
         spawn("catch-up", Normal, shared, watch_thread::sync_watchers),
-    ];
-    // A reader without locks may be preempted for long: it blocks no other thread.
-    let has_locks = shared.store.load().era() != Era::Clearlane;
-    let reader_class = if has_locks { Normal } else { Batch };
+    ]);
+    // A reader without locks may be preempted for a long time, because it blocks no other thread.
+    let reader_class = if shared.era.waits_for_locks { Normal } else { Batch };
     prepare_pool(&shared.read_pool, shared, move |number, state| {
         let run = |state: &ServerState| state.read_pool.run_worker();
         spawn(&format!("read-{number}"), reader_class, state, run)
     });
-    // They have the class of the threads that answer: they only sleep and wake.
+    // The threads of the uncached pool have the class of the network threads, because they only
+    // wait for the disk.
     prepare_pool(&shared.uncached_pool, shared, |number, state| {
         let run = |state: &ServerState| state.uncached_pool.run_worker();
         spawn(&format!("uncached-{number}"), Latency, state, run)
     });
-    // Each job computes for tens of milliseconds, and holds no lock meanwhile.
+    // A job of the password pool computes for tens of milliseconds, and holds no lock during that
+    // time. So its low class delays no other thread.
     prepare_pool(&shared.password_pool, shared, |number, state| {
         let run = |state: &ServerState| state.password_pool.run_worker();
         spawn(&format!("password-{number}"), Batch, state, run)
@@ -66,7 +74,8 @@ pub(super) fn spawn_all(
     threads.into_iter().collect()
 }
 
-/// A pool without any thread is the member's failure.
+/// Sets how a pool starts its threads. If a pool has no thread and cannot start one, that is the
+/// member's failure.
 fn prepare_pool(
     pool: &ReadPool,
     shared: &Arc<ServerState>,
@@ -85,7 +94,7 @@ fn prepare_pool(
     }));
 }
 
-/// Its error is published as the member's failure.
+/// Starts a thread. Its error is published as the member's failure.
 fn spawn(
     name: &str,
     sched_class: SchedClass,
@@ -96,7 +105,7 @@ fn spawn(
     let thread = name.to_owned();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         let ended = catch_unwind(AssertUnwindSafe(|| {
-            // The class changes timing only: an error is ignored.
+            // An error is ignored, because the class only changes timing.
             sched_class.apply_to_thread();
             work(&shared)
         }));

@@ -1,35 +1,41 @@
-//! Which parts of this member make no progress: measured for the replica, which
-//! [decides](crate::replica::Part), and published for `/readyz` and the metrics.
+//! Measures which parts of this member make no progress. The replica
+//! [decides](clearlane_replica::Part) from these measurements whether a part is stalled; `/readyz`
+//! and the metrics publish the stalls.
 //!
-//! * Log: each file operation that ends is progress, so a batch of many slow syncs does not stall.
-//! * Apply: a read that ends is progress, and so is processor time of the apply thread. It may wait
-//!   for the commit thread, so that thread's time counts as well. So a slow entry does not cost
-//!   this member its leadership. In the old eras the apply loop may wait for locks, as in etcd, and
-//!   never stalls.
-//! * Network: each thread is asked for an answer now and then. Its processor time is progress.
+//! * Log: each write, sync, creation, resizing, renaming or removal of a file that succeeds is
+//!   progress, so a batch of many slow syncs is not a stall.
+//! * Apply: an applied entry is progress, and so are a finished read call and processor time of the
+//!   apply thread. The apply thread may wait for the commit thread, so processor time of the commit
+//!   thread is also progress. So a slow entry does not cost this member its leadership. In the old
+//!   eras the apply loop may wait for locks, as in etcd, and is never considered stalled.
+//! * Network: each network thread must answer a probe about every half election time-out. Processor
+//!   time of a thread that has not answered is progress.
 //!
 //! Processor time includes the wait for a processor. It is read from Linux's `schedstat`: on other
-//! systems the apply loop and the network threads never stall.
+//! systems the apply loop and the network threads are never considered stalled.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use clearlane_replica::{Part, Replica, StallEvent};
+
 use super::ServerState;
 use super::completions::CompletionQueue;
-use crate::replica::{Part, Replica, StallEvent};
 
-/// Least processor time in one tick that counts as progress. A blocked thread uses less.
+/// Minimum processor time in one tick, in nanoseconds, that is considered progress. A blocked
+/// thread uses less.
 const BUSY_NS_MIN: u64 = 1_000_000;
 
 #[derive(Debug, Default)]
 pub struct Stalls {
     parts: [PartStatus; Part::ALL.len()],
     leaderships_given_up: AtomicU64,
-    /// On the clock of [`ServerThreads::now`](super::ServerThreads::now).
+    /// The time of the last tick, on the clock of
+    /// [`ServerThreads::now`](super::ServerThreads::now).
     last_tick_ns: AtomicU64,
-    /// Finished operations on files of the log.
+    /// Number of successful operations on files of the log.
     pub(super) log_operations: AtomicU64,
     pub(super) apply_thread: OnceLock<ThreadClock>,
     pub(super) commit_thread: OnceLock<ThreadClock>,
@@ -37,30 +43,32 @@ pub struct Stalls {
 
 #[derive(Debug, Default)]
 struct PartStatus {
-    /// 0 while the part is not stalled.
+    /// The start of the stall, or 0 while the part is not stalled.
     since_ns: AtomicU64,
     stalls: AtomicU64,
 }
 
 impl Stalls {
-    /// How long the part has made no progress, if it is stalled.
+    /// Returns how long the part has made no progress, or `None` if it is not stalled.
     pub fn stalled_for(&self, part: Part, now: Duration) -> Option<Duration> {
         let since = self.parts[part as usize].since_ns.load(Relaxed);
         (since > 0).then(|| now.saturating_sub(Duration::from_nanos(since)))
     }
 
-    /// How long the raft loop has not ticked, if that is longer than `limit`.
+    /// Returns how long the raft loop has not ticked, or `None` if that time is not longer than
+    /// `limit`.
     pub fn raft_loop_stalled_for(&self, now: Duration, limit: Duration) -> Option<Duration> {
         let idle = now.saturating_sub(Duration::from_nanos(self.last_tick_ns.load(Relaxed)));
         Some(idle).filter(|idle| *idle > limit)
     }
 
-    /// Number of stalls since the start.
+    /// Returns the number of stalls since the start.
     pub fn count(&self, part: Part) -> u64 {
         self.parts[part as usize].stalls.load(Relaxed)
     }
 
-    /// Times that this leader gave leadership up because of a stall.
+    /// Returns how often this leader started to transfer leadership because of a stall, whether or
+    /// not the transfer succeeded.
     pub fn leaderships_given_up(&self) -> u64 {
         self.leaderships_given_up.load(Relaxed)
     }
@@ -107,7 +115,7 @@ fn log(event: StallEvent, elapsed: impl Fn(usize) -> Duration) {
         StallEvent::StepsDown(to) => tracing::warn!(
             to = format!("{to:x}"),
             "the transfer of leadership was not completed in time; this leader steps down, stops \
-             its heartbeats and asks another member to campaign",
+             its heartbeats and requests another member to campaign",
         ),
         StallEvent::KeepsLeadership => tracing::warn!(
             "this leader makes no progress and keeps leading: without it, too few voters \
@@ -128,13 +136,13 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The processor time and the reads of a thread, visible to other threads. Holds its directory
-/// below `/proc`.
+/// The processor time and the read calls of a thread, visible to other threads. Holds the thread's
+/// directory in `/proc`.
 #[derive(Debug)]
 pub(super) struct ThreadClock(PathBuf);
 
 impl ThreadClock {
-    /// Of the calling thread; `None` if the system does not show it.
+    /// Returns the clock of the calling thread, or `None` if the system does not show it.
     pub(super) fn of_this_thread() -> Option<ThreadClock> {
         let thread = std::fs::read_link("/proc/thread-self").ok()?;
         let clock = ThreadClock(Path::new("/proc").join(thread));
@@ -149,17 +157,17 @@ impl ThreadClock {
         Some(numbers.next()? + numbers.next()?)
     }
 
-    /// Number of read calls of the thread that have ended.
+    /// Returns the number of read calls of the thread that have ended.
     fn read_calls(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.0.join("io")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("syscr:"))?.trim().parse().ok()
     }
 }
 
-/// The answers that one network thread owes to the raft loop.
+/// A probe by which the raft loop checks one network thread.
 #[derive(Debug, Default)]
 pub(super) struct ThreadProbe {
-    /// The thread serves its queue.
+    /// If true, the thread serves its queue.
     is_running: AtomicBool,
     is_asked: AtomicBool,
     clock: OnceLock<ThreadClock>,
@@ -186,7 +194,7 @@ impl ThreadProbe {
     }
 }
 
-/// When it is dropped, no answer is expected any longer.
+/// While this value exists, the thread must answer the probes of the raft loop.
 pub(super) struct RunningProbe<'p>(&'p ThreadProbe);
 
 impl Drop for RunningProbe<'_> {
@@ -196,14 +204,15 @@ impl Drop for RunningProbe<'_> {
     }
 }
 
-/// Owned by the raft loop, which calls it before each tick.
+/// Measures the progress of each part. The raft loop owns the monitor, and calls it before each
+/// tick.
 #[derive(Debug)]
 pub(super) struct ProgressMonitor {
     log_operations: u64,
     apply_ns: u64,
     apply_reads: u64,
     network_ns: u64,
-    /// Ticks between two questions to the network threads.
+    /// Number of ticks between two probes of the network threads.
     probe_interval: usize,
     ticks_until_probe: usize,
     is_apply_checked: bool,
@@ -268,7 +277,8 @@ impl ProgressMonitor {
     }
 }
 
-/// Replaces an earlier reading of a clock, and returns whether the clock has moved.
+/// Replaces an earlier reading of a clock. Returns whether the clock has moved by at least
+/// [`BUSY_NS_MIN`].
 fn is_busy(earlier_ns: &mut u64, now_ns: u64) -> bool {
     std::mem::replace(earlier_ns, now_ns).saturating_add(BUSY_NS_MIN) <= now_ns
 }
@@ -307,7 +317,7 @@ mod tests {
         starts.send(()).unwrap();
         clock.recv().unwrap();
         assert!(is_busy(&mut earlier, thread_clock.read_ns().unwrap()));
-        // The worker is about to block. Its clock stops moving once it does.
+        // The worker is about to block. When it has blocked, its clock does not move.
         let begin = Instant::now();
         while is_busy(&mut earlier, thread_clock.read_ns().unwrap()) {
             assert!(begin.elapsed() < Duration::from_secs(60));

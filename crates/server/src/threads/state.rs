@@ -1,4 +1,4 @@
-//! What the threads of a member share, grouped by how a thread may use it.
+//! The data that the threads of a member share, grouped by how a thread may use it.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -7,12 +7,20 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use clearlane_auth::AuthStore;
-use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;
 use clearlane_raft::Leadership;
-use clearlane_raft::read_index::ReadMode;
+use clearlane_raft::read_index::{ReadMode, ReadNeed};
+use clearlane_replica::alarms::Alarms;
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::membership::Members;
+use clearlane_replica::quota::Quota;
+use clearlane_replica::raft_snapshot::StoreDir;
+use clearlane_replica::{
+    Applier, ApplyReport, EraPolicy, Error, Replica, ReplicaConfig, Result, StorageConfig, Wait,
+    start,
+};
 use clearlane_wal::files::FileSystem;
 use clearlane_wal::{Metadata, Wal};
 use parking_lot::Mutex;
@@ -28,33 +36,28 @@ use super::read_schedule::ScheduleLimits;
 use super::stalls::Stalls;
 use super::status::Status;
 use super::timed_files::TimedFiles;
-use crate::alarms::Alarms;
-use crate::applied_position::AppliedPosition;
-use crate::error::{Error, Result};
-use crate::membership::Members;
-use crate::quota::Quota;
-use crate::raft_snapshot::StoreDir;
-use crate::replica::{Applier, ApplyReport, Replica, ReplicaConfig, StorageConfig, Wait, start};
-use crate::response_memory::ResponseMemory;
-use crate::trace::TraceRecorder;
+use crate::observe::trace::TraceRecorder;
+use crate::read::response_memory::ResponseMemory;
 use crate::watch::WatchServer;
 
 pub type CurrentStore = ArcSwap<Arc<dyn Store<AppliedPosition>>>;
 
 #[derive(Debug)]
 pub(super) struct ServerState {
-    // Constant.
+    // Constants.
     pub(super) metadata: Metadata,
-    /// The zero of the replica's clock.
+    /// The time at which the replica's clock was zero.
     pub(super) start: Instant,
     pub(super) quota: Quota,
     pub(super) store_dir: Arc<dyn StoreDir>,
     pub(super) files: Arc<dyn FileSystem>,
     pub(super) wal_dir: PathBuf,
     pub(super) election_timeout: Duration,
-    /// Whether a reader may skip ReadIndex at a sole voter: not in the old eras, and not in another
-    /// read mode.
+    /// If true, a reader may skip ReadIndex at a sole voter. It is false in the old eras, and in
+    /// read modes other than [`ReadMode::ReadIndex`].
     pub(super) can_skip_read_index: bool,
+    pub(super) need_of_renewals: ReadNeed,
+    pub(super) era: EraPolicy,
 
     // Atomics, and pointers that are replaced as a whole.
     pub(super) store: CurrentStore,
@@ -66,7 +69,7 @@ pub(super) struct ServerState {
     pub(super) response_memory: Arc<ResponseMemory>,
     pub(super) peer_clients: OnceLock<Arc<dyn PeerClients>>,
 
-    // With locks inside.
+    // Types with locks inside.
     pub(super) raft_queue: RaftLoopQueue,
     pub(super) completion_queues: Mutex<Vec<Arc<CompletionQueue>>>,
     pub(super) wait: Arc<Wait>,
@@ -77,20 +80,24 @@ pub(super) struct ServerState {
     pub(super) disk_space: Arc<DiskSpace>,
     pub(super) members: watch::Sender<Arc<Members>>,
     pub(super) leadership: watch::Sender<Leadership>,
+    /// The revision of the last compaction whose finished mark is committed on this member. When a
+    /// raft snapshot is installed, it becomes the compact revision of the new store, even if that
+    /// compaction has not finished there.
     pub(super) compacted: watch::Sender<i64>,
-    /// How often users or roles have changed since the start.
+    /// A counter that changes when users or roles may have changed, when authentication is enabled
+    /// or disabled, and when a raft snapshot is installed.
     pub(super) auth_changes: watch::Sender<u64>,
     pub(super) failure: watch::Sender<Option<Arc<Error>>>,
     pub(super) trace: TraceRecorder,
     pub(super) locks: Registry,
-    // With locks that show in the registry.
+    // Types with locks that are listed in the registry.
     pub(super) watch_server: Arc<WatchServer>,
     pub(super) leases: Arc<Lessor>,
     pub(super) auth: Arc<AuthStore>,
 }
 
 impl ServerState {
-    /// Opens what is on disk. No thread runs yet.
+    /// Opens the data on the disk. No thread runs yet.
     pub(super) fn open(
         storage: StorageConfig,
         config: ReplicaConfig,
@@ -107,9 +114,11 @@ impl ServerState {
         let storage = StorageConfig { files: Arc::clone(&files), ..storage };
         let locks = storage.backend.locks.clone();
         let (wal_dir, store_dir) = (storage.wal_dir.clone(), Arc::clone(&storage.store_dir));
+        let era = EraPolicy::of(storage.era);
         let can_skip_read_index =
-            config.read_mode == ReadMode::ReadIndex && storage.era == Era::Clearlane;
-        let joins_as_learner = config.joins_as_learner;
+            config.read_mode == ReadMode::ReadIndex && era.shortens_read_index;
+        let (joins_as_learner, need_of_renewals) =
+            (config.joins_as_learner, config.need_of_renewals);
         let quota = Quota::new(config.quota_bytes);
         let election_ticks = u32::try_from(config.raft.election_ticks).unwrap_or(u32::MAX);
         let election_timeout = config.read_index.tick_interval * election_ticks;
@@ -134,7 +143,7 @@ impl ServerState {
             read_pool: ReadPool::new(ScheduleLimits::READ_POOL),
             uncached_pool: ReadPool::new(ScheduleLimits::UNCACHED_POOL),
             metadata: replica.metadata,
-            watch_server: Arc::new(WatchServer::new(&applier.store, &locks)),
+            watch_server: Arc::new(WatchServer::new(&applier.store, &locks, era)),
             locks,
             leases: Arc::clone(&applier.leases),
             auth: Arc::clone(&applier.auth),
@@ -156,6 +165,8 @@ impl ServerState {
             wal_dir,
             election_timeout,
             can_skip_read_index,
+            need_of_renewals,
+            era,
         };
         Ok((Arc::new(state), (replica, applier, wal)))
     }
@@ -169,7 +180,8 @@ impl ServerState {
         self.raft_queue.push([RaftLoopEvent::Stop]);
     }
 
-    /// Called before requests are completed.
+    /// Publishes a report of the apply loop. Called before the requests of the reported entries are
+    /// completed.
     pub(super) fn publish_applied(&self, applied: &ApplyReport) {
         self.status.set_applied(applied.index);
         if let Some(members) = &applied.members {

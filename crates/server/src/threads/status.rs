@@ -1,12 +1,11 @@
-//! What any thread may read of a member without a lock.
+//! The state of a member that any thread may read without a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clearlane_raft::Leadership;
-
-use crate::membership::Members;
-use crate::replica::{Applier, Replica};
+use clearlane_replica::membership::Members;
+use clearlane_replica::{Applier, Replica};
 
 #[derive(Debug, Default)]
 pub struct Status {
@@ -15,15 +14,17 @@ pub struct Status {
     applied: AtomicU64,
     pub(super) committed: AtomicU64,
     is_learner: AtomicBool,
-    /// See [`ReplicaReady`](crate::replica::ReplicaReady::is_sole_voter_caught_up).
+    /// See [`ReplicaReady`](clearlane_replica::ReplicaReady::is_sole_voter_caught_up).
     pub(super) is_sole_voter_caught_up: AtomicBool,
-    /// On the clock of [`ServerThreads::now`](super::ServerThreads::now).
+    /// The time at which the last leader became known, on the clock of
+    /// [`ServerThreads::now`](super::ServerThreads::now). `leader_lost_ns` is the start of the last
+    /// period without a leader.
     leader_elected_ns: AtomicU64,
     leader_lost_ns: AtomicU64,
 }
 
 impl Status {
-    /// 0 if none is known.
+    /// Returns the leader, or 0 if none is known.
     pub fn leader(&self) -> u64 {
         self.leader.load(Ordering::Relaxed)
     }
@@ -36,7 +37,7 @@ impl Status {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// As far as this member knows.
+    /// Returns the highest commit index that this member knows.
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Relaxed)
     }
@@ -45,24 +46,26 @@ impl Status {
         self.is_learner.load(Ordering::Relaxed)
     }
 
-    /// On the clock of [`ServerThreads::now`](super::ServerThreads::now).
+    /// Returns the time at which the last leader became known, on the clock of
+    /// [`ServerThreads::now`](super::ServerThreads::now).
     pub fn leader_elected(&self) -> Duration {
         Duration::from_nanos(self.leader_elected_ns.load(Ordering::Relaxed))
     }
 
-    /// The start of the current time without a leader, otherwise of the last one.
+    /// Returns the start of the current period without a leader, or of the last such period.
     pub fn leader_lost(&self) -> Duration {
         Duration::from_nanos(self.leader_lost_ns.load(Ordering::Relaxed))
     }
 
-    /// A member that joins keeps its role until it has applied the entry that adds it.
+    /// Updates this member's role. A member that joins keeps its role until it has applied the
+    /// entry that adds it.
     pub(super) fn set_members(&self, members: &Members, this: u64) {
         if let Some(member) = members.get(this) {
             self.is_learner.store(member.is_learner, Ordering::Relaxed);
         }
     }
 
-    /// Called before anything is applied.
+    /// Sets the initial state. Called before anything is applied.
     pub(super) fn init(
         &self,
         replica: &Replica,
@@ -74,8 +77,8 @@ impl Status {
         self.committed.store(committed, Ordering::Relaxed);
         self.set_applied(applier.applied_position.index);
         let is_new = applier.members.is_empty() && committed == 0;
-        // Without members and without an answer this counts as a learner: a learner must not answer
-        // as if it voted.
+        // A member that knows no members and has not learned its role is treated as a learner: if
+        // it is a learner, it must not respond as a voter does.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
         self.set_members(&applier.members, replica.metadata.node_id);

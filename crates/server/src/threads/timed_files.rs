@@ -1,7 +1,8 @@
-//! Files of the log. They time writes and syncs, count finished operations for
-//! [stalls](super::stalls), and wait for space on a [full](super::disk_space) disk.
+//! Wrappers for the files of the log. They time writes and syncs, and count successful operations
+//! for [stalls](super::stalls). After startup, creating a file or writing waits for space while the
+//! disk is [full](super::disk_space). If a sync or another operation fails, it is not retried.
 //!
-//! The log itself must not read a clock, since the simulated cluster runs it.
+//! The log itself must not read a clock, because the simulated cluster also runs the log.
 
 use std::io;
 use std::path::Path;
@@ -25,8 +26,9 @@ pub(super) struct TimedFiles {
 }
 
 impl TimedFiles {
-    /// The file with the log's durable end is not wrapped: it is no part of the log, and a write to
-    /// it may fail on a full disk.
+    /// Wraps a file of the log, so that its writes are timed and wait while the disk is full. The
+    /// file with the log's durable end is not wrapped: it is not part of the log, and the log
+    /// ignores a failed write to it.
     fn wrap(&self, path: &Path, file: Box<dyn File>) -> Box<dyn File> {
         match path.ends_with(DURABLE_END_FILE) {
             true => file,
@@ -34,7 +36,7 @@ impl TimedFiles {
         }
     }
 
-    /// Counts an operation that has ended: the disk makes progress.
+    /// Counts an operation that has ended without an error: the disk makes progress.
     fn count<T>(&self, done: io::Result<T>) -> io::Result<T> {
         if done.is_ok() {
             self.stalls.log_operations.fetch_add(1, Relaxed);
@@ -56,8 +58,7 @@ impl FileSystem for TimedFiles {
         let mut created = None;
         self.disk_space
             .retry_while_full(|| self.files.create(path).map(|file| created = Some(file)))?;
-        let created =
-            created.ok_or_else(|| io::Error::other("a file that was made is not there"))?;
+        let created = created.ok_or_else(|| io::Error::other("a created file does not exist"))?;
         self.count(Ok(self.wrap(path, created)))
     }
 
@@ -88,6 +89,10 @@ impl FileSystem for TimedFiles {
     fn free_space(&self, dir: &Path) -> u64 {
         self.files.free_space(dir)
     }
+
+    fn syncs(&self) -> bool {
+        self.files.syncs()
+    }
 }
 
 #[derive(Debug)]
@@ -99,6 +104,10 @@ struct TimedFile {
 impl File for TimedFile {
     fn length(&self) -> io::Result<u64> {
         self.file.length()
+    }
+
+    fn zeros_from(&self) -> io::Result<u64> {
+        self.file.zeros_from()
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -120,6 +129,10 @@ impl File for TimedFile {
 
     fn allocate(&mut self, length: u64) -> io::Result<()> {
         self.shared.count(self.file.allocate(length))
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.file.is_in_memory()
     }
 
     fn sync(&mut self) -> io::Result<()> {

@@ -1,33 +1,35 @@
-//! The threads that notify watchers: one delivers changes, one synchronises unsynced watchers.
+//! The threads that notify watchers: the delivery thread delivers changes, and the sync thread
+//! syncs unsynced watchers.
 //!
 //! ```text
-//!   apply loop        applies, answers writers, then appends to the watchable store's queue
-//!   delivery thread   takes it out of the queue ─▶ the channels of the streams that watch the key
-//!   net threads       are woken once for all their streams, and send
+//!   apply loop        applies, completes requests, then appends to the watchable store's queue
+//!   delivery thread   takes changes from the queue ─▶ channels of the streams that watch the key
+//!   network threads   are woken once for all their streams, and send
 //! ```
 //!
-//! Two threads, because a step of synchronising may take a millisecond or more. The bounded queue:
-//! [`clearlane_mvcc::watch`], `docs/watch.md`.
+//! There are two threads, because a step of the sync may take a millisecond or more.
+//! [`clearlane_mvcc::watch`] and `docs/watch.md` describe the limited queue.
 //!
-//! In the old eras writers notify the watchers, and the threads run etcd's two loops: victims are
-//! tried again every 10 ms, unsynced watchers read every 100 ms, or sooner if a round has helped
-//! some and left others. Without streams the clock wakes no thread.
+//! In the old eras writers notify the watchers, and the threads run etcd's two loops. Victims are
+//! watchers with a full channel; every 10 ms the delivery thread tries to send to them again.
+//! Unsynced watchers read every 100 ms, or sooner if a pass has synced some of them and not all. If
+//! there are no streams, no timer wakes the threads.
 
 use std::time::{Duration, Instant};
 
-use clearlane_backend::Era;
+use clearlane_replica::Result;
 use parking_lot::{Condvar, Mutex};
 
 use super::ServerState;
-use crate::error::Result;
-use crate::task_labels::{CATCH_UP, WATCH};
+use crate::observe::task_labels::{CATCH_UP, WATCH};
 
 /// etcd's pause between two attempts to send to victims.
 const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
-/// etcd's pause between two rounds for unsynced watchers.
+/// etcd's pause between two passes over unsynced watchers.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A notification that comes while the thread works ends its next wait at once.
+/// A notification for one thread. If it arrives while the thread works, the thread's next wait ends
+/// at once.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadSignal {
     state: Mutex<SignalState>,
@@ -53,7 +55,8 @@ impl ThreadSignal {
         self.changed.notify_one();
     }
 
-    /// False once it is closed.
+    /// Waits for a notification, at most for `at_most`, or without a limit if that is `None`.
+    /// Returns false once the signal is closed.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         if !state.is_set && !state.is_closed {
@@ -74,7 +77,7 @@ impl ThreadSignal {
 pub(super) fn deliver(shared: &ServerState) -> Result<()> {
     let _as = WATCH.enter();
     let watching = &shared.watch_server;
-    let clock = is_etcd_era(shared).then_some(VICTIM_RETRY_INTERVAL);
+    let clock = shared.era.syncs_watchers_periodically.then_some(VICTIM_RETRY_INTERVAL);
     let pause = || clock.filter(|_| watching.has_streams());
     while watching.signals.delivery.wait(pause()) {
         while !watching.signals.delivery.is_closed() && watching.store.get().deliver()? {}
@@ -84,7 +87,11 @@ pub(super) fn deliver(shared: &ServerState) -> Result<()> {
 
 pub(super) fn sync_watchers(shared: &ServerState) -> Result<()> {
     let _as = CATCH_UP.enter();
-    if is_etcd_era(shared) { sync_periodically(shared) } else { sync_when_notified(shared) }
+    if shared.era.syncs_watchers_periodically {
+        sync_periodically(shared)
+    } else {
+        sync_when_notified(shared)
+    }
 }
 
 fn sync_when_notified(shared: &ServerState) -> Result<()> {
@@ -95,7 +102,7 @@ fn sync_when_notified(shared: &ServerState) -> Result<()> {
     Ok(())
 }
 
-/// As etcd does.
+/// Syncs watchers periodically, as etcd does.
 fn sync_periodically(shared: &ServerState) -> Result<()> {
     let watching = &shared.watch_server;
     let mut pause = SYNC_INTERVAL;
@@ -112,8 +119,4 @@ fn sync_periodically(shared: &ServerState) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn is_etcd_era(shared: &ServerState) -> bool {
-    shared.store.load().era() != Era::Clearlane
 }

@@ -1,8 +1,9 @@
-//! The calls of a watch stream in an old era: on a thread that may wait for the locks.
+//! The calls of a watch stream in an old era, on a thread that may wait for the locks.
 //!
-//! Creating or cancelling a watcher and reading a previous value take the lock `watchable` or those
-//! of a read, which may be held for long. In etcd a goroutine of the stream waits. Here a thread
-//! runs the calls of a stream in order, for as long as there are calls.
+//! Creating or cancelling a watcher takes the lock `watchable`, and reading a previous record takes
+//! the locks of a read. Another thread may hold any of these locks for a long time. etcd lets a
+//! goroutine of the stream wait. Here one thread runs the calls of a stream in order, and ends when
+//! there are no more calls. Another thread reads the previous records of responses.
 
 use std::collections::VecDeque;
 use std::future::Future as _;
@@ -12,38 +13,40 @@ use std::task::{Context, Poll, ready};
 
 use atomic_waker::AtomicWaker;
 use clearlane_mvcc::watch::{CurrentWatchableStore, Response, WakeSet, WatchStream};
+use clearlane_replica::{Error, Result};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::error::{Error, Result};
-
 type Call = Box<dyn FnOnce(&WatchStream) + Send>;
 
-/// With so many waiting calls no more requests of the client are taken.
+/// Maximum number of waiting calls. At the limit no further requests of the client are read, and
+/// periodic progress notices are skipped.
 const CALLS_MAX: usize = 64;
 
-/// A stream whose calls run on a thread of their own.
+/// A stream whose calls run on a separate thread.
 pub(crate) struct QueuedCalls {
     shared: Arc<SharedCalls>,
     runtime: Handle,
-    /// Responses whose previous values are being read.
+    /// The task that reads the previous records of responses.
     completing: Option<JoinHandle<Result<Vec<Response>>>>,
 }
 
 #[derive(Default)]
 struct SharedCalls {
-    /// Set by the first call, which opens the stream.
+    /// The stream. The separate thread opens it before the first call; until then the cell is
+    /// empty.
     stream: OnceLock<WatchStream>,
     queue: Mutex<CallQueue>,
-    /// Woken when the stream is open, and when the queue is not full any more.
+    /// The network thread's task. It is woken when the stream is open, and when the queue is no
+    /// longer full.
     task: AtomicWaker,
 }
 
 #[derive(Default)]
 struct CallQueue {
     calls: VecDeque<Call>,
-    /// A thread is running the calls.
+    /// If true, a thread is running the calls.
     is_running: bool,
 }
 
@@ -54,20 +57,22 @@ impl QueuedCalls {
         let (runtime, opened) = (Handle::current(), Arc::clone(&shared));
         runtime.spawn_blocking(move || {
             let _ = opened.stream.set(WatchStream::open(store, wake_set));
-            // The network thread may have looked before.
+            // Wake the network thread's task, because it may have checked before the stream was
+            // set.
             opened.task.wake();
             opened.run();
         });
         QueuedCalls { shared, runtime, completing: None }
     }
 
-    /// Whether [`CALLS_MAX`] calls wait.
+    /// Returns whether [`CALLS_MAX`] calls wait.
     pub(crate) fn is_full(&self) -> bool {
         self.shared.queue.lock().calls.len() >= CALLS_MAX
     }
 
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        // Before the look: the queue may be emptied right after it.
+        // Register the waker before the check, because the queue may be emptied right after the
+        // check.
         self.shared.task.register(context.waker());
         if self.is_full() { Poll::Pending } else { Poll::Ready(()) }
     }
@@ -84,8 +89,8 @@ impl QueuedCalls {
         self.runtime.spawn_blocking(move || shared.run());
     }
 
-    /// Takes up to about `bytes_max`. Pending until there is something, and while the records
-    /// before are read.
+    /// Returns responses of up to about `bytes_max` bytes. Returns `Pending` until there are
+    /// responses, and while their previous records are read.
     pub(crate) fn poll_responses(
         &mut self,
         bytes_max: usize,
@@ -135,7 +140,7 @@ impl SharedCalls {
     }
 }
 
-/// Closes the stream after the last call, on a thread that may wait unless the runtime has ended.
+/// Closes the stream after the last call, on a thread that may wait, unless the runtime has ended.
 impl Drop for QueuedCalls {
     fn drop(&mut self) {
         let shared = std::mem::take(&mut self.shared);

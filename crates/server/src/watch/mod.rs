@@ -1,34 +1,36 @@
-//! Watching on a network thread: streams, and a wake set that wakes them. See `docs/watch.md`.
+//! Watch streams on a network thread, and the wake set that wakes them. See `docs/watch.md`.
 //!
 //! ```text
-//!   delivery thread    channel 3, channel 7, channel 9 ──▶ wake set: [3 7 9], wake once
-//!   net thread         wake set's task: wake tasks 3 7 9 │ 3 takes, sends │ 7 takes, sends │ ...
+//!   delivery thread   channel 3, channel 7, channel 9 ──▶ wake set: [3 7 9], wake once
+//!   network thread    wake set's task: wake tasks 3 7 9 │ 3 takes, sends │ 7 takes, sends │ ...
 //! ```
 //!
-//! To wake a thread costs more than to notify a stream: hence the [`WakeSet`] of each net thread.
-//! When a raft snapshot replaces the store, the streams move to the new one: see
+//! Waking a thread costs more than notifying a stream. So each network thread has a [`WakeSet`],
+//! which wakes the thread once for several streams.
+//! When a raft snapshot replaces the store, the streams move to the new store: see
 //! [`CurrentWatchableStore`].
+
+mod calls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use clearlane_backend::Era;
 use clearlane_contention::Registry;
 use clearlane_mvcc::WatchableKv;
 use clearlane_mvcc::watch::{
     CurrentWatchableStore, Response, WakeSet, WatchConfig, WatchId, WatchMetrics, WatchRequest,
     WatchStream, WatchWork, WatchableStore,
 };
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::{EraPolicy, Result};
 use tokio::sync::Notify;
 
-use crate::applied_position::AppliedPosition;
-use crate::error::Result;
 use crate::threads::watch_thread::ThreadSignal;
-use crate::watch_calls::QueuedCalls;
+use crate::watch::calls::QueuedCalls;
 
-/// etcd's `--watch-progress-notify-interval`.
+/// etcd's default of `--watch-progress-notify-interval`.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 #[derive(Debug)]
@@ -58,6 +60,7 @@ impl WatchServer {
     pub(crate) fn new(
         store: &Arc<dyn WatchableKv<AppliedPosition>>,
         locks: &Registry,
+        era: EraPolicy,
     ) -> WatchServer {
         let (config, signals) = (WatchConfig::default(), Arc::new(WatchSignals::default()));
         let watchable = watchable_store(store, config, locks, &signals);
@@ -68,7 +71,7 @@ impl WatchServer {
             locks: locks.clone(),
             streams: AtomicUsize::new(0),
             progress_interval_ms: AtomicU64::new(PROGRESS_INTERVAL.as_millis() as u64),
-            calls_may_wait: store.era() != Era::Clearlane,
+            calls_may_wait: era.waits_for_locks,
         }
     }
 
@@ -80,7 +83,7 @@ impl WatchServer {
         Duration::from_millis(self.progress_interval_ms.load(Ordering::Relaxed))
     }
 
-    /// Applies to streams that are opened from now on.
+    /// Sets the interval for streams that are opened after this call.
     pub fn set_progress_interval(&self, interval: Duration) {
         self.progress_interval_ms.store(interval.as_millis() as u64, Ordering::Relaxed);
     }
@@ -122,7 +125,8 @@ pub struct WatchWakeSet {
 }
 
 impl WatchWakeSet {
-    /// The set's [task](WatchWakeSet::run) must run on the thread that opens its streams.
+    /// Creates a wake set. Its [task](WatchWakeSet::run) must run on the thread that opens its
+    /// streams.
     pub fn new(watching: &Arc<WatchServer>) -> WatchWakeSet {
         let notify = Arc::new(Notify::new());
         let wake = Arc::clone(&notify);
@@ -134,7 +138,7 @@ impl WatchWakeSet {
         &self.watch_server
     }
 
-    /// Dropping the stream ends its watchers.
+    /// Opens a stream. Dropping the stream ends its watchers.
     pub fn open(&self) -> Stream {
         let watch_server = Arc::clone(&self.watch_server);
         let is_first = watch_server.streams.fetch_add(1, Ordering::Relaxed) == 0;
@@ -150,7 +154,7 @@ impl WatchWakeSet {
         Stream { calls, watch_server }
     }
 
-    /// Wakes the streams' tasks, until it is dropped.
+    /// Wakes the streams' tasks until this future is dropped.
     pub async fn run(self) {
         loop {
             self.notify.notified().await;
@@ -159,7 +163,7 @@ impl WatchWakeSet {
     }
 }
 
-/// A client's watchers.
+/// A watch stream of a client, with its watchers.
 #[derive(Debug)]
 pub struct Stream {
     calls: WatchCalls,
@@ -168,14 +172,14 @@ pub struct Stream {
 
 #[derive(Debug)]
 enum WatchCalls {
-    /// For an era in which no lock is held for long.
+    /// Calls run on the network thread. For an era in which no lock is held for a long time.
     Direct(WatchStream),
-    /// Each call may wait for locks.
+    /// Calls run on another thread, because each call may wait for locks.
     Queued(QueuedCalls),
 }
 
 impl Stream {
-    /// Whether the watcher was created is told by a response.
+    /// Creates a watcher. A response reports whether it was created.
     pub fn watch(&self, request: WatchRequest) {
         self.call(|stream| stream.watch(request));
     }
@@ -184,19 +188,21 @@ impl Stream {
         self.call(move |stream| stream.cancel(id));
     }
 
-    /// Answered only if all watchers of the stream are synced.
+    /// Requests a progress notice. The notice is sent only if the stream has a watcher and all its
+    /// watchers are synced.
     pub fn request_progress(&self) {
         self.call(WatchStream::request_progress);
     }
 
-    /// Sends progress notices, unless too many calls of the stream are waiting.
+    /// Sends the periodic progress notices. The caller calls this function after each interval. It
+    /// sends no notice if too many calls of the stream are waiting.
     pub fn interval_passed(&self) {
         if !matches!(&self.calls, WatchCalls::Queued(calls) if calls.is_full()) {
             self.call(WatchStream::notify_progress);
         }
     }
 
-    /// Runs after the calls before it.
+    /// Runs a call after all earlier calls.
     fn call(&self, call: impl FnOnce(&WatchStream) + Send + 'static) {
         match &self.calls {
             WatchCalls::Direct(stream) => call(stream),
@@ -204,7 +210,8 @@ impl Stream {
         }
     }
 
-    /// Pending while so many calls wait that no more requests of the client should be taken.
+    /// Returns `Pending` while too many calls wait. During this time, no further requests of the
+    /// client should be read.
     pub fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         match &self.calls {
             WatchCalls::Direct(_) => Poll::Ready(()),
@@ -212,7 +219,8 @@ impl Stream {
         }
     }
 
-    /// Takes up to about `bytes_max`; pending until there is something.
+    /// Returns responses of up to about `bytes_max` bytes. Returns `Pending` until there are
+    /// responses.
     pub fn poll_responses(
         &mut self,
         bytes_max: usize,

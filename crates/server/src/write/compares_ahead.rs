@@ -1,69 +1,88 @@
-//! Compares over many keys are evaluated before their transaction is proposed, in the read pool:
-//! the apply loop, where all later writes wait, [looks at what has changed
-//! since](crate::apply::EvaluatedCompares).
+//! Evaluates the compares of a large transaction before it is proposed.
+//!
+//! Every later write waits while the apply loop evaluates compares: 20 to 300 ms for a million
+//! keys. So the read pool evaluates them first, on a snapshot, and the apply loop [checks only the
+//! keys that changed since that snapshot](clearlane_replica::apply::EvaluatedCompares).
 //!
 //! ```text
-//!   net thread   count the keys ─┐                           ┌─▶ propose, with the result
-//!   read pool                    └▶ evaluate ─▶ catch up ────┘
-//!   apply loop                                                    the changes since ─▶ decide
+//!   network thread   more than 1,024 keys? ─┐                   ┌─▶ propose, with the result
+//!   read pool                               └▶ evaluate, update ┘
+//!   apply loop                                         check changed keys, decide
 //! ```
 //!
-//! An evaluation may take as long as thousands of puts. So the pool looks at the changes behind it,
-//! too, until few are left.
+//! The evaluation may take longer than thousands of puts. The pool therefore updates the result up
+//! to four times, until at most 64 revisions are missing.
+//!
+//! The result never changes the outcome and is not in the log. In the following cases there is no
+//! usable result, and the apply loop evaluates all keys:
+//!
+//! * the transaction compares no ranges, or at most 1,024 keys;
+//! * the era is an old one, or the entry is applied by another member;
+//! * the read pool takes longer than 2 s, or cannot read a record;
+//! * the apply loop cannot update the result: there were more than 4,096 changes, or more changes
+//!   than compared keys if the compares need no records, some of them were compacted, a raft
+//!   snapshot has replaced the store, or the compare that failed no longer fails.
+//!
+//! etcd always evaluates all compares while it applies.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::{Compare, TxnRequest};
+use clearlane_replica::RequestError;
+use clearlane_replica::apply::{EvaluatedCompares, count_compared_keys};
 use tokio::time::timeout;
 
-use crate::apply::{EvaluatedCompares, count_compared_keys};
 use crate::handle::Server;
-use crate::read_executor::{PoolJob, ReadResult, ReadSize};
-use crate::request_error::RequestError;
-use crate::request_trace::RequestTrace;
-use crate::task_labels::READ_TXN;
+use crate::observe::request_trace::RequestTrace;
+use crate::observe::task_labels::READ_TXN;
+use crate::read::executor::{PoolJob, ReadResult, ReadSize};
 
-/// At how many keys the apply loop looks by itself: a fraction of a millisecond, and no thread has
-/// to be woken for it.
+/// Maximum number of keys that the apply loop evaluates by itself. That takes a fraction of a
+/// millisecond, and no other thread must be woken.
 const APPLIED_KEYS_MAX: u64 = 1024;
-/// Number of revisions that are left to the apply loop.
+/// Maximum number of newer revisions whose changes are left to the apply loop. After the last
+/// update more revisions may be left.
 const REVISIONS_LEFT_MAX: u64 = 64;
-/// How often changes are looked at. Each time takes a fraction of the time before, unless the
-/// changes come faster than they can be looked at.
+/// Maximum number of updates. Each update takes a fraction of the time of the previous one, unless
+/// changes arrive faster than they can be checked.
 const CATCH_UPS_MAX: usize = 4;
-/// At more changes than these all keys are looked at again.
+/// Maximum number of changes that an update checks. If there are more changes, all keys are
+/// evaluated again.
 const CATCH_UP_CHANGES_MAX: usize = 1 << 16;
 
-/// The pool may have much to do. A request without a result is proposed then: a fraction of the
-/// time that it has behind that.
+/// Longest wait for the read pool, which may be busy. After this time the transaction is proposed
+/// without a result. It then still has most of its time-out left.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Whether the number of keys is not known beforehand.
+/// Returns whether the transaction compares a range, so that the number of keys is not known
+/// beforehand.
 pub(crate) fn may_be_long(request: &TxnRequest) -> bool {
     request.compare.iter().any(|compare| !compare.range_end.is_empty())
 }
 
 impl Server {
-    /// `None` if the apply loop may evaluate them as quickly, and in an old era, where such a read
-    /// would hold the locks that writes need.
+    /// Evaluates the compares in the read pool. Returns `None` if there is no result: for few keys,
+    /// after [`WAIT_MAX`], if a record cannot be read, and in an old era, where such a read would
+    /// hold the locks that writes need.
     pub(crate) async fn evaluate_compares(
         &self,
         compares: &[Compare],
         trace: &mut RequestTrace,
     ) -> Result<Option<Box<EvaluatedCompares>>, RequestError> {
         let store = self.threads().store();
-        let Some(view) = store.begin_snapshot_read() else { return Ok(None) };
-        let keys = count_compared_keys(&*view, compares)?;
-        drop(view);
+        let Some(read_txn) = store.begin_snapshot_read() else { return Ok(None) };
+        let keys = count_compared_keys(&*read_txn, compares)?;
+        drop(read_txn);
         if keys <= APPLIED_KEYS_MAX {
             return Ok(None);
         }
         let (number, compares) = (trace.number, compares.to_vec());
         let evaluate = move || {
             let _as = READ_TXN.enter_numbered(number);
-            // What cannot be read is met again when the entry is applied, and stops the member.
+            // An error is ignored here. The apply loop finds the unreadable record again, and then
+            // the member stops.
             let open_view = || store.begin_snapshot_read();
             Ok(evaluate(&open_view, &compares).unwrap_or_default().map(Box::new))
         };
@@ -75,7 +94,8 @@ impl Server {
                 *trace = evaluated;
                 result
             }
-            // The apply loop evaluates them. The job leaves at its next yield point.
+            // The apply loop evaluates the compares. The job was given up, so it ends at its next
+            // yield point.
             Err(_) => Ok(None),
         }
     }
@@ -87,17 +107,17 @@ fn evaluate(
 ) -> ReadResult<Option<EvaluatedCompares>> {
     let mut known: Option<EvaluatedCompares> = None;
     for _ in 0..=CATCH_UPS_MAX {
-        let Some(view) = open_view() else { return Ok(None) };
+        let Some(read_txn) = open_view() else { return Ok(None) };
         let newer = match &known {
-            Some(known) if view.revision().abs_diff(known.revision()) <= REVISIONS_LEFT_MAX => {
+            Some(known) if read_txn.revision().abs_diff(known.revision()) <= REVISIONS_LEFT_MAX => {
                 break;
             }
-            Some(known) => known.update(&*view, compares, CATCH_UP_CHANGES_MAX)?,
+            Some(known) => known.update(&*read_txn, compares, CATCH_UP_CHANGES_MAX)?,
             None => None,
         };
         known = Some(match newer {
             Some(newer) => newer,
-            None => EvaluatedCompares::evaluate(&*view, compares)?,
+            None => EvaluatedCompares::evaluate(&*read_txn, compares)?,
         });
     }
     Ok(known)
@@ -114,8 +134,9 @@ mod tests {
     use clearlane_mvcc::{Store, StoreConfig};
     use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 
+    use clearlane_replica::applied_position::AppliedPosition;
+
     use super::*;
-    use crate::applied_position::AppliedPosition;
 
     fn put(store: &dyn Store<AppliedPosition>, key: &str, value: &str) {
         let mut txn = store.begin_write().unwrap();
@@ -123,8 +144,9 @@ mod tests {
         drop(txn.end(AppliedPosition::default()).unwrap());
     }
 
-    /// Before each view as many puts as are given; with the last of them a value that breaks the
-    /// compare, or not.
+    /// Evaluates a compare while puts arrive: `puts[n]` is the number of puts immediately before
+    /// read transaction n is opened. If `breaks` is true, the compare does not hold for the value
+    /// of the last put. Returns the result of the compare, and the last revision of the store.
     fn evaluate_beside(puts: &[u64], breaks: bool) -> (EvaluatedCompares, i64) {
         let (applied, engine) = (AppliedPosition::default(), Arc::new(MemoryEngine::new()));
         let before = AppliedPosition::pre_commit();
@@ -138,9 +160,9 @@ mod tests {
             target_union: Some(TargetUnion::Value("bad".into())),
         };
         put(&*store, "k", "good");
-        let views = Cell::new(0);
+        let read_txns = Cell::new(0);
         let open_view = || {
-            let number = views.replace(views.get() + 1);
+            let number = read_txns.replace(read_txns.get() + 1);
             let count = puts.get(number).copied().unwrap_or_default();
             for at in 0..count {
                 let is_last = number + 1 == puts.len() && at + 1 == count;
@@ -161,7 +183,7 @@ mod tests {
             (vec![0, 1000], 0),
             (vec![0, 1000, more, more], 0),
             (vec![0, 1000, 7], 7),
-            // Then it is proposed, whatever comes.
+            // After four updates the transaction is proposed, however many revisions follow.
             (vec![0, more, more, more, more], 0),
         ] {
             for breaks in [false, true] {

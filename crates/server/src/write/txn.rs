@@ -1,9 +1,10 @@
-//! Transactions, and other writes whose answers may be long: which of their reads the network
-//! thread makes, which the read pool, and which are left to the time when they are sent.
+//! Executes transactions, and other writes whose responses may be long. Decides which reads the
+//! network thread makes, which the read pool makes, and which are made while the response is sent.
 //!
-//! A transaction of single keys is read on the network thread, like a range of few records. One
-//! with ranges is read in the pool, from one view, and so is what a write [has
-//! left](crate::apply::DeferredRead) to its request.
+//! A read-only transaction of single keys is read on the network thread, like a range of few
+//! records. A read-only transaction with ranges is read in the pool, from one snapshot. So are the
+//! reads that a write has [deferred](clearlane_replica::apply::DeferredRead) to its request. In an
+//! old era a read-only transaction runs on a separate thread, and a write defers no reads.
 
 use std::future::Future;
 
@@ -11,18 +12,19 @@ use clearlane_auth::checks::Checker;
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
+use clearlane_replica::apply::txn::{is_read_only, run_on_snapshot, run_read_only};
+use clearlane_replica::apply::{
+    AppliedResponse, EvaluatedCompares, PartialResponse, SharedReadTxn, check,
+};
+use clearlane_replica::{Proposal, RequestError};
 
-use crate::apply::txn::{is_read_only, run_on_snapshot, run_read_only};
-use crate::apply::{AppliedResponse, EvaluatedCompares, PartialResponse, View, check};
-use crate::compares_ahead;
 use crate::handle::Server;
-use crate::proposal::Proposal;
-use crate::read_executor::{PoolJob, ReadResult, ReadSize, ReadSpan};
-use crate::request_error::RequestError;
-use crate::request_trace::{RequestTrace, Stage};
-use crate::streamed_range::INLINE_BYTES_MAX;
-use crate::streamed_response::{DeferredReader, ResponseReader, StreamedResponse};
-use crate::task_labels::READ_TXN;
+use crate::observe::request_trace::{RequestTrace, Stage};
+use crate::observe::task_labels::READ_TXN;
+use crate::read::executor::{PoolJob, ReadResult, ReadSize, ReadSpan};
+use crate::read::streamed_range::INLINE_BYTES_MAX;
+use crate::read::streamed_response::{DeferredReader, ResponseReader, StreamedResponse};
+use crate::write::compares_ahead;
 
 impl Server {
     pub async fn txn(
@@ -32,7 +34,7 @@ impl Server {
     ) -> Result<StreamedResponse<TxnResponse>, RequestError> {
         check::txn(&request, &self.limits())?;
         if is_read_only(&request) {
-            let read = Box::pin(self.read_txn(request, trace)).await;
+            let read = Box::pin(self.read_only_txn(request, trace)).await;
             if read.is_err() {
                 trace.end_stage(Stage::Backend);
             }
@@ -40,14 +42,15 @@ impl Server {
         }
         let mut compares = None;
         if compares_ahead::may_be_long(&request) {
-            // Before they cost anything. Whether the user may is asked when the entry is applied.
+            // The user is identified before time is spent on the compares. The user's permission is
+            // checked when the entry is applied.
             self.require(|user| user.user()).await?;
             compares = Box::pin(self.evaluate_compares(&request.compare, trace)).await?;
         }
         self.propose_evaluated(request, compares, trace).await
     }
 
-    async fn read_txn(
+    async fn read_only_txn(
         &self,
         request: TxnRequest,
         trace: &mut RequestTrace,
@@ -61,15 +64,15 @@ impl Server {
         let ranges = range_ops(&request).map(ReadSpan::from);
         let compares = request.compare.iter().map(ReadSpan::from);
         let size = ReadSize::of_spans(ranges.chain(compares));
-        let view = match size {
+        let read_txn = match size {
             ReadSize::Ranges(_) => self.threads().store().begin_snapshot_read(),
             ReadSize::SingleKeys | ReadSize::AtMost(_) => None,
         };
-        let mut response = if let Some(view) = view {
-            let (kind, number) = (size.job_kind(&*view)?, trace.number);
+        let mut response = if let Some(read_txn) = read_txn {
+            let (kind, number) = (size.job_kind(&*read_txn)?, trace.number);
             let work = move || {
                 let _as = READ_TXN.enter_numbered(number);
-                run_on_view(&view, &request)
+                run_on_view(&read_txn, &request)
             };
             Box::pin(self.run_in_pool(PoolJob::Read(kind), trace, work)).await?
         } else {
@@ -82,8 +85,8 @@ impl Server {
         Ok(response)
     }
 
-    /// Like [`Server::propose`], with the stages of the request in its trace, and with what is long
-    /// still to be read.
+    /// Like [`Server::propose`], but records the stages of the request in its trace. Long parts of
+    /// the response are returned as streams, which are read while the response is sent.
     pub fn propose_traced<P: Proposal>(
         &self,
         request: P,
@@ -110,8 +113,9 @@ impl Server {
         }
     }
 
-    /// Each read is a job of its own: behind it is another request's turn, and none is begun for a
-    /// client that has given up. The jobs take what they read along, and drop it in the pool.
+    /// Makes the deferred reads. Each read is a separate job, so other requests get their turn
+    /// after each read, and no read is started for a client that has given up. The jobs own the
+    /// records that they read, and drop them in the pool.
     async fn make_deferred_reads(
         &self,
         response: Box<PartialResponse>,
@@ -120,7 +124,7 @@ impl Server {
         let number = trace.number;
         let mut reader = Box::new(DeferredReader::new(*response, INLINE_BYTES_MAX));
         while let Some(read) = reader.next() {
-            let kind = ReadSize::of_range(&read.request).job_kind(&*read.view)?;
+            let kind = ReadSize::of_range(&read.request).job_kind(&*read.read_txn)?;
             let read = move || {
                 let _as = READ_TXN.enter_numbered(number);
                 reader.make_next().map(|()| reader)
@@ -130,7 +134,7 @@ impl Server {
         Ok(reader.finish()?)
     }
 
-    /// All of a response, in memory.
+    /// Makes the deferred reads, and returns the complete response in memory.
     pub(crate) async fn read_whole(
         &self,
         response: Box<PartialResponse>,
@@ -140,14 +144,15 @@ impl Server {
     }
 }
 
-/// What is long is left to be read while it is sent.
+/// Runs a read-only transaction on a snapshot. A range that would make the response longer than
+/// [`INLINE_BYTES_MAX`] is read only while the response is sent.
 pub(crate) fn run_on_view(
-    view: &View,
+    read_txn: &SharedReadTxn,
     request: &TxnRequest,
 ) -> ReadResult<StreamedResponse<TxnResponse>> {
     let mut reader = ResponseReader::new(INLINE_BYTES_MAX);
-    let response = run_read_only(&**view, request, |operation, range| {
-        reader.read_range(operation, view, range)
+    let response = run_read_only(&**read_txn, request, |operation, range| {
+        reader.read_range(operation, read_txn, range)
     })?;
     Ok(reader.finish(response))
 }

@@ -1,11 +1,5 @@
-//! Compares over more keys than the apply loop looks at, while puts and deletes change keys of
-//! their span: each transaction decides by the state that it follows.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and reports"
-)]
+//! Tests of compares over more keys than the apply loop evaluates itself, while puts and deletes
+//! change these keys. Each transaction must decide by the state just before it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,12 +15,12 @@ use clearlane_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
 };
 use clearlane_proto::mvccpb::KeyValue;
+use clearlane_replica::apply::Limits;
+use clearlane_replica::membership::{self, Member};
+use clearlane_replica::{ReplicaConfig, StorageConfig, bootstrap};
 use clearlane_server::Server;
-use clearlane_server::apply::Limits;
-use clearlane_server::membership::{self, Member};
-use clearlane_server::raft_snapshot::DiskStoreDir;
-use clearlane_server::replica::{ReplicaConfig, StorageConfig, bootstrap};
-use clearlane_server::request_trace::RequestTrace;
+use clearlane_server::observe::request_trace::RequestTrace;
+use clearlane_server::snapshot::DiskStoreDir;
 use clearlane_server::threads::{NoNetwork, ServerThreads};
 use clearlane_wal as wal;
 use clearlane_wal::Metadata;
@@ -78,7 +72,9 @@ async fn fill(server: &Server) {
     }
 }
 
-/// Changes one key of the span, now and then to what breaks a compare, or back.
+/// Deletes one of the compared keys, or puts it with the value `good`. Two calls in 100 put the key
+/// with the value `bad`, which violates the compare of values; one of the two then puts `good`
+/// again.
 async fn change(server: &Server, chance: &mut StdRng) {
     let number = chance.random_range(0..KEYS);
     match chance.random_range(0..100) {
@@ -95,7 +91,7 @@ async fn change(server: &Server, chance: &mut StdRng) {
     }
 }
 
-/// What a round compares, over all keys.
+/// The compare of one round, over all keys.
 #[derive(Clone, Copy, Debug)]
 enum Question {
     IsGood,
@@ -140,7 +136,7 @@ impl Question {
 }
 
 async fn ask(server: &Server, question: Question) -> TxnResponse {
-    // It has a revision of its own, whatever it decides.
+    // The put gives the transaction a separate revision, whatever it decides.
     let mark = PutRequest { key: "mark".into(), ..PutRequest::default() };
     let mark = vec![RequestOp { request: Some(Request::RequestPut(mark)) }];
     let compare = vec![question.compare()];
@@ -149,7 +145,7 @@ async fn ask(server: &Server, question: Question) -> TxnResponse {
     response.read_all(server).await.unwrap()
 }
 
-/// All keys at a revision.
+/// Returns all keys at a revision.
 async fn records(server: &Server, revision: i64) -> Vec<KeyValue> {
     let (key, range_end) = ("k".into(), "l".into());
     let request = RangeRequest { key, range_end, revision, ..RangeRequest::default() };
@@ -178,7 +174,8 @@ async fn rounds(server: Server, seed: u64) {
         let now = server.store_revision().await.unwrap();
         let (name, question) = match chance.random_range(0..3) {
             0 => ("value", Question::IsGood),
-            // Some of the puts that are under way are allowed.
+            // Use a revision above the current one, so that the compare may hold although some puts
+            // are applied before it.
             1 => ("mod", Question::UnchangedSince(now + chance.random_range(0..30))),
             _ => ("create", Question::CreatedBy(now + chance.random_range(0..30))),
         };

@@ -1,6 +1,4 @@
-//! What waits for the disk of the log, and what does not: a sync stands still.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Tests which operations wait for the disk of the log, and which do not, while a sync is blocked.
 
 use std::io;
 use std::path::Path;
@@ -11,19 +9,19 @@ use std::time::Duration;
 use clearlane_backend::{Config, Era};
 use clearlane_engine::{EngineKind, Options};
 use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest};
+use clearlane_replica::apply::Limits;
+use clearlane_replica::membership::{self, Member};
+use clearlane_replica::{ReplicaConfig, StorageConfig, bootstrap};
 use clearlane_server::Server;
-use clearlane_server::apply::Limits;
-use clearlane_server::membership::{self, Member};
-use clearlane_server::raft_snapshot::DiskStoreDir;
-use clearlane_server::replica::{ReplicaConfig, StorageConfig, bootstrap};
-use clearlane_server::request_trace::RequestTrace;
+use clearlane_server::observe::request_trace::RequestTrace;
+use clearlane_server::snapshot::DiskStoreDir;
 use clearlane_server::threads::{NoNetwork, ServerThreads};
 use clearlane_wal as wal;
 use clearlane_wal::Metadata;
 use clearlane_wal::files::{File, FileSystem, OsFileSystem};
 use tokio::task::yield_now;
 
-/// Syncs that are under way wait while it is closed.
+/// A gate for syncs. While the gate is closed, each started sync waits.
 #[derive(Debug, Default)]
 struct SyncGate {
     state: Mutex<GateState>,
@@ -34,7 +32,7 @@ struct SyncGate {
 struct GateState {
     is_closed: bool,
     waiting: usize,
-    /// That have begun since it was closed.
+    /// Number of syncs that have started since the gate was closed.
     syncs: usize,
 }
 
@@ -65,7 +63,7 @@ impl SyncGate {
     }
 }
 
-/// Opens it at the end, also of a test that failed: the member could not stop.
+/// Opens the gate when dropped, also if a test failed: otherwise the member could not stop.
 struct OpenOnDrop<'g>(&'g SyncGate);
 
 impl Drop for OpenOnDrop<'_> {
@@ -74,7 +72,7 @@ impl Drop for OpenOnDrop<'_> {
     }
 }
 
-/// The system's files behind a gate.
+/// The system's files, with a gate for syncs.
 #[derive(Clone, Debug, Default)]
 struct GatedFiles(Arc<SyncGate>);
 
@@ -160,7 +158,7 @@ impl File for GatedFile {
     }
 }
 
-/// The only member, which commits its store at the end only.
+/// Starts a cluster of one member. The member commits its store only when it stops.
 fn start(dir: &Path, files: &GatedFiles) -> Arc<ServerThreads> {
     let (kind, options) = (EngineKind::Memory, Options::default());
     let store_dir = DiskStoreDir::new(Arc::new(OsFileSystem), &dir.join("snap"), kind, options);
@@ -191,7 +189,8 @@ async fn read(server: &Server, serializable: bool) -> usize {
     server.range(request, &mut RequestTrace::start()).await.unwrap().record_count()
 }
 
-/// The first put waits for its sync, the others for that and for the next, which they share.
+/// While a sync is blocked, reads do not wait. The first put waits for this sync. The other puts
+/// wait for this sync and for the next one, which they share.
 async fn puts_and_reads(server: &Server, gate: &SyncGate) {
     const LATER: usize = 50;
     put(server.clone(), "before".to_owned()).await;

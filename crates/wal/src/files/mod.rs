@@ -1,17 +1,21 @@
 //! The log's interface to a file system, with a real and a simulated implementation.
 //!
-//! Nothing else in this crate calls the system's file functions: [`OsFileSystem`] does, and
-//! [`SimulatedDisk`] fails or loses its power at any operation a test chooses. The contract of
-//! both:
+//! No other module of this crate calls the system's file functions. [`OsFileSystem`] calls them.
+//! [`SimulatedDisk`] fails or loses its power at any operation that a test chooses. Both
+//! implementations guarantee the following (`UnsyncedFileSystem` and a simulated disk that skips
+//! syncs do not):
 //!
-//! * Bytes and length of a file are on disk when [`File::sync`] of that file has returned.
-//! * A name (created, renamed, removed) is on disk when [`FileSystem::sync_dir`] of its directory
-//!   has returned.
-//! * Anything else may be on disk: all of it, parts of it, in any order.
-//! * A sector of 512 bytes is written as a whole or not at all. Of several unsynced writes to one
-//!   sector the disk has the first few, and none without those before it.
-//! * A lock belongs to an open file and goes with it, whatever happens to the file's name.
+//! * The bytes and the length of a file are on disk when [`File::sync`] of that file has returned.
+//! * A change of a name (created, renamed, removed) is on disk when [`FileSystem::sync_dir`] of its
+//!   directory has returned.
+//! * Everything else may be on disk completely, partly or not at all, in any order.
+//! * A sector of 512 bytes is written completely or not at all. If there were several unsynced
+//!   writes to one sector, the disk has the first few of them, never a later one without the
+//!   earlier ones.
+//! * A lock belongs to an open file and ends when that open file is closed. It does not depend on
+//!   the file's name.
 
+#[cfg(not(target_family = "wasm"))]
 mod os_files;
 mod simulated;
 
@@ -19,44 +23,53 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-pub use os_files::OsFileSystem;
+#[cfg(not(target_family = "wasm"))]
+pub use os_files::{OsFileSystem, UnsyncedFileSystem};
 pub use simulated::{Fault, SimulatedDisk};
 
-/// What a disk writes atomically.
+/// The number of bytes that a disk writes atomically.
 pub const SECTOR: u64 = 512;
 
 pub trait FileSystem: fmt::Debug + Send + Sync {
-    /// Sorted. An error of kind `NotFound` if there is no such directory.
+    /// Returns the names in a directory, sorted. Fails with `NotFound` if there is no such
+    /// directory.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
-    /// An error if it exists. For its owner alone.
+    /// Creates a directory that only its owner may use. Fails if it exists.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// An error if it exists. For its owner alone.
+    /// Creates a file that only its owner may use. Fails if it exists.
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>>;
 
-    /// For reading and writing; an error if it does not exist.
+    /// Opens a file for reading and writing. Fails if it does not exist.
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>>;
 
-    /// An error if it does not exist.
+    /// Opens a file for reading. Fails if it does not exist.
     fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn File>>;
 
-    /// For a file or a directory. A file that has the new name is replaced.
+    /// Renames a file or a directory. A file replaces a file that has the new name, and a directory
+    /// replaces an empty directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Returns when the names in a directory are on disk.
+    /// Syncs a directory. When it returns, the names in the directory are on disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Bytes that may still be written to the directory's disk; `u64::MAX` if the file system does
-    /// not say.
+    /// Returns the bytes that may still be written to the directory's disk, or `u64::MAX` if the
+    /// file system does not know.
     fn free_space(&self, dir: &Path) -> u64;
+
+    /// Returns whether a sync waits for the disk. If not, a write only copies to memory, and a sync
+    /// costs nothing.
+    fn syncs(&self) -> bool {
+        true
+    }
 }
 
-/// Out of disk space, or over a quota.
+/// Returns whether an error means a full disk or an exceeded quota.
 pub fn is_out_of_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -68,15 +81,16 @@ pub fn remove_if_there(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a file with these bytes, on disk; its name may not be. An error if it exists.
+/// Creates a file with these bytes and syncs it. The name may not be on disk yet. Fails if the file
+/// exists.
 pub fn create_with(files: &dyn FileSystem, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = files.create(path)?;
     file.write_at(0, bytes)?;
     file.sync()
 }
 
-/// Makes or replaces a file in a step that a crash does not divide, and returns when it is on disk.
-/// `new` is a name in the same directory.
+/// Creates or replaces a file atomically, even if there is a crash. When it returns, the file and
+/// its name are on disk. `new` is a temporary name in the same directory.
 pub fn replace(
     files: &dyn FileSystem,
     dir: &Path,
@@ -91,7 +105,7 @@ pub fn replace(
     files.sync_dir(dir)
 }
 
-/// What is in a short file, but not more than `max` bytes.
+/// Reads a short file from its start, up to `max` bytes.
 pub fn read_short(files: &dyn FileSystem, path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = files.open_to_read(path)?;
     let mut bytes = vec![0; file.length()?.min(max) as usize];
@@ -100,25 +114,39 @@ pub fn read_short(files: &dyn FileSystem, path: &Path, max: u64) -> io::Result<V
 }
 
 pub trait File: fmt::Debug + Send {
-    /// In bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Fills `out` with the bytes from `offset` on; an error if there are fewer.
+    /// Returns an offset from which all bytes up to the end of the file are zero. There may be a
+    /// smaller such offset. The default is the length.
+    fn zeros_from(&self) -> io::Result<u64> {
+        self.length()
+    }
+
+    /// Fills `out` with the bytes at `offset`. Fails if the file has fewer bytes.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// What is beyond the end makes the file longer.
+    /// Writes bytes at `offset`. Extends the file if they go beyond its end.
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Cuts the file, or makes it longer with zeros.
+    /// Cuts the file, or extends it with zeros.
     fn set_length(&mut self, length: u64) -> io::Result<()>;
 
-    /// Makes the file at least this long with zeros, so that writing there cannot fail for want of
-    /// space.
+    /// Extends the file with zeros to at least this length and reserves the space, so that a later
+    /// write there cannot fail on a full disk. A file is only extended, without reserved space, in
+    /// `UnsyncedFileSystem` and on file systems that cannot reserve space.
     fn allocate(&mut self, length: u64) -> io::Result<()>;
 
-    /// Returns when bytes and length are on disk.
+    /// Returns whether reserved space is memory, as on tmpfs. The system fills such space with
+    /// zeros, which takes long for a whole segment.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
+
+    /// Syncs the file. When it returns, the bytes and the length are on disk.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Locks the file against every other opening of it; `false` if another holds the lock.
+    /// Locks the file exclusively. Returns `false` if the file is also open elsewhere and locked
+    /// there.
     fn try_lock(&mut self) -> io::Result<bool>;
 }

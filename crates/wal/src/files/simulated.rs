@@ -1,14 +1,15 @@
 //! A disk in memory that fails or loses its power at operations that a test chooses.
 //!
-//! A file is a *node*; a name leads to it. Both are kept twice, as a program sees them and as they
-//! are on the medium, with the list of changes since the last sync. What a power cut may leave is
-//! at [`SimulatedDisk::after_power_cut`].
+//! A file is a *node*, and names refer to nodes. Names and nodes are kept in two versions: as a
+//! program sees them, and as they are on the medium, with the list of changes since the last sync.
+//! [`SimulatedDisk::after_power_cut`] describes what a power cut may leave.
 //!
-//! * Operations are counted from 1: writes, changes of length, syncs, changes of names.
-//!   [`SimulatedDisk::fail_at`] says what happens at one of them.
-//! * [`SimulatedDisk::skip_syncs`] makes a disk that lies: with it a test shows that it can fail.
-//! * There is no clock. An operation has a cost in microseconds, which a simulation takes with
-//!   [`SimulatedDisk::take_cost`] and lets pass before it reports the operation as done.
+//! * Operations are counted from 1: writes, changes of length, syncs and changes of names.
+//!   [`SimulatedDisk::fail_at`] chooses the fault of one operation.
+//! * [`SimulatedDisk::skip_syncs`] makes the disk lie about syncs. A test of power cuts must fail
+//!   on such a disk, which shows that the test detects losses.
+//! * There is no clock. Each operation has a cost in microseconds. A simulation takes the cost with
+//!   [`SimulatedDisk::take_cost`] and lets that time pass before it reports the operation as done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -21,19 +22,21 @@ use rand::{RngExt, SeedableRng};
 
 use super::{File, FileSystem, SECTOR};
 
-/// In microseconds; a test may change it.
+/// Cost of a sync in microseconds. Every other operation costs `COST_OTHER_US`.
 const COST_SYNC_US: u64 = 500;
 const COST_OTHER_US: u64 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power fails before the operation is done; it and all later ones fail.
+    /// The power fails during the operation. A write may be partly done, and a change of a length
+    /// may be done or not. Any other operation is not done. The operation and all later operations
+    /// fail.
     PowerCut,
-    /// The operation fails, and whether it was done is not known. Later ones succeed.
+    /// The operation fails, and may or may not have been done. Later operations succeed.
     Error,
 }
 
-/// Clones are the same disk.
+/// A disk in memory. All clones share its contents and its power.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<DiskState>>,
@@ -42,13 +45,13 @@ pub struct SimulatedDisk {
 #[derive(Debug, Default)]
 struct DiskState {
     nodes: Vec<Inode>,
-    /// As a program sees them.
+    /// The names as a program sees them.
     names: Names,
-    /// As they are on the medium.
+    /// The names as they are on the medium.
     synced_names: Names,
     /// Changes of names since the last sync, in order.
     name_changes: Vec<NameChange>,
-    /// Node to the number of the opening that holds its lock.
+    /// For each locked node, the number of the open file that holds the lock.
     lock_owners: BTreeMap<usize, u64>,
     open_count: u64,
     operation_count: u64,
@@ -63,7 +66,7 @@ type Names = BTreeMap<PathBuf, Target>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    /// With its node.
+    /// A file, with the index of its node.
     File(usize),
     Directory,
 }
@@ -83,10 +86,10 @@ enum FileChange {
 
 #[derive(Clone, Debug)]
 struct NameChange {
-    /// The name that it had before, if it is renamed.
+    /// The previous name, if the change is a rename.
     from: Option<PathBuf>,
     path: PathBuf,
-    /// `None` if it is removed.
+    /// The new target of the name, or `None` if the name is removed.
     target: Option<Target>,
 }
 
@@ -102,19 +105,19 @@ impl SimulatedDisk {
         SimulatedDisk { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Lets `fault` happen at the `operation`-th operation from now, counted from 1.
+    /// Makes one later operation fail with `fault`. The next operation has the number 1.
     pub fn fail_at(&self, operation: u64, fault: Fault) {
         let mut state = self.state.lock();
         let at = state.operation_count + operation;
         state.faults.insert(at, fault);
     }
 
-    /// Each sync whose number `every` divides does nothing and reports success.
+    /// Makes every sync whose number is a multiple of `every` do nothing and report success.
     pub fn skip_syncs(&self, every: u64) {
         self.state.lock().skip_sync_every = Some(every.max(1));
     }
 
-    /// `false` after a [`Fault::PowerCut`].
+    /// Returns `false` after a [`Fault::PowerCut`].
     pub fn has_power(&self) -> bool {
         !self.state.lock().is_power_off
     }
@@ -123,18 +126,18 @@ impl SimulatedDisk {
         self.state.lock().operation_count
     }
 
-    /// Of files and of directories.
+    /// Returns the number of syncs of files and directories.
     pub fn syncs(&self) -> u64 {
         self.state.lock().sync_count
     }
 
-    /// The cost of the operations since the last call, in microseconds.
+    /// Returns the cost of the operations since the last call, in microseconds.
     pub fn take_cost(&self) -> u64 {
         std::mem::take(&mut self.state.lock().cost_us)
     }
 
-    /// The disk after the process died, and the machine did not: all that was written is there, and
-    /// no lock is held. What was not synced still is not.
+    /// Returns the disk as the next process finds it after a kill, while the machine keeps running.
+    /// All writes are present, and no lock is held. Unsynced writes are still unsynced.
     pub fn after_kill(&self) -> SimulatedDisk {
         let state = self.state.lock();
         let after = DiskState {
@@ -147,17 +150,18 @@ impl SimulatedDisk {
         SimulatedDisk { state: Arc::new(Mutex::new(after)) }
     }
 
-    /// The disk when the power is back. Everything on it is synced.
+    /// Returns the disk when the power is back. Everything on it is synced.
     ///
-    /// * Of the changes of a file's length, the first few happened, because a file system keeps
-    ///   their order.
-    /// * Each sector has had the first few of the writes that touched it. So a long write may be
-    ///   torn, and a later write be there while an earlier one, to another sector, is missing.
-    /// * Each change of a name happened or not, independently of the others.
+    /// * The unsynced changes of a file's length have happened up to some change, because a file
+    ///   system keeps their order.
+    /// * Each sector has the unsynced writes to it up to some write. So a long write may be torn,
+    ///   and a later write may be present while an earlier write to another sector is missing.
+    /// * Each unsynced change of a name has happened or not, independently of the others.
     pub fn after_power_cut(&self, seed: u64) -> SimulatedDisk {
         let mut rng = StdRng::seed_from_u64(seed);
         let state = self.state.lock();
-        // Some cuts lose nearly everything, others nearly nothing.
+        // The share of kept changes is random, so that some power cuts lose nearly all changes and
+        // others nearly none.
         let kept_of_eight = rng.random_range(0..=8);
         let nodes = state.nodes.iter().map(|node| {
             let found = node.after_power_cut(kept_of_eight, &mut rng);
@@ -170,7 +174,7 @@ impl SimulatedDisk {
                 change.apply(&mut names);
             }
         }
-        // Drops files in directories that were lost.
+        // Removes files whose directories were lost.
         let kept = names.clone();
         let has_dir = |path: &Path| path.parent().is_some_and(|dir| kept.contains_key(dir));
         names.retain(|path, target| *target == Target::Directory || has_dir(path));
@@ -214,7 +218,7 @@ impl Inode {
                 }
                 FileChange::Write { offset, data } => {
                     for (from, part) in split_at_sectors(*offset, data) {
-                        // Once a sector has missed a write, it misses those that follow.
+                        // If a sector has missed one write, it also misses all later writes.
                         let sector = from / SECTOR;
                         if stopped.contains(&sector) || !rng.random_ratio(kept_of_eight, 8) {
                             stopped.insert(sector);
@@ -232,7 +236,7 @@ impl Inode {
     }
 }
 
-/// The pieces of a write, each within one sector.
+/// Splits a write into parts that are each within one sector.
 fn split_at_sectors(offset: u64, data: &[u8]) -> Vec<(u64, &[u8])> {
     let (mut from, end) = (offset, offset + data.len() as u64);
     let mut pieces = Vec::new();
@@ -250,7 +254,7 @@ impl NameChange {
         let before = from.as_ref().map(|from| names.remove(from));
         match target {
             None => drop(names.remove(path)),
-            // The directory had been lost.
+            // The creation of the directory was lost, so there is nothing to rename.
             Some(Target::Directory) if before == Some(None) => {}
             Some(target) => drop(names.insert(path.clone(), *target)),
         }
@@ -282,14 +286,14 @@ impl DiskState {
         if self.is_power_off { Err(io::Error::other("the power failed")) } else { Ok(()) }
     }
 
-    /// Returns whether the sync is an honest one.
+    /// Counts a sync. Returns `false` if the disk lies about this sync and does nothing.
     fn count_sync(&mut self) -> io::Result<bool> {
         self.count_operation(COST_SYNC_US)?;
         self.sync_count += 1;
         Ok(self.skip_sync_every.is_none_or(|every| !self.sync_count.is_multiple_of(every)))
     }
 
-    /// An error if there is one already.
+    /// Adds a name. Fails if the name exists.
     fn add_name(&mut self, path: &Path, target: Target) -> io::Result<()> {
         self.require_dir(path.parent())?;
         if self.names.contains_key(path) {
@@ -420,8 +424,9 @@ struct SimulatedFile {
 }
 
 impl SimulatedFile {
-    /// Applies a change, and keeps it in the list until a sync. A change that fails may have
-    /// happened, too: the next program or the seed of a power cut finds out.
+    /// Applies a change, and keeps it in the list until a sync. A change that fails is also
+    /// applied. After a kill the next process sees the change. After a power cut the seed decides
+    /// which parts of the change are present.
     fn change(&self, change: FileChange) -> io::Result<()> {
         let mut state = self.disk.state.lock();
         state.require_power()?;
@@ -473,8 +478,8 @@ impl File for SimulatedFile {
         match counted {
             Ok(true) => node.sync_all(),
             Ok(false) => {}
-            // As on Linux: what a sync failed to write counts as written from then on. A second
-            // sync would succeed, and the bytes be gone.
+            // As on Linux, bytes that a sync failed to write are considered written afterwards. So
+            // a second sync succeeds although the bytes are lost.
             Err(_) if !off => node.unsynced.clear(),
             Err(_) => {}
         }

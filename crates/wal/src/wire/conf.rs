@@ -1,23 +1,23 @@
-//! Members of the cluster, and changes of them.
+//! The members of the cluster, and changes of them.
 //!
-//! In etcd's messages 2 updates a member and 3 adds a learner. tikv's raft adds a learner with 2,
-//! and reads 3 as 0. These types are etcd's, and are not used outside of the log; raft gets a
-//! translation.
+//! In etcd's messages, a change of kind 2 updates a member, and kind 3 adds a learner. In tikv's
+//! raft, kind 2 adds a learner, and kind 3 is read as kind 0. The types here are etcd's. They are
+//! only used in the log; raft receives translated messages.
 
 use bytes::Bytes;
 
 use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 
-/// The members at one point of the log.
+/// The members at one index of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfState {
     pub voters: Vec<u64>,
     pub learners: Vec<u64>,
-    /// During joint consensus: the voters of the old configuration.
+    /// The voters of the old configuration, during joint consensus.
     pub voters_outgoing: Vec<u64>,
-    /// During joint consensus: voters of the old configuration that become learners.
+    /// The voters of the old configuration that become learners, during joint consensus.
     pub learners_next: Vec<u64>,
-    /// Whether raft leaves the joint configuration by itself.
+    /// If true, raft leaves the joint configuration by itself.
     pub auto_leave: bool,
 }
 
@@ -52,8 +52,9 @@ impl ConfState {
 }
 
 impl ConfState {
-    /// The members after a change of one member, sorted: what raft must also come to, which its
-    /// driver checks. `None` if no voter would be left, or during joint consensus.
+    /// Returns the members after a change of one member, sorted. Raft must get the same result: the
+    /// crate `replica` compares the two results. Returns `None` if no voter would remain, or during
+    /// joint consensus.
     pub fn after_change(&self, change: &ConfChange) -> Option<ConfState> {
         let mut after = self.clone();
         let id = change.node_id;
@@ -78,19 +79,21 @@ pub enum ConfChangeKind {
     #[default]
     AddNode,
     RemoveNode,
-    /// Changes a member's addresses. Raft need not know.
+    /// Changes a member's addresses. Raft need not know of this change.
     UpdateNode,
     AddLearnerNode,
 }
 
-/// One change of one member: the data of an entry of kind `ConfChange`.
+/// One change of one member. It is the data of an entry of kind `ConfChange`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfChange {
-    /// The id of the request that waits for the change; 0, and not written, if there is none.
+    /// The id of the request that waits for the change. If no request waits, the id is 0 and is not
+    /// written.
     pub id: u64,
     pub kind: ConfChangeKind,
     pub node_id: u64,
-    /// A [`MemberContext`](super::MemberContext) in JSON. Empty, and not written, for removals.
+    /// A [`MemberContext`](super::MemberContext) in JSON. For removals it is empty and is not
+    /// written.
     pub context: Bytes,
 }
 
@@ -118,7 +121,7 @@ impl ConfChange {
                 (2, Value::Number(1)) => change.kind = ConfChangeKind::RemoveNode,
                 (2, Value::Number(2)) => change.kind = ConfChangeKind::UpdateNode,
                 (2, Value::Number(3)) => change.kind = ConfChangeKind::AddLearnerNode,
-                (2, Value::Number(_)) => return Err(fields.error("a kind that does not exist")),
+                (2, Value::Number(_)) => return Err(fields.error("unknown kind")),
                 (3, Value::Number(id)) => change.node_id = id,
                 (4, Value::Bytes(context)) => change.context = Bytes::copy_from_slice(context),
                 _ => return Err(fields.unknown_field()),

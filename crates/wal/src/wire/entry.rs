@@ -6,12 +6,12 @@ use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EntryKind {
-    /// A request, or nothing: a new leader opens its term with an empty entry.
+    /// A request. The data may be empty, because a new leader starts its term with an empty entry.
     #[default]
     Normal,
     /// A [`ConfChange`](super::ConfChange).
     ConfChange,
-    /// A change of several members at once. etcd stops when it has to apply one.
+    /// A change of several members at once. etcd stops when it has to apply such an entry.
     ConfChangeV2,
 }
 
@@ -34,11 +34,11 @@ pub enum EntryKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub kind: EntryKind,
-    /// Of the leader that made the entry.
+    /// The term of the leader that created the entry.
     pub term: u64,
-    /// From 1 on.
+    /// The index of the entry. The first entry has the index 1.
     pub index: u64,
-    /// What was proposed.
+    /// The proposed bytes.
     pub data: Bytes,
 }
 
@@ -58,7 +58,7 @@ impl Entry {
         }
     }
 
-    /// The data is copied, so that an entry does not keep a segment in memory.
+    /// Decodes an entry. The data is copied, so that an entry does not keep a segment in memory.
     pub fn decode(bytes: &[u8]) -> Result<Entry, DecodeError> {
         let mut fields = Fields::new("raft entry", bytes);
         let mut entry = Entry::default();
@@ -67,7 +67,7 @@ impl Entry {
                 (1, Value::Number(0)) => entry.kind = EntryKind::Normal,
                 (1, Value::Number(1)) => entry.kind = EntryKind::ConfChange,
                 (1, Value::Number(2)) => entry.kind = EntryKind::ConfChangeV2,
-                (1, Value::Number(_)) => return Err(fields.error("a kind that does not exist")),
+                (1, Value::Number(_)) => return Err(fields.error("unknown kind")),
                 (2, Value::Number(term)) => entry.term = term,
                 (3, Value::Number(index)) => entry.index = index,
                 (4, Value::Bytes(data)) => entry.data = Bytes::copy_from_slice(data),
@@ -78,14 +78,14 @@ impl Entry {
     }
 }
 
-/// Must be durable, or a member could vote twice in one term.
+/// Raft's state that must be durable. Otherwise a member could vote twice in one term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HardState {
     /// The newest term that the member has seen.
     pub term: u64,
-    /// The member that got its vote in that term; 0 for none.
+    /// The member that got this member's vote in that term, or 0 for none.
     pub vote: u64,
-    /// Up to where it knows the log to be committed.
+    /// The last index that the member knows to be committed.
     pub commit: u64,
 }
 

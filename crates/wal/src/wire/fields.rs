@@ -1,16 +1,16 @@
-//! Protobuf's encoding: varints, tags, and an iteration over the fields of a message.
+//! Protobuf's encoding: varints, tags, and an iterator over the fields of a message.
 //!
 //! ```text
 //!   message = field*      field = tag value      tag = number << 3 | type
-//!   type 0: a varint      type 2: a length as a varint, then as many bytes
+//!   type 0: a varint      type 2: a length as a varint, then that number of bytes
 //! ```
 //!
-//! The two other types, fixed 64 and 32 bits, occur in none of our messages.
+//! Our messages do not use the two other types, fixed 64 and 32 bits.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a {message}: {what}")]
+#[error("invalid {message}: {what}")]
 pub struct DecodeError {
-    /// The message that was expected.
+    /// The kind of message that was expected.
     pub message: &'static str,
     pub what: &'static str,
 }
@@ -23,13 +23,13 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Zero is written, too.
+/// Writes a field with a number, even if the number is zero.
 pub(super) fn put_number(out: &mut Vec<u8>, field: u8, value: u64) {
     out.push(field << 3);
     put_varint(out, value);
 }
 
-/// Empty bytes are written, too.
+/// Writes a field with bytes, even if there are none.
 pub(super) fn put_bytes(out: &mut Vec<u8>, field: u8, value: &[u8]) {
     out.push(field << 3 | 2);
     put_varint(out, value.len() as u64);
@@ -52,7 +52,7 @@ impl<'a> Fields<'a> {
         Fields { message, rest: bytes }
     }
 
-    /// What was not read yet.
+    /// Returns the bytes that were not read yet.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -61,7 +61,7 @@ impl<'a> Fields<'a> {
         DecodeError { message: self.message, what }
     }
 
-    /// The next field with its number; `None` at the end.
+    /// Returns the next field with its number, or `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, DecodeError> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -70,12 +70,12 @@ impl<'a> Fields<'a> {
         let value = match tag & 7 {
             0 => Value::Number(self.varint()?),
             2 => Value::Bytes(self.bytes()?),
-            _ => return Err(self.error("a field of a type that does not occur")),
+            _ => return Err(self.error("a field of an unknown type")),
         };
         Ok(Some((tag >> 3, value)))
     }
 
-    /// At most 64 bits.
+    /// Reads a number of at most 64 bits.
     pub(super) fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0;
         for (at, byte) in self.rest.iter().enumerate().take(10) {
@@ -85,7 +85,8 @@ impl<'a> Fields<'a> {
             }
             value |= bits << (7 * at);
             if byte & 0x80 == 0 {
-                // No program writes it so, and a record has one spelling.
+                // No program writes a number with needless bytes, and a record may have only one
+                // encoding.
                 if at > 0 && *byte == 0 {
                     return Err(self.error("a number with more bytes than it needs"));
                 }
@@ -93,7 +94,7 @@ impl<'a> Fields<'a> {
                 return Ok(value);
             }
         }
-        Err(self.error("a number that does not end"))
+        Err(self.error("a number that is cut off or longer than 64 bits"))
     }
 
     fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
@@ -104,12 +105,12 @@ impl<'a> Fields<'a> {
         Ok(bytes)
     }
 
-    /// The error for a field that the message does not have, or not of this type.
+    /// Returns the error for a field that the message does not have, or that has another type.
     pub(super) fn unknown_field(&self) -> DecodeError {
-        self.error("a field that it does not have")
+        self.error("an unknown field, or a field of the wrong type")
     }
 
-    /// An error if it is neither 0 nor 1.
+    /// Converts a number to a boolean. Fails if it is neither 0 nor 1.
     pub(super) fn bool(&self, number: u64) -> Result<bool, DecodeError> {
         match number {
             0 => Ok(false),
@@ -118,7 +119,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Adds ids, which may come one by one or packed into one field.
+    /// Adds ids, which may be in separate fields or packed into one field.
     pub(super) fn ids(&self, value: Value<'_>, ids: &mut Vec<u64>) -> Result<(), DecodeError> {
         match value {
             Value::Number(id) => ids.push(id),

@@ -1,16 +1,19 @@
-//! Entries, states and changes of members in the bytes of etcd's files, written by hand.
+//! Encodes and decodes entries, states and member changes in the format of etcd's files, by hand.
 //!
-//! The generated types of `clearlane-proto` cannot write these files: some zeros must be there
-//! (`etcd-dump-logs` follows a pointer for each field and dies of one that is absent), some must
-//! not (a normal entry without data has no data field), and lists of ids are not packed. A decoder
-//! as lenient as theirs would take a state for an entry if one bit of the record's type flipped.
+//! With the generated types of `clearlane-proto`, each caller would have to choose the fields that
+//! are written. Here the rules are in one place. Some zeros must be written: `etcd-dump-logs`
+//! follows a pointer for each field and crashes if one is absent. Other empty fields must not be
+//! written: a normal entry without data has no data field. Lists of ids are not packed. The
+//! generated decoder is also too lenient: it could take a state for an entry if one bit of the
+//! record's type flips.
 //!
-//! A reader accepts what any etcd wrote: an absent number is 0, ids may be packed, and of a field
-//! that comes twice the last one counts. It refuses fields and enum values that it does not know,
-//! because dropping them would lose what a newer etcd meant. A [`Record`] is read stricter still,
-//! because no checksum covers it: type, crc, data, in this order, once.
+//! The decoder accepts everything that a known version of etcd writes. An absent number is 0, ids
+//! may be packed, and if a field occurs twice the last one is used. It rejects unknown fields and
+//! enum values, because ignoring them could lose information from a newer etcd. A [`Record`] is
+//! read more strictly, because no checksum covers it: type, crc and data must occur once, in this
+//! order.
 //!
-//! `docs/log.md` has the table of the fields that are written although they are zero.
+//! `docs/log.md` has a table of the fields that are written even if they are zero.
 
 mod fields;
 mod conf;

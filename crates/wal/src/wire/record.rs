@@ -1,31 +1,32 @@
-//! Records of a segment, and the two messages that only the log itself writes.
+//! Records of a segment, and the two messages that only the log itself writes: [`Metadata`] and
+//! [`WalSnapshot`].
 //!
-//! A record's type, its crc and the length of its data are covered by no checksum, so
-//! [`Record::decode`] accepts one spelling only. A flipped bit in them is then noticed: the crc
-//! differs, the length does not end where the record ends, or the tag is none. For the type, see
-//! `log_validator.rs`.
+//! No checksum covers a record's type, its crc and the length of its data. So [`Record::decode`]
+//! accepts only one encoding of these fields. Then a flipped bit is noticed: either the crc
+//! differs, or the data does not end where the record ends, or the tag is invalid. If a flip turns
+//! the type into another valid type, `log_validator.rs` detects the flip.
 
 use super::conf::ConfState;
 use super::fields::{DecodeError, Fields, Value, put_bytes, put_number};
 
-/// What the data of a record is.
+/// The type of a record, which decides how its data is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     Metadata = 1,
     Entry = 2,
     State = 3,
-    /// No data: the crc is the sum with which a segment begins.
+    /// A record without data. Its crc is the running crc with which a segment starts.
     Crc = 4,
     Snapshot = 5,
 }
 
-/// Without its frame.
+/// A record without its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub kind: RecordKind,
-    /// The CRC-32C of the data of all records of the log up to this one.
+    /// The CRC-32C of the data of all records in the log up to this one.
     pub crc: u32,
-    /// `None` for [`RecordKind::Crc`].
+    /// The record's message. `None` for [`RecordKind::Crc`].
     pub data: Option<&'a [u8]>,
 }
 
@@ -38,18 +39,19 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Reads a message that fills `bytes`.
+    /// Reads a record that fills `bytes` completely.
     pub fn decode(bytes: &'a [u8]) -> Result<Record<'a>, DecodeError> {
         let (record, rest) = Record::decode_prefix(bytes)?;
         if rest.is_empty() {
             Ok(record)
         } else {
-            Err(DecodeError { message: MESSAGE, what: "something follows its data" })
+            Err(DecodeError { message: MESSAGE, what: "more bytes after its data" })
         }
     }
 
-    /// Reads a message that begins where `bytes` begin and ends by itself, and returns the rest.
-    /// What follows is taken for data exactly if it begins with the data's tag.
+    /// Reads the record at the start of `bytes`, whose own fields show where it ends. Also returns
+    /// the bytes after it. The record has data if and only if the bytes after its crc start with
+    /// the tag of the data.
     pub(crate) fn decode_prefix(bytes: &'a [u8]) -> Result<(Record<'a>, &'a [u8]), DecodeError> {
         let mut fields = Fields::new(MESSAGE, bytes);
         let (kind, crc) = Record::decode_head(&mut fields)?;
@@ -61,13 +63,14 @@ impl<'a> Record<'a> {
             }
         }
         if (kind == RecordKind::Crc) != data.is_none() {
-            return Err(fields.error("data and type do not go together"));
+            return Err(fields.error("a crc record with data, or another record without data"));
         }
         Ok((Record { kind, crc, data }, fields.rest()))
     }
 
-    /// The length of a record as its first bytes name it. An error if these are not all there:
-    /// zeros in their place are none of a record with data.
+    /// Returns the length of a record as stated in its first bytes. Fails if some of these bytes
+    /// are missing. Zeros in their place are also an error, because no record with data starts like
+    /// that.
     pub(crate) fn decode_length(bytes: &[u8]) -> Result<u64, DecodeError> {
         let mut fields = Fields::new(MESSAGE, bytes);
         let (kind, _) = Record::decode_head(&mut fields)?;
@@ -88,11 +91,11 @@ impl<'a> Record<'a> {
     fn decode_head(fields: &mut Fields<'_>) -> Result<(RecordKind, u32), DecodeError> {
         let kind = match fields.next()? {
             Some((1, Value::Number(kind))) => kind_of(kind, fields)?,
-            _ => return Err(fields.error("its type does not come first")),
+            _ => return Err(fields.error("its first field is not its type")),
         };
         let crc = match fields.next()? {
             Some((2, Value::Number(crc))) => crc,
-            _ => return Err(fields.error("its crc does not come second")),
+            _ => return Err(fields.error("its second field is not its crc")),
         };
         let crc = u32::try_from(crc).map_err(|_| fields.error("a crc of more than 32 bits"))?;
         Ok((kind, crc))
@@ -109,7 +112,7 @@ fn kind_of(kind: u64, fields: &Fields<'_>) -> Result<RecordKind, DecodeError> {
         3 => Ok(RecordKind::State),
         4 => Ok(RecordKind::Crc),
         5 => Ok(RecordKind::Snapshot),
-        _ => Err(fields.error("a type that does not exist")),
+        _ => Err(fields.error("unknown type")),
     }
 }
 
@@ -141,14 +144,14 @@ impl Metadata {
     }
 }
 
-/// Records that the state up to an index is kept elsewhere.
+/// Records that the state up to an index is stored outside of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalSnapshot {
-    /// The last entry that it covers; 0 for the beginning of a log.
+    /// The last entry that the snapshot covers, or 0 for the start of a log.
     pub index: u64,
-    /// Of that entry.
+    /// The term of that entry.
     pub term: u64,
-    /// The members then. Absent at index 0, and only there.
+    /// The members at that entry. `None` at index 0, and only there.
     pub conf_state: Option<ConfState>,
 }
 

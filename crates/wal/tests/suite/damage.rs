@@ -1,7 +1,8 @@
-//! Damages a log in every way: cut at every byte, each bit flipped, segments removed.
+//! Damages a log in many ways: cuts it at each byte of its last records, fills sectors with zeros,
+//! flips each bit, and removes segments.
 //!
-//! Either the log opens to a beginning of what it held, or it is refused. A flip may lose what was
-//! synced only where the list in `docs/log.md` says that the format cannot tell.
+//! Either the log opens with a beginning of its contents, or opening fails. A flipped bit may lose
+//! synced records only in the cases that `docs/log.md` lists, which the format cannot detect.
 
 use clearlane_wal::files::SimulatedDisk;
 use clearlane_wal::{Contents, read, valid_snapshots};
@@ -9,7 +10,8 @@ use clearlane_wal::{Entry, EntryKind, Error, HardState, Result};
 
 use crate::support::*;
 
-/// A log of one segment with every kind of record, the last two an entry and a state.
+/// Returns a log of one segment with every kind of record. The last two records are an entry and a
+/// state.
 fn one_of_each() -> Vec<(String, Vec<u8>)> {
     let disk = disk();
     let mut wal = create(&disk, options(2048)).unwrap();
@@ -27,7 +29,7 @@ fn read_all(disk: &SimulatedDisk) -> Result<Contents> {
     read(disk, &dir(), (0, 0))
 }
 
-/// Whether `found` is a state of the log before it was `whole`.
+/// Returns whether `found` is an earlier state of the log `whole`.
 fn is_beginning(found: &Contents, whole: &Contents) -> bool {
     whole.entries.starts_with(&found.entries)
         && whole.snapshots.starts_with(&found.snapshots)
@@ -35,7 +37,7 @@ fn is_beginning(found: &Contents, whole: &Contents) -> bool {
         && found.metadata == whole.metadata
 }
 
-/// Opens the log and appends to it.
+/// Asserts that opening the log returns `found`, and that one more entry can be appended and read.
 fn goes_on(disk: &SimulatedDisk, found: &Contents) {
     let (mut wal, opened) = open(disk, (0, 0)).unwrap();
     assert_eq!(&opened, found);
@@ -55,7 +57,8 @@ fn a_log_cut_at_any_byte_of_its_last_two_records_opens_to_a_beginning() {
     let (last, end) = frames[frames.len() - 1];
     for cut in frames[frames.len() - 2].0..end {
         let entries = if cut < last { 5 } else { 6 };
-        // The file ends there; or it is long, and the rest of the sector was never written.
+        // Here the file ends at the cut. The next test keeps the file's length and fills a sector
+        // with zeros.
         let short = log[0].1[..cut].to_vec();
         let disk = disk_with(&[(log[0].0.clone(), short)]);
         let found = read_all(&disk).unwrap();
@@ -91,8 +94,9 @@ fn bytes_of_broken(disk: &SimulatedDisk, name: &str) -> Vec<u8> {
     bytes(disk, &dir().join(format!("{name}.broken")))
 }
 
-/// Flips each bit of the written part of segment `at`; returns those flips, as byte and bit, after
-/// which the log opened with less than it held.
+/// Flips each bit of the written part of segment `at`, one at a time. Asserts that the log is then
+/// rejected as damaged, or that a beginning of it is read. Returns the flips after which a
+/// beginning was read, as pairs of byte and bit.
 fn flip_every_bit(log: &[(String, Vec<u8>)], at: usize) -> Vec<(usize, u8)> {
     let whole = read_all(&disk_with(log)).unwrap();
     let mut lost = Vec::new();
@@ -129,7 +133,9 @@ fn every_flipped_bit_of_an_earlier_segment_is_noticed() {
     let disk = disk();
     let mut wal = create(&disk, options(256)).unwrap();
     for index in 1..=3 {
-        // The second value has whole sectors of zeros: no excuse in an earlier segment.
+        // The second value contains whole sectors of zeros. In the last segment such sectors may
+        // come from a torn write. In an earlier segment no write can be torn, so damage next to
+        // such sectors must be noticed.
         let zeros = "\0".repeat(if index == 2 { 2000 } else { 200 });
         wal.save(&[entry(1, index, &zeros)], Some(&state(1, 0, index))).unwrap();
         wal.sync().unwrap();
@@ -164,7 +170,9 @@ fn log_of(entries: &[Entry]) -> Vec<(String, Vec<u8>)> {
     contents_of(&disk)
 }
 
-/// Item 1 of the list.
+/// Item 1 of the list of undetectable damage in `docs/log.md`: the only set bit of the last
+/// record's length is flipped, and the length is at the end of a sector. The record then looks
+/// torn.
 #[test]
 fn a_length_that_becomes_zero_at_the_end_of_a_sector_is_taken_for_torn() {
     let logs = (1..600).flat_map(|filler| (40..56).map(move |last| (filler, last)));
@@ -178,8 +186,8 @@ fn a_length_that_becomes_zero_at_the_end_of_a_sector_is_taken_for_torn() {
     assert_eq!(flip_every_bit(&log, 0), [(from, 6)]);
 }
 
-/// Item 2 of the list: a value with a sector of zeros excuses every misfit of its record, and of
-/// nothing else.
+/// Item 2 of the list in `docs/log.md`: if a value has a sector of zeros, damage to its own record
+/// looks like a torn write. Damage to other records does not.
 #[test]
 fn a_misfit_in_a_record_with_a_sector_of_zeros_is_taken_for_torn() {
     let log = log_of(&[entry(1, 1, "before"), entry(1, 2, &"\0".repeat(1200)), entry(1, 3, "")]);
@@ -188,9 +196,10 @@ fn a_misfit_in_a_record_with_a_sector_of_zeros_is_taken_for_torn() {
     let body =
         from + 8..from + 8 + usize::from(u16::from_le_bytes([log[0].1[from], log[0].1[from + 1]]));
     assert!(body.end < end, "zeros follow the record");
-    // Flips of the record's bits are taken for torn, with two exceptions. A flip in its own length
-    // contradicts the frame's length. One bit makes it a state, and the rules of a state detect
-    // that. Flips in the frame's length, or in the zeros after the record, are detected as well.
+    // Flips of the record's bits look like a torn write, with two exceptions. A flip in the
+    // record's own length contradicts the frame's length. A flip of one other bit turns the entry
+    // into a state, and the rules of a state detect that. Flips in the frame's length, or in the
+    // zeros after the record, are also detected.
     let crc_bytes = log[0].1[from + 11..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
     let length = from + 11 + crc_bytes + 1;
     let mut expected: Vec<(usize, u8)> =
@@ -199,21 +208,22 @@ fn a_misfit_in_a_record_with_a_sector_of_zeros_is_taken_for_torn() {
     assert!(flip_every_bit(&log, 0) == expected, "other flips than those are lost");
 }
 
-/// Item 2, its other half: the flipped bit was the only one in what a sector has of the record.
+/// The second case of item 2: the flipped bit was the only set bit of the record in a sector.
 #[test]
 fn a_flip_of_the_only_bit_in_a_sector_is_taken_for_torn() {
     let found = (1..600).find_map(|filler| {
         let data = format!("{}\u{1}", "f".repeat(filler));
         let log = log_of(&[entry(1, 1, &data)]);
         let (_, end) = *frames(&log[0].1).last().unwrap();
-        // The value's last byte is the first of a sector.
+        // The last byte of the value is the first byte of a sector.
         (end % 512 == 8 && log[0].1[end - 8] == 1).then_some((log, end - 8))
     });
     let (log, byte) = found.expect("some length leads there");
     assert_eq!(flip_every_bit(&log, 0), [(byte, 0)]);
 }
 
-/// Item 3.
+/// Item 3 of the list in `docs/log.md`: the last records of the last segment are missing. The log
+/// opens without them.
 #[test]
 fn last_records_that_are_missing_are_not_missed() {
     let log = one_of_each();
@@ -223,13 +233,15 @@ fn last_records_that_are_missing_are_not_missed() {
         log[0].1.truncate(from);
         match read_all(&disk_with(&log)) {
             Ok(found) => assert!(is_beginning(&found, &whole)),
-            // Of a new log, the record of the first snapshot is part of the making.
+            // The record of the first snapshot is written when a log is created, so a log without
+            // it has no start.
             Err(error) => assert!(matches!(error, Error::NoSnapshot { .. }), "{error}"),
         }
     }
 }
 
-/// Four segments with entries 1 to 4, and a snapshot at 3.
+/// Returns four segments: three with the entries 1 to 3, and the last one with a snapshot at entry
+/// 3.
 fn four_segments() -> Vec<(String, Vec<u8>)> {
     let disk = disk();
     let mut wal = create(&disk, options(128)).unwrap();
@@ -245,7 +257,8 @@ fn four_segments() -> Vec<(String, Vec<u8>)> {
     log
 }
 
-/// Item 4.
+/// Item 4 of the list in `docs/log.md`: the newest segments are missing. The log opens without
+/// them.
 #[test]
 fn newest_segments_that_are_missing_are_not_missed() {
     let mut log = four_segments();
@@ -256,7 +269,8 @@ fn newest_segments_that_are_missing_are_not_missed() {
     assert_eq!(found.entries, whole.entries[..2]);
 }
 
-/// Item 5.
+/// Item 5 of the list in `docs/log.md`: the oldest segments are missing. Only a start that needs
+/// them fails.
 #[test]
 fn oldest_segments_that_are_missing_are_missed_by_a_start_there_only() {
     let mut log = four_segments();
@@ -275,7 +289,7 @@ fn segments_in_the_middle_are_missed() {
     let text = "/member/wal/0000000000000002-0000000000000003.wal: damaged at offset 0: it does not \
                 follow 0000000000000000-0000000000000000.wal";
     assert_eq!(error.to_string(), text);
-    // Another log's segment in its place.
+    // The bytes of the third segment, which have another crc, get the name of the second segment.
     log.insert(1, (removed.0, four_segments().remove(2).1));
     let error = read_all(&disk_with(&log)).unwrap_err();
     assert!(
@@ -308,24 +322,27 @@ fn an_earlier_segment_that_is_too_short_or_too_long_is_refused() {
         let mut log = log.clone();
         log[1].1.resize(length, 0);
         if length > written {
-            // Zeros alone would be an end.
+            // If this byte were 0, the zeros would be a valid end of the segment.
             log[1].1[length - 1] = 1;
         }
         assert!(matches!(read_all(&disk_with(&log)), Err(Error::Corrupt { .. })), "{length}");
     }
-    // Between two records nothing in the segment itself is wrong.
+    // If the cut is between two records, the segment itself looks valid, but the crc of the next
+    // segment does not continue from it.
     for (from, _) in frames(&log[1].1).into_iter().skip(2) {
         let mut log = log.clone();
         log[1].1.truncate(from);
         let disk = disk_with(&log);
-        let told = open(&disk, (0, 0)).map(drop).unwrap_err().to_string();
-        assert!(told.contains("-0000000000000003.wal: damaged at offset 0: crc "), "{told}");
-        assert!(told.ends_with("the segment before it has lost its end, or is of another log"));
+        let message = open(&disk, (0, 0)).map(drop).unwrap_err().to_string();
+        assert!(message.contains("-0000000000000003.wal: damaged at offset 0: crc "), "{message}");
+        assert!(
+            message.ends_with("the previous segment has lost its end, or belongs to another log")
+        );
         assert_eq!(contents_of(&disk), log, "what is refused stays as it is");
     }
 }
 
-/// Types 2 and 3 differ in one bit, which no checksum covers.
+/// The types 2 (entry) and 3 (state) differ in one bit, and no checksum covers a record's type.
 #[test]
 fn an_entry_that_turns_into_a_state_or_back_is_noticed_by_its_numbers() {
     let refusal = |state: Option<HardState>| {
@@ -340,8 +357,8 @@ fn an_entry_that_turns_into_a_state_or_back_is_noticed_by_its_numbers() {
         detail
     };
     assert_eq!(refusal(None), "a vote for 1 or commit 2 in term 0");
-    assert_eq!(refusal(Some(state(1, 0, 2))), "entry 2 of term 0 after one of term 1");
+    assert_eq!(refusal(Some(state(1, 0, 2))), "entry 2 of term 0 follows an entry of term 1");
     let detail = refusal(Some(state(1, 1, 2)));
-    assert_eq!(detail, "entry 2 changes the configuration and has no data");
-    assert_eq!(refusal(Some(state(7, 7, 2))), "not a raft entry: a kind that does not exist");
+    assert_eq!(detail, "entry 2 changes the configuration, but has no data");
+    assert_eq!(refusal(Some(state(7, 7, 2))), "invalid raft entry: unknown kind");
 }

@@ -1,4 +1,4 @@
-//! The real and the simulated disk.
+//! Tests of the real and the simulated disk.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clearlane_wal::files::{Fault, FileSystem, OsFileSystem, SimulatedDisk};
+use clearlane_wal::files::{Fault, FileSystem, OsFileSystem, SimulatedDisk, UnsyncedFileSystem};
 use clearlane_wal::{DURABLE_END_FILE, Error, Options, Wal, read, valid_snapshots};
 
 use crate::support::*;
@@ -15,8 +15,8 @@ fn small() -> Options {
     Options { segment_bytes: 8192, segments_max: Some(2), ..Options::default() }
 }
 
-/// One test with real files at a time: a process that another starts has all locks of this one for
-/// a moment.
+/// Lets only one test at a time use real files. A process that another test starts holds copies of
+/// all locks of this process for a short time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -29,32 +29,59 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn a_log_lives_in_real_files() {
     let _alone = alone();
+    check_files(&(Arc::new(OsFileSystem) as Arc<dyn FileSystem>));
+    check_files(&(Arc::new(UnsyncedFileSystem) as Arc<dyn FileSystem>));
+}
+
+fn check_files(files: &Arc<dyn FileSystem>) {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("wal");
-    let mut wal = Wal::create(Arc::new(OsFileSystem), &dir, METADATA, small(), &[], None).unwrap();
+    let mut wal = Wal::create(Arc::clone(files), &dir, METADATA, small(), &[], None).unwrap();
     for index in 1..=50 {
         let text = "x".repeat(1000);
         wal.save(&[entry(1, index, &text)], Some(&state(1, 0, index))).unwrap();
         wal.sync().unwrap();
     }
     save_snapshot(&mut wal, snapshot(30, 1)).unwrap();
-    let names = segments(&OsFileSystem, &dir);
+    let names = segments(&**files, &dir);
     assert_eq!(names.len(), wal.segment_count());
     assert_eq!(names[1], "0000000000000001-0000000000000009.wal");
     assert_eq!(fs::metadata(dir.join(names.last().unwrap())).unwrap().len(), 8192);
     assert!(fs::metadata(dir.join(&names[0])).unwrap().len() < 10_000, "cut to what is in it");
     assert_eq!((mode(&dir), mode(&dir.join(&names[0]))), (0o700, 0o600));
-    // An operator may have removed a segment that is not needed any more.
+    // An operator may have removed a segment that is no longer needed. The purge must still
+    // succeed.
     fs::remove_file(dir.join(&names[1])).unwrap();
     assert_eq!(wal.purge(30).unwrap(), 3);
     wal.close().unwrap();
-    let start = valid_snapshots(&OsFileSystem, &dir).unwrap().pop().unwrap();
+    let start = valid_snapshots(&**files, &dir).unwrap().pop().unwrap();
     let (mut wal, contents) =
-        Wal::open(Arc::new(OsFileSystem), &dir, (start.index, start.term), small()).unwrap();
+        Wal::open(Arc::clone(files), &dir, (start.index, start.term), small()).unwrap();
     assert_eq!((start.index, contents.entries.len()), (30, 20));
     wal.save(&[entry(1, 51, "after")], None).unwrap();
     wal.close().unwrap();
-    assert_eq!(read(&OsFileSystem, &dir, (30, 1)).unwrap().entries.len(), 21);
+    assert_eq!(read(&**files, &dir, (30, 1)).unwrap().entries.len(), 21);
+}
+
+/// The temporary directory must be on a file system that supports holes, but not on tmpfs. On tmpfs
+/// `zeros_from` does not return the length, even for synced files.
+#[cfg(target_os = "linux")]
+#[test]
+fn zeros_at_the_end_of_an_unsynced_file_are_known() {
+    let _alone = alone();
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("segment");
+    let mut file = UnsyncedFileSystem.create(&path).unwrap();
+    file.allocate(1 << 20).unwrap();
+    assert_eq!((file.length().unwrap(), file.zeros_from().unwrap()), (1 << 20, 0));
+    file.write_at(0, b"a").unwrap();
+    file.write_at(300_000, b"b").unwrap();
+    let zeros_from = file.zeros_from().unwrap();
+    assert!((300_001..1 << 20).contains(&zeros_from), "{zeros_from}");
+    file.write_at((1 << 20) - 1, b"c").unwrap();
+    assert_eq!(file.zeros_from().unwrap(), 1 << 20);
+    file.set_length(2 << 20).unwrap();
+    assert_eq!(OsFileSystem.open(&path).unwrap().zeros_from().unwrap(), 2 << 20);
 }
 
 #[test]
@@ -68,7 +95,7 @@ fn a_torn_end_is_cut_and_kept_aside() {
     let durable = fs::read(dir.join(DURABLE_END_FILE)).unwrap();
     wal.save(&[entry(1, 2, &"t".repeat(1000))], None).unwrap();
     wal.close().unwrap();
-    // As if the last sync had not ended.
+    // Restores the older durable end, as if the last sync had not ended.
     fs::write(dir.join(DURABLE_END_FILE), durable).unwrap();
     let path = dir.join(&segments(&OsFileSystem, &dir)[0]);
     let mut bytes = fs::read(&path).unwrap();
@@ -85,7 +112,7 @@ fn a_torn_end_is_cut_and_kept_aside() {
     drop(wal);
 }
 
-/// The second process is this test program, which an environment variable makes that process.
+/// The second process is this test program. An environment variable selects its part of the test.
 #[test]
 fn another_process_is_kept_out() {
     const VARIABLE: &str = "CLEARLANE_TEST_OPEN_WAL";
@@ -174,7 +201,7 @@ fn faults_happen_where_they_were_told() {
     disk.fail_at(5, Fault::PowerCut);
     file.set_length(8).unwrap();
     file.write_at(0, b"abcdefgh").unwrap();
-    // A failed sync has lost what it was to write, and the next one succeeds.
+    // A failed sync has lost its bytes, and the next sync succeeds.
     assert!(file.sync().is_err());
     assert!(file.sync().is_ok());
     assert!(file.sync().is_err());

@@ -1,4 +1,5 @@
-//! A log that does not reach its durable end is refused, and no other is.
+//! Tests that a log is rejected if it does not reach its durable end. A log without a durable end
+//! is rejected only if records of two later syncs follow a hole.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ fn durable_file() -> std::path::PathBuf {
     dir().join(DURABLE_END_FILE)
 }
 
-/// A log whose process was killed. Each of the entries 1 to `last` was synced.
+/// Returns a log whose process was killed. Each of the entries 1 to `last` was synced.
 fn killed(last: u64, segment_bytes: u64) -> SimulatedDisk {
     let disk = disk();
     let mut wal = create(&disk, options(segment_bytes)).unwrap();
@@ -34,7 +35,7 @@ fn accepting() -> Options {
     Options { accept_loss: true, ..options(BYTES) }
 }
 
-/// Replaces the last segment's bytes.
+/// Changes the last segment's bytes.
 fn change_last_segment(disk: &SimulatedDisk, change: impl FnOnce(&mut Vec<u8>)) {
     let (name, mut bytes) = contents_of(disk).pop().unwrap();
     change(&mut bytes);
@@ -95,7 +96,8 @@ fn records_that_no_sync_covered_may_be_torn() {
     }
 }
 
-/// So a log of etcd, and one on a disk that was full.
+/// A log of etcd has no durable end, and neither has a log that was opened on a full disk. A
+/// damaged file `durable` is treated like a missing one.
 #[test]
 fn a_log_without_a_durable_end_is_opened() {
     for text in [None, Some("clearlane-wal-end 1\n"), Some("")] {
@@ -109,13 +111,14 @@ fn a_log_without_a_durable_end_is_opened() {
         let next = contents.entries.len() as u64 + 1;
         wal.save(&[entry(1, next, "more")], None).unwrap();
         wal.close().unwrap();
-        // It has one now.
+        // Opening has created a new durable end, so this loss is noticed.
         change_last_segment(&disk, |bytes| bytes[1500..].fill(0));
         assert!(open_with(&disk, options(BYTES)).is_err());
     }
 }
 
-/// If the log has no durable end, records of two later syncs show that a hole was on disk.
+/// If the log has no durable end, records of two later syncs show that the bytes of the hole were
+/// synced.
 #[test]
 fn a_hole_is_damage_if_two_later_syncs_follow() {
     let whole = killed(12, BYTES);
@@ -126,7 +129,8 @@ fn a_hole_is_damage_if_two_later_syncs_follow() {
     for sector in 1..(written(&bytes) as u64).div_ceil(SECTOR) {
         let disk = whole.after_kill();
         change_last_segment(&disk, |bytes| zero(bytes, sector));
-        // An entry, a state and an entry that are whole, and the record after a hole must fit.
+        // A loss is noticed if an entry, a state and an entry follow the hole, with matching crcs.
+        // In this log, that is the case if at least five whole records follow.
         let hole_end = ((sector + 1) * SECTOR) as usize;
         let after = ends.iter().filter(|end| **end > hole_end).count().saturating_sub(1);
         match open_with(&disk, options(BYTES)).map(drop) {
@@ -155,7 +159,8 @@ fn the_durable_end_may_be_in_a_segment_that_was_removed() {
     assert_eq!(open(&disk, (9, 1)).unwrap().0.last_index(), 9);
 }
 
-/// The old end is forgotten before the log is cut.
+/// Opening with an accepted loss removes the old durable end before it cuts the log. So the power
+/// may fail at any operation of this opening.
 #[test]
 fn an_accepted_loss_may_be_interrupted_anywhere() {
     let damaged = || {
@@ -172,7 +177,8 @@ fn an_accepted_loss_may_be_interrupted_anywhere() {
             disk.fail_at(cut, Fault::PowerCut);
             let _ = open_with(&disk, accepting());
             let disk = disk.after_power_cut(seed);
-            // Refused until it is accepted again, or cut already.
+            // Without acceptance, opening reports the loss again, or the log is already cut and
+            // opens with the same contents.
             let opened = open_with(&disk, options(BYTES)).map(|(_, contents)| contents);
             let again = open_with(&disk, accepting()).unwrap().1;
             assert_eq!(again, found, "{cut} {seed}");

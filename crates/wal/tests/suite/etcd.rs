@@ -1,12 +1,12 @@
-//! The log and etcd: its dump tool reads ours, we read its, and it appends to ours.
+//! Tests the log with etcd: its dump tool reads our log, we read etcd's log, and etcd appends to
+//! ours.
 //!
-//! These tests need etcd's programs, which `.ci/etcd-dump-logs` builds; it runs them too. By hand:
+//! `tests/compat/dump-logs/run` builds etcd's programs and runs these tests. To run them by hand:
 //!
 //! ```text
 //! CLEARLANE_ETCD_DUMP_LOGS=.../etcd-dump-logs CLEARLANE_ETCD=.../etcd \
-//!     cargo test -p clearlane-wal --test etcd -- --ignored
+//!     cargo test -p clearlane-wal --test suite -- --ignored etcd::
 //! ```
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
 use std::iter;
@@ -34,7 +34,7 @@ fn program(variable: &str) -> PathBuf {
     path.unwrap_or_else(|| panic!("{variable} must name etcd's program")).into()
 }
 
-/// A directory as etcd has it, and the place of the log in it.
+/// Returns a data directory like etcd's, and the path of the log in it.
 fn data_dir() -> (tempfile::TempDir, PathBuf) {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(home.path().join("member/snap")).unwrap();
@@ -61,8 +61,8 @@ fn change(index: u64, kind: ConfChangeKind, node_id: u64, context: Option<Member
     Entry { kind: EntryKind::ConfChange, term, index, data: change.encode().into() }
 }
 
-/// A small cluster: no-op, puts, a learner that is added, updated, promoted and
-/// removed.
+/// Returns the history of a small cluster: a no-op, puts, and a learner that is added, updated,
+/// promoted and removed.
 fn history() -> Vec<Append> {
     let member = |id, url: &str| MemberContext {
         id,
@@ -100,7 +100,7 @@ fn history() -> Vec<Append> {
     ]
 }
 
-/// In segments so small that there is more than one.
+/// Writes the history into segments of 1 KiB, so that there are several.
 fn write_history(dir: &Path) -> Vec<Append> {
     let options = Options { segment_bytes: 1024, segments_max: None, ..Options::default() };
     let mut wal = Wal::create(Arc::new(OsFileSystem), dir, METADATA, options, &[], None).unwrap();
@@ -122,12 +122,12 @@ fn dump(arguments: &[&str], data: &Path) -> Vec<String> {
     let (said, complaint) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{complaint}");
-    // Go's text form of messages has one blank or two at random.
+    // Go's text form of messages has one or two blanks at random.
     said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 #[test]
-#[ignore = "needs etcd-dump-logs: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd-dump-logs: run tests/compat/dump-logs/run"]
 fn the_dump_tool_prints_every_record_that_was_written() {
     let (home, dir) = data_dir();
     let history = write_history(&dir);
@@ -156,7 +156,7 @@ fn the_dump_tool_prints_every_record_that_was_written() {
         format!("HardState: term:{} vote:{} commit:{}", state.term, state.vote, state.commit)
     };
     let mut states: Vec<String> = of("HardState:");
-    // A segment begins with the state that the one before it ended with.
+    // A segment starts with the last state of the previous segment, so states are repeated.
     states.dedup();
     assert_eq!(
         states,
@@ -172,7 +172,7 @@ fn the_dump_tool_prints_every_record_that_was_written() {
 }
 
 #[test]
-#[ignore = "needs etcd-dump-logs: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd-dump-logs: run tests/compat/dump-logs/run"]
 fn the_dump_tool_decodes_what_was_written() {
     let (home, dir) = data_dir();
     let history = write_history(&dir);
@@ -181,7 +181,8 @@ fn the_dump_tool_decodes_what_was_written() {
     assert!(lines.contains(&format!("WAL entries: {count}")), "{lines:#?}");
     let ids = format!("nodeID={:x} clusterID={:x}", METADATA.node_id, METADATA.cluster_id);
     assert!(lines.iter().any(|line| line.starts_with(&ids)), "{lines:#?}");
-    // Columns: term, index, type, what. Version 3.7.1 prints addresses for the first two.
+    // The columns are term, index, type and contents. Version 3.7.1 prints memory addresses as term
+    // and index, so only the type and the contents are compared.
     let rows: Vec<&String> =
         lines.iter().skip_while(|line| !line.starts_with("term index")).collect();
     let kind = |kind: &str| rows.iter().filter(|row| row.split(' ').nth(2) == Some(kind)).count();
@@ -199,7 +200,8 @@ fn the_dump_tool_decodes_what_was_written() {
     }
 }
 
-/// Stopped when it is dropped, with a signal that lets it write its engine's last commit.
+/// A running etcd. When it is dropped, it gets a signal that lets it write its engine's last
+/// commit.
 struct Server {
     process: Child,
     port: u16,
@@ -207,16 +209,16 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let told = Command::new("kill").arg(self.process.id().to_string()).status();
-        if !told.is_ok_and(|told| told.success()) {
+        let kill_status = Command::new("kill").arg(self.process.id().to_string()).status();
+        if !kill_status.is_ok_and(|kill_status| kill_status.success()) {
             let _ = self.process.kill();
         }
         let _ = self.process.wait();
     }
 }
 
-/// Ports that were free a moment ago, below those that the system gives to connections. No port is
-/// tried twice.
+/// Returns two ports that were just free, below the range that the system uses for connections. No
+/// port is tried twice.
 fn free_ports() -> [u16; 2] {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let first = 10_000 + process::id() % 2000 * 10;
@@ -252,7 +254,7 @@ impl Server {
         server
     }
 
-    /// Sends a request to the JSON gateway; `None` if no server answers.
+    /// Sends a request to the JSON gateway. Returns `None` if no server responds with status 200.
     fn ask(&self, path: &str, body: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         let length = body.len();
@@ -266,7 +268,7 @@ impl Server {
         answer.starts_with("HTTP/1.1 200").then_some(answer)
     }
 
-    /// Key and value are base64.
+    /// Puts a key and a value, which are both in base64.
     fn put(&self, key: &str, value: &str) {
         self.ask("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#)).unwrap();
     }
@@ -287,7 +289,7 @@ fn puts(contents: &Contents) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 fn etcd_goes_on_with_its_log_as_we_write_it() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
@@ -303,7 +305,8 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     let (start, old) = contents(&dir);
     assert_eq!(puts(&old), [(b"a".to_vec(), b"1".to_vec()), (b"b".to_vec(), b"2".to_vec())]);
 
-    // The same log written by us, with a snapshot and a cut in it, in place of etcd's.
+    // Replaces etcd's log with our own log of the same entries, which has a snapshot and several
+    // segments.
     std::fs::rename(&dir, home.path().join("as-etcd-wrote-it")).unwrap();
     let options = Options { segment_bytes: 512, segments_max: None, ..Options::default() };
     let files = Arc::new(OsFileSystem);
@@ -330,7 +333,7 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
     assert!(members.contains("\"isLearner\":true"), "{members}");
     drop(server);
 
-    // What etcd appended follows what we wrote.
+    // The entries that etcd has appended follow our entries.
     let (start, new) = contents(&dir);
     assert_eq!((start.index, start.term), (index, term));
     let known = &old.entries[index as usize..];
@@ -340,7 +343,7 @@ fn etcd_goes_on_with_its_log_as_we_write_it() {
 }
 
 #[test]
-#[ignore = "needs etcd: run .ci/etcd-dump-logs"]
+#[ignore = "needs etcd: run tests/compat/dump-logs/run"]
 fn etcds_lock_is_respected() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");

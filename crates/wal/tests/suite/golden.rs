@@ -1,9 +1,9 @@
-//! Bytes of whole segments: one that is written here, and one that etcd 3.7.1 wrote.
+//! The bytes of whole segments: two that are written here, and one that etcd 3.7.1 wrote.
 //!
-//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-wal golden` writes the dumps anew; read the
-//! difference. `tests/golden/etcd-3.7.1.wal` is a recording: a new single member that was given
-//! three puts, a learner that came, moved and left, and one put more. The zeros behind its last
-//! record were cut off.
+//! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-wal golden` writes the dumps again. Check the
+//! difference before you commit it. `tests/golden/etcd-3.7.1.wal` is a recording of a new cluster
+//! with one member. It got three puts, a learner that was added, updated and removed, and one more
+//! put. The zeros after its last record were cut off.
 
 use std::fmt::Write;
 use std::fs;
@@ -31,7 +31,7 @@ fn compare(name: &str, text: &str) {
     assert_eq!(text, expected, "{name} differs");
 }
 
-/// One line for what a frame says, then its bytes.
+/// Returns one line of text for each frame, followed by its bytes.
 fn dump(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (from, end) in frames(bytes) {
@@ -107,7 +107,7 @@ fn two_segments_have_these_bytes() {
     let bootstrap =
         Entry { kind: EntryKind::ConfChange, term: 1, index: 1, data: add.encode().into() };
     wal.save(&[bootstrap], Some(&state(1, 0, 1))).unwrap();
-    // A state is written with the next sync.
+    // A state is written only by the next sync, so each state is synced before the next one.
     wal.sync().unwrap();
     wal.save(&[entry(2, 2, "")], Some(&state(2, 0x2e, 1))).unwrap();
     wal.sync().unwrap();
@@ -141,13 +141,13 @@ fn a_log_of_etcd_is_read() {
     let kinds: Vec<ConfChangeKind> = changes(&contents).iter().map(|change| change.kind).collect();
     use ConfChangeKind::{AddLearnerNode, AddNode, RemoveNode, UpdateNode};
     assert_eq!(kinds, [AddNode, AddLearnerNode, UpdateNode, RemoveNode]);
-    // Our encoding of the decoded change has the same bytes.
+    // Decoding and encoding a context gives the same bytes.
     for change in changes(&contents).iter().filter(|change| !change.context.is_empty()) {
         let context = MemberContext::decode(&change.context).unwrap();
         assert_eq!(context.encode().as_bytes(), change.context);
         assert_eq!(context.id, change.node_id);
     }
-    // Appending works, too.
+    // Appending to etcd's log also works.
     let (mut wal, opened) = open(&disk, (0, 0)).unwrap();
     assert_eq!(opened, contents);
     let next = contents.entries.len() as u64 + 1;

@@ -1,4 +1,4 @@
-//! Group commit: one sync for all waiting appends, in order, and none after a failure.
+//! Tests of group commit: one sync for all waiting appends, in order, and none after a failure.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,8 @@ fn what_gathers_during_a_sync_shares_the_next() {
     assert_eq!(second.appends().len(), 99);
     assert_eq!(group.finish_batch(second.write(&mut wal)).unwrap(), 100);
     assert_eq!(disk.syncs() - before, 2);
-    // Only the commit rose: no sync is needed.
+    // `elected` needs a sync, because its term is new. `commit` needs none, because only the commit
+    // index rises.
     let commit = Append { hard_state: Some(state(1, 0, 100)), ..Append::default() };
     let elected = Append { hard_state: Some(state(1, 0, 1)), ..Append::default() };
     group.submit(elected);
@@ -59,8 +60,8 @@ fn a_failed_batch_is_the_last() {
 }
 
 proptest! {
-    /// Operations in any order: what is reported as durable is in the log of a disk whose power is
-    /// cut at that moment.
+    /// Runs random operations. After a power cut at any point, the log must contain all entries
+    /// that were reported as durable.
     #[test]
     fn what_is_told_is_there(steps in proptest::collection::vec(0..4_u8, 1..80), seed: u64) {
         let disk = disk();

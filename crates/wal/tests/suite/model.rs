@@ -1,5 +1,5 @@
-//! Compares a log with a plain list: appends that replace, states, snapshots, cuts of segments,
-//! purges, and reopening.
+//! Compares a log with a plain list: appends that replace entries, states, snapshots, cuts of
+//! segments, purges, and reopening.
 
 use clearlane_wal::files::SimulatedDisk;
 use clearlane_wal::{ConfState, Entry, HardState, WalSnapshot};
@@ -14,7 +14,7 @@ enum Step {
         count: u8,
         size: u16,
     },
-    /// Replaces this number of uncommitted entries, in a new term.
+    /// Removes up to this number of uncommitted entries, and appends one entry in a new term.
     Replace {
         count: u8,
     },
@@ -27,7 +27,7 @@ enum Step {
     Snapshot {
         back: u8,
     },
-    /// Takes a snapshot that is beyond the log.
+    /// Receives a snapshot that is beyond the log.
     Receive {
         beyond: u8,
     },
@@ -57,7 +57,7 @@ struct Model {
     entries: Vec<Entry>,
     base: (u64, u64),
     state: HardState,
-    /// The newest snapshot, from which everything starts.
+    /// The newest snapshot. A start reads the entries after it.
     start: (u64, u64),
 }
 
@@ -83,7 +83,7 @@ impl Model {
         self.entries[from..].to_vec()
     }
 
-    /// What follows the newest snapshot.
+    /// Returns the entries after the newest snapshot.
     fn after_start(&self) -> &[Entry] {
         &self.entries[(self.start.0 - self.base.0) as usize..]
     }
@@ -148,7 +148,7 @@ impl Race {
 
     fn reopen(&mut self) {
         self.wal.sync().unwrap();
-        // A clone of the disk, on which no process holds a lock.
+        // This copy of the disk has no locks.
         self.disk = self.disk.after_kill();
         let starts = valid_snapshots(&self.disk, &dir()).unwrap();
         let start = starts.last().map(|start| (start.index, start.term));
@@ -167,8 +167,8 @@ impl Race {
     }
 }
 
-/// An entry at or below the start that was written anew makes void what was behind it, also
-/// what is above the start.
+/// A new leader replaces the entries 1 and 2 with a new entry 1, and a snapshot at 1 follows. A
+/// start at this snapshot must not return the old entry 2.
 #[test]
 fn what_was_replaced_below_the_start_does_not_come_back() {
     let disk = disk();
@@ -193,7 +193,7 @@ proptest! {
         race.reopen();
     }
 
-    /// Any bytes in place of a segment are refused or read as some log, without a panic.
+    /// A segment with arbitrary bytes is rejected or read as some log, without a panic.
     #[test]
     fn no_segment_panics(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),

@@ -1,12 +1,14 @@
-//! Power cuts: a long script of appends, snapshots, cuts and purges, and the power fails at every
-//! single operation of it, with several seeds.
+//! Power cuts during appends, snapshots, cuts and purges. The power fails at random operations of
+//! thousands of scripts, at every single operation of one script, and at every operation that
+//! creates a log.
 //!
-//! After each cut: the log opens, or was never made. What was acknowledged is there; what is there
-//! was appended, in order; a second opening is refused; and the script goes on from there. Some
-//! seeds cut the power again while the log is being opened. A disk that lies about syncs must be
-//! caught.
+//! After each power cut, the log opens or was never created. It contains everything that was
+//! acknowledged. It contains only entries that were appended, in order. Opening the log a second
+//! time fails while it is open. A random script then continues with the opened log. With some seeds
+//! the power fails again while the log is opened. If a disk reports a sync that it has not made,
+//! the loss must be detected.
 //!
-//! One seed again: `CLEARLANE_SEED=17 CLEARLANE_SEEDS=1 cargo test -p clearlane-wal power_cut`.
+//! Run one seed again: `CLEARLANE_SEED=17 CLEARLANE_SEEDS=1 cargo test -p clearlane-wal power_cut`.
 
 use clearlane_wal::files::{Fault, SimulatedDisk};
 use clearlane_wal::{Append, Wal, exists, valid_snapshots};
@@ -18,23 +20,26 @@ use crate::support::*;
 
 const SEEDS: u64 = 3_000;
 const STEPS: u64 = 40;
+/// Maximum number of seeds to try. One of them must detect a disk that lies about syncs.
 const LIES_MAX: u64 = 200;
 
-/// The expected log, and how much of it was acknowledged.
+/// The expected log, and the part of it that was acknowledged.
 #[derive(Clone, Debug, Default)]
 struct Model {
     /// Every entry of the log, from index 1.
     entries: Vec<Entry>,
     state: HardState,
     snapshot: u64,
-    /// What was acknowledged: entries up to here, and this term and vote.
+    /// Number of acknowledged entries.
     durable_entries: usize,
+    /// The acknowledged term and vote.
     durable_vote: (u64, u64),
+    /// The index of the acknowledged snapshot.
     durable_snapshot: u64,
 }
 
 impl Model {
-    /// A random valid append. Entries say which member made them and when.
+    /// Returns a random valid append. The text of an entry contains the step that created it.
     fn next(&mut self, rng: &mut StdRng, step: u64) -> Append {
         let mut append = Append::default();
         match rng.random_range(0..10) {
@@ -46,7 +51,7 @@ impl Model {
                 return append;
             }
             2 if self.entries.len() as u64 > self.state.commit => {
-                // A new leader replaces what was not committed.
+                // A new leader replaces uncommitted entries.
                 let kept = rng.random_range(self.state.commit..self.entries.len() as u64);
                 self.entries.truncate(kept as usize);
                 self.durable_entries = self.durable_entries.min(kept as usize);
@@ -95,7 +100,8 @@ fn save_append(wal: &mut Wal, model: &mut Model, append: &Append) -> Result<(), 
     Ok(())
 }
 
-/// Runs steps until the power fails, or all are done.
+/// Runs steps until the power fails or all steps are done. If the power fails, returns the model as
+/// it was before the step in progress. Otherwise returns `None`.
 fn work(disk: &SimulatedDisk, wal: &mut Wal, model: &mut Model, rng: &mut StdRng) -> Option<Model> {
     let first = disk.operations();
     for step in 0..STEPS {
@@ -112,8 +118,8 @@ fn check(condition: bool, what: &str) -> Result<(), String> {
     if condition { Ok(()) } else { Err(what.to_owned()) }
 }
 
-/// Opens what the cut left, compares it with the model, and returns the log and a model of what was
-/// found.
+/// Opens the disk after the power cut and compares the log with the model. Returns the log, and a
+/// model of its contents.
 fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, Model), String> {
     let text = |error: Error| error.to_string();
     let starts = valid_snapshots(disk, &dir()).map_err(text)?;
@@ -127,8 +133,8 @@ fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, 
     check(last >= model.durable_entries, "entries are lost")?;
     let found = contents.hard_state;
     check((found.term, found.vote) >= model.durable_vote, "a term or a vote is lost")?;
-    // The contents are the beginning of one of the two models: that of the step
-    // under way, or the one before it, whose entries the step may have been replacing.
+    // The entries are the beginning of one of two models: the model after the step in progress, or
+    // the model before it, because that step may have been replacing entries.
     let handed_over = [model, before].iter().any(|model| {
         let known = model.entries.get(start.index as usize..last);
         known.is_some_and(|known| known == contents.entries)
@@ -145,7 +151,7 @@ fn recover(disk: &SimulatedDisk, model: &Model, before: &Model) -> Result<(Wal, 
     Ok((wal, now))
 }
 
-/// Two cuts and more, from one seed; `Err` says what was lost.
+/// Runs several power cuts from one seed. An error describes the loss.
 fn run(seed: u64, disk: SimulatedDisk) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(seed);
     let (mut disk, mut model) = (disk, Model::default());
@@ -156,7 +162,7 @@ fn run(seed: u64, disk: SimulatedDisk) -> Result<(), String> {
         drop(wal);
         let killed = rng.random_ratio(1, 4);
         disk = match killed {
-            // The process dies first: what it wrote is still there, and not synced.
+            // The process dies first: all its writes are still present, and unsynced.
             true => disk.after_kill(),
             false => disk.after_power_cut(rng.random()),
         };
@@ -207,7 +213,8 @@ fn the_power_fails_at_every_operation_of_one_script() {
     for cut in 1..=operations {
         let disk = disk();
         let (model, before) = script(&disk, Some(cut));
-        // The last operation names the durable end, after everything was acknowledged.
+        // The last operation writes the durable end. Everything else is already synced, so a
+        // failure of this write is ignored.
         assert!(before.is_some() || cut == operations, "the power did not fail");
         let before = before.unwrap_or_else(|| model.clone());
         for seed in 0..20 {

@@ -1,4 +1,4 @@
-//! What a log refuses, and with which error.
+//! Tests of the requests that a log rejects, and of their errors.
 
 use std::sync::Arc;
 
@@ -102,7 +102,8 @@ fn a_snapshot_that_no_state_covers_is_not_valid() {
     save_snapshot(&mut wal, snapshot(9, 1)).unwrap();
     assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default()]);
     drop(wal);
-    // The log goes on where what was read ends, and the snapshot counts when it is reached.
+    // The log continues after the last entry that was read. The snapshot at 9 was not taken, so
+    // entry 10 does not follow.
     let (mut wal, contents) = open(&disk, (0, 0)).unwrap();
     assert_eq!((contents.entries.len(), wal.last_index()), (1, 1));
     assert!(matches!(wal.save(&[entry(1, 10, "")], None), Err(Error::Refused(_))));
@@ -121,7 +122,8 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     let (mut wal, _) = open(&disk, (0, 0)).unwrap();
     for index in 2..=6 {
         wal.save(&[entry(1, index, "b")], Some(&state(1, 0, index))).unwrap();
-        // Whatever is committed by now, the received copy at 4 was discarded before.
+        // The received snapshot at 4 was discarded earlier. It stays invalid, whatever is committed
+        // now.
         assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default()]);
     }
     wal.close().unwrap();
@@ -133,7 +135,8 @@ fn a_snapshot_that_was_never_taken_does_not_count_when_the_log_has_passed_it() {
     assert_eq!(valid_snapshots(&disk, &dir()).unwrap(), [WalSnapshot::default(), snapshot(4, 1)]);
 }
 
-/// The copy of another leader, which is not as far, comes behind one that was never taken.
+/// Another leader sends a snapshot with a smaller index, after a snapshot that was never taken. The
+/// smaller snapshot must be taken.
 #[test]
 fn a_snapshot_is_taken_below_one_that_never_was() {
     for own in [1, 8] {
@@ -163,7 +166,8 @@ fn what_lies_before_a_received_snapshot_is_no_start() {
     for (last, entries) in [(1, vec![]), (1, vec![entry(2, 10, "b")]), (12, vec![])] {
         let disk = disk();
         let mut wal = create(&disk, options(4096)).unwrap();
-        // Of a leader that was replaced: from 2 on these are others than those that are committed.
+        // These entries are from a replaced leader. They differ from the committed entries from
+        // entry 2 on.
         let own: Vec<_> = (1..=last).map(|index| entry(1, index, "void")).collect();
         wal.save(&own, Some(&state(1, 0, 1))).unwrap();
         let state = state(2, 0, 9 + entries.len() as u64);
@@ -191,7 +195,7 @@ fn entries_behind_a_received_snapshot_are_never_without_it() {
     wal.append_all(&append).unwrap();
     wal.sync().unwrap();
     let log = contents_of(&disk);
-    // However much of it is torn away, there is a start, and it is readable.
+    // Wherever the log is cut, it has a valid snapshot, and it can be opened at that snapshot.
     for (_, end) in frames(&log[0].1).into_iter().skip(5) {
         let disk = disk_with(&[(log[0].0.clone(), log[0].1[..end].to_vec())]);
         let start = valid_snapshots(&disk, &dir()).unwrap().pop().unwrap();
@@ -202,7 +206,8 @@ fn entries_behind_a_received_snapshot_are_never_without_it() {
 
 #[test]
 fn every_failure_is_the_last_operation() {
-    // Writes, syncs, the making of the next segment: each fails once, and the error stays.
+    // Each write, each sync and each step of creating the next segment fails once, and the error
+    // stays.
     for at in 1..=9 {
         let disk = disk();
         let mut wal = create(&disk, options(300)).unwrap();
@@ -216,7 +221,7 @@ fn every_failure_is_the_last_operation() {
                 break error.to_string();
             }
         };
-        assert!(first.contains("the log accepts no more"), "{first}");
+        assert!(first.contains("the log accepts no more writes"), "{first}");
         let operations = disk.operations();
         let later = [
             wal.save(&[], None).map(drop),
@@ -275,8 +280,8 @@ fn a_purge_leaves_what_a_start_needs() {
     assert_eq!(keep.unwrap().0.purge(11).unwrap(), 0, "five are kept anyway");
 }
 
-/// A segment begins with the last state. Where that is missing, the log may seem to be committed up
-/// to less than where a start is made.
+/// A segment starts with the last state. If that state were missing, the log would seem to be
+/// committed only up to an index below the start. So such a start fails.
 #[test]
 fn a_start_at_what_is_not_committed_is_refused() {
     let disk = disk();

@@ -1,4 +1,5 @@
-//! A last segment that has become shorter than it was made is refused, and no other is.
+//! Tests that a log is rejected if its last segment is shorter than when it was created, and only
+//! then.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn length_file() -> std::path::PathBuf {
     dir().join("length")
 }
 
-/// A closed log of a few entries, in a segment of 4096 bytes.
+/// Returns a closed log of a few entries, in a segment of 4096 bytes.
 fn log() -> SimulatedDisk {
     let disk = disk();
     fill(create(&disk, options(BYTES)).unwrap());
@@ -37,7 +38,7 @@ fn set_length(disk: &SimulatedDisk, name: &str, length: u64) {
     file.sync().unwrap();
 }
 
-/// Opens the log, and accepts a loss. Returns the loss and the number of entries.
+/// Opens the log and accepts a loss. Returns the loss, or `None`, and the number of entries.
 fn accepted(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
     let options = Options { accept_loss: true, ..options(BYTES) };
     let (wal, contents) = Wal::open(Arc::new(disk.clone()), &dir(), (0, 0), options).unwrap();
@@ -49,7 +50,7 @@ fn opened(disk: &SimulatedDisk) -> (Option<ShortTail>, u64) {
     (wal.short_tail, contents.entries.len() as u64)
 }
 
-/// Returns the error of a refused start. The start leaves the log unchanged.
+/// Asserts that a start fails and leaves the log unchanged. Returns the error.
 fn refusal(disk: &SimulatedDisk) -> Error {
     let before = contents_of(disk);
     let error = open(disk, (0, 0)).map(drop).unwrap_err();
@@ -62,7 +63,7 @@ fn refusal(disk: &SimulatedDisk) -> Error {
 fn a_segment_that_was_cut_is_refused_unless_the_loss_is_accepted() {
     let written = written(&contents_of(&log())[0].1) as u64;
     let mut losses = 0;
-    // Through zeros, between records and within them.
+    // The cuts go through zeros, between records and within records.
     for found in (200..BYTES).rev().step_by(4) {
         let disk = log();
         set_length(&disk, SEGMENT, found);
@@ -82,7 +83,8 @@ fn a_segment_that_was_cut_is_refused_unless_the_loss_is_accepted() {
     assert!(losses > 100, "{losses}");
 }
 
-/// etcd cuts the segment after its last record, and may be killed then.
+/// etcd cuts the segment after its last record, and may be killed at that point. So exactly that
+/// length is accepted if etcd was the last writer.
 #[test]
 fn etcd_may_have_cut_the_segment_at_the_end_of_a_record() {
     let end = written(&contents_of(&log())[0].1) as u64;
@@ -115,8 +117,8 @@ fn a_later_segment_is_refused_too() {
     assert_eq!(open().0.short_tail, None);
 }
 
-/// By an earlier version, on a disk that was full: it may be of any length, and is given the usual
-/// one.
+/// A log without the file `length` was written by etcd or an earlier version, or on a full disk.
+/// Its segment may have any length, and opening gives it the usual length.
 #[test]
 fn of_a_log_without_a_length_none_is_expected() {
     let disk = log();
@@ -154,14 +156,16 @@ fn another_segment_size_is_no_loss() {
     }
 }
 
-/// A repair cuts the segment before it makes it long again.
+/// A repair first cuts the segment and then extends it again. A power cut in between must not look
+/// like a loss.
 #[test]
 fn a_repair_that_was_interrupted_is_no_loss() {
     let torn = || {
         let disk = log();
         let mut file = disk.open(&dir().join(SEGMENT)).unwrap();
         let end = written(&contents_of(&disk)[0].1) as u64;
-        // A frame of which the second sector was not written.
+        // Writes a torn frame. Its length field states 1000 bytes, but only the first 100 of these
+        // bytes are on the disk; zeros follow.
         file.write_at(end, &1000_u64.to_le_bytes()).unwrap();
         file.write_at(end + 8, &[7; 100]).unwrap();
         file.sync().unwrap();
@@ -184,7 +188,8 @@ fn a_repair_that_was_interrupted_is_no_loss() {
     }
 }
 
-/// A disk without room, or a file system that cannot extend a file.
+/// A disk without free space: no space can be allocated. If `lengths` is false, a file cannot be
+/// extended with zeros either, but only by writes.
 #[derive(Clone, Debug)]
 struct FullFileSystem {
     disk: SimulatedDisk,
@@ -304,7 +309,8 @@ fn without_the_length_no_loss_is_told() {
     fill(on(&full, options(BYTES)));
     assert!(contents_of(&full.disk)[0].1.len() < 2000);
     assert_eq!(on(&full, options(BYTES)).short_tail, None);
-    // The disk has room, and then none again.
+    // This opening does not go through `full`, so it extends the segment. The next opening has no
+    // free space again.
     assert_eq!(opened(&full.disk), (None, 5));
     assert_eq!(contents_of(&full.disk)[0].1.len() as u64, BYTES);
     let mut wal = on(&full, options(1000));

@@ -1,4 +1,4 @@
-//! Shared by the suites: a log on a simulated disk, and entries for it.
+//! Helpers of the suites: a log on a simulated disk, and entries for it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ pub(crate) fn disk() -> SimulatedDisk {
     SimulatedDisk::new(["/member"])
 }
 
-/// Segments of this size, all of them kept until a purge that leaves one.
+/// Returns options with segments of this size. All segments are kept until a purge, which leaves
+/// only one if no other segment is needed.
 pub(crate) fn options(segment_bytes: u64) -> Options {
     Options { segment_bytes, segments_max: Some(1), ..Options::default() }
 }
@@ -48,7 +49,7 @@ pub(crate) fn snapshot(index: u64, term: u64) -> WalSnapshot {
     WalSnapshot { index, term, conf_state: Some(conf_state) }
 }
 
-/// In order.
+/// Returns the names of the segments in order.
 pub(crate) fn segments(disk: &dyn FileSystem, dir: &Path) -> Vec<String> {
     let names = disk.list(dir).unwrap().into_iter();
     names.filter(|name| name.ends_with(".wal")).collect()
@@ -83,12 +84,12 @@ pub(crate) fn contents_of(disk: &SimulatedDisk) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), bytes(disk, &dir().join(name)))).collect()
 }
 
-/// The length of the records in a segment without the zeros that follow them.
+/// Returns the length of the records in a segment without the zeros that follow them.
 pub(crate) fn written(bytes: &[u8]) -> usize {
     frames(bytes).last().map_or(0, |(_, end)| *end)
 }
 
-/// Where each frame of a segment begins and ends, found by its lengths alone.
+/// Returns the start and end of each frame of a segment. Only the length fields are read.
 pub(crate) fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     let (mut frames, mut from) = (Vec::new(), 0);
     while let Some(field) = bytes.get(from..from + 8) {
@@ -104,7 +105,7 @@ pub(crate) fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     frames
 }
 
-/// A number from the environment, to run one seed again or more of them.
+/// Returns the number in the environment variable `name`, such as a seed, or `default`.
 pub(crate) fn number_or(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |number| number.parse().unwrap())
 }

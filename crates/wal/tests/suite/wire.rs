@@ -1,4 +1,5 @@
-//! Messages: bytes computed by hand, round trips, and a comparison with the generated decoders.
+//! Tests of messages: bytes computed by hand, round trips, and a comparison with the generated
+//! decoders.
 
 use clearlane_proto::{Message, etcdserverpb, raftpb, walpb};
 use clearlane_wal::wire::{DecodeError, Record, RecordKind};
@@ -20,7 +21,7 @@ fn entries_have_these_bytes() {
     assert_eq!(put.encode(), [8, 0, 16, 2, 24, 0xac, 2, 34, 2, b'a', b'b']);
     let change = Entry { kind: EntryKind::ConfChange, ..put };
     assert_eq!(change.encode()[..2], [8, 1]);
-    // As etcd 3.7 writes a normal entry: without its kind.
+    // etcd 3.7 writes a normal entry like this, without its kind.
     assert_eq!(
         Entry::decode(&[16, 2, 24, 4]).unwrap(),
         Entry { term: 2, index: 4, ..Entry::default() }
@@ -96,9 +97,9 @@ fn contexts_have_this_text() {
 fn contexts_are_read_leniently_and_garbage_is_not() {
     let read = |text: &str| MemberContext::decode(text.as_bytes());
     assert_eq!(read(r#" {"id": 7, "new": [1]} "#).unwrap().id, 7);
-    assert_eq!(refused(read("[]")), "no JSON object");
-    assert_eq!(refused(read(r#"{"id":-1}"#)), "an id that is no number");
-    assert_eq!(refused(read(r#"{"id":1,"peerURLs":[1]}"#)), "a text that is none");
+    assert_eq!(refused(read("[]")), "not a JSON object");
+    assert_eq!(refused(read(r#"{"id":-1}"#)), "the id is not a number");
+    assert_eq!(refused(read(r#"{"id":1,"peerURLs":[1]}"#)), "not a string");
     assert_eq!(refused(read(r#"{"id":1,"isLearner":0}"#)), "neither true nor false");
     assert!(read(r#"{"id":1"#).is_err() && read("{} {}").is_err());
 }
@@ -106,25 +107,31 @@ fn contexts_are_read_leniently_and_garbage_is_not() {
 #[test]
 fn garbage_is_refused() {
     let (entry, state) = (|bytes: &[u8]| refused(Entry::decode(bytes)), HardState::decode);
-    assert_eq!(entry(&[8, 3]), "a kind that does not exist");
-    assert_eq!(entry(&[40, 1]), "a field that it does not have");
+    assert_eq!(entry(&[8, 3]), "unknown kind");
+    assert_eq!(entry(&[40, 1]), "an unknown field, or a field of the wrong type");
     assert_eq!(entry(&[34, 9, 1]), "a field longer than the message");
-    assert_eq!(entry(&[8]), "a number that does not end");
-    assert_eq!(entry(&[&[16][..], &[0x80; 11]].concat()), "a number that does not end");
+    assert_eq!(entry(&[8]), "a number that is cut off or longer than 64 bits");
+    assert_eq!(
+        entry(&[&[16][..], &[0x80; 11]].concat()),
+        "a number that is cut off or longer than 64 bits"
+    );
     let too_large = [&[16][..], &[255; 9], &[2]].concat();
-    assert_eq!(entry(&too_large), "a number that does not end");
-    assert_eq!(entry(&[13, 0, 0, 0, 0]), "a field of a type that does not occur");
-    assert_eq!(entry(&[10, 0]), "a field that it does not have");
-    assert_eq!(refused(state(&[32, 1])), "a field that it does not have");
+    assert_eq!(entry(&too_large), "a number that is cut off or longer than 64 bits");
+    assert_eq!(entry(&[13, 0, 0, 0, 0]), "a field of an unknown type");
+    assert_eq!(entry(&[10, 0]), "an unknown field, or a field of the wrong type");
+    assert_eq!(refused(state(&[32, 1])), "an unknown field, or a field of the wrong type");
     assert_eq!(refused(ConfState::decode(&[40, 2])), "neither true nor false");
-    assert_eq!(refused(ConfChange::decode(&[16, 4])), "a kind that does not exist");
+    assert_eq!(refused(ConfChange::decode(&[16, 4])), "unknown kind");
     let record = |bytes: &'static [u8]| refused(Record::decode(bytes));
-    assert_eq!(record(&[16, 0, 8, 4]), "its type does not come first");
-    assert_eq!(record(&[8, 4, 26, 0]), "its crc does not come second");
-    assert_eq!(record(&[8, 4, 16, 0, 16, 0]), "something follows its data");
-    assert_eq!(record(&[8, 2, 16, 0]), "data and type do not go together");
-    assert_eq!(record(&[8, 4, 16, 0, 26, 0]), "data and type do not go together");
-    assert_eq!(record(&[8, 6, 16, 0, 26, 0]), "a type that does not exist");
+    assert_eq!(record(&[16, 0, 8, 4]), "its first field is not its type");
+    assert_eq!(record(&[8, 4, 26, 0]), "its second field is not its crc");
+    assert_eq!(record(&[8, 4, 16, 0, 16, 0]), "more bytes after its data");
+    assert_eq!(record(&[8, 2, 16, 0]), "a crc record with data, or another record without data");
+    assert_eq!(
+        record(&[8, 4, 16, 0, 26, 0]),
+        "a crc record with data, or another record without data"
+    );
+    assert_eq!(record(&[8, 6, 16, 0, 26, 0]), "unknown type");
     assert_eq!(record(&[8, 4, 16, 0x80, 0x80, 0x80, 0x80, 16]), "a crc of more than 32 bits");
 }
 
@@ -204,7 +211,8 @@ proptest! {
         prop_assert_eq!(&WalSnapshot::decode(&snapshot.encode()).unwrap(), &snapshot);
         let generated = walpb::Snapshot::decode(&snapshot.encode()[..]).unwrap();
         prop_assert_eq!((generated.index, generated.term), (Some(index), Some(term)));
-        // The generated encoder writes the same bytes: ids are unpacked, all fields are given.
+        // The generated encoder writes the same bytes: ids are unpacked, and all fields are
+        // written.
         prop_assert_eq!(generated.encode_to_vec(), snapshot.encode());
         prop_assert_eq!(generated.conf_state.is_some(), state.is_some());
     }

@@ -6,9 +6,11 @@
 //!   cargo run --release --bin dst -- --seeds 0..100 --bug lost-vote
 //! ```
 //!
-//! Seeds are independent, so they run on as many threads as there are processors; each is alone in
-//! its thread. Ends with status 1 if a rule was broken, and with 2 if the arguments are wrong. With
-//! a planted bug it is the other way round: status 1 means that no seed has found it.
+//! Seeds are independent, so they run in parallel, one seed at a time on each thread. There is
+//! one thread per processor by default.
+//!
+//! The exit status is 1 if a rule was broken, and 2 if the arguments are wrong. With a planted bug,
+//! status 1 means that no seed has found the bug.
 
 use std::io::Write;
 use std::ops::Range;
@@ -28,12 +30,14 @@ fn command() -> Command {
         option("seeds", "FROM..TO")
             .value_parser(seeds)
             .default_value("0..100")
-            .help("These seeds, TO excluded"),
-        option("seed", "N").value_parser(number).conflicts_with("seeds").help("One seed"),
+            .help("Runs these seeds, without TO"),
+        option("seed", "N").value_parser(number).conflicts_with("seeds").help("Runs one seed"),
         option("members", "3|5")
             .value_parser(members)
-            .help("With so many members only; without it seeds take turns: even 3, odd 5"),
-        option("bug", "NAME").value_parser(bug).help("With a planted bug, until a seed finds it"),
+            .help("Number of members (default: 3 for even seeds, 5 for odd seeds)"),
+        option("bug", "NAME")
+            .value_parser(value_parser!(Bug))
+            .help("Plants a bug, and runs seeds until one finds it"),
         Arg::new("trace")
             .long("trace")
             .action(ArgAction::SetTrue)
@@ -41,25 +45,19 @@ fn command() -> Command {
             .help("Prints every event"),
         option("threads", "N")
             .value_parser(value_parser!(u16).range(1..))
-            .help("So many at a time; without it one per processor"),
+            .help("Number of seeds that run at a time (default: one per processor)"),
     ])
 }
 
 fn seeds(value: &str) -> Result<Range<u64>, &'static str> {
-    let (from, to) = value.split_once("..").ok_or("not FROM..TO")?;
+    let (from, to) = value.split_once("..").ok_or("must be FROM..TO")?;
     let number = |end: &str| end.parse::<u64>().map_err(|_| "not a number");
     let range = number(from)?..number(to)?;
-    if range.is_empty() { Err("no seed at all") } else { Ok(range) }
+    if range.is_empty() { Err("the range has no seed") } else { Ok(range) }
 }
 
 fn members(value: &str) -> Result<u64, &'static str> {
-    value.parse().ok().filter(|members| [3, 5].contains(members)).ok_or("it is 3 or 5")
-}
-
-fn bug(value: &str) -> Result<Bug, String> {
-    let found = Bug::ALL.into_iter().find(|(_, name)| *name == value);
-    let names = || Bug::ALL.map(|(_, name)| name).join(", ");
-    found.map(|(bug, _)| bug).ok_or_else(|| format!("there are {}", names()))
+    value.parse().ok().filter(|members| [3, 5].contains(members)).ok_or("must be 3 or 5")
 }
 
 fn main() -> ExitCode {
@@ -77,7 +75,7 @@ fn main() -> ExitCode {
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = matches.get_one::<u16>("threads").map_or_else(processors, |n| usize::from(*n));
     let (next, broken) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
-    // Until there are no seeds left, or a planted bug is found.
+    // Each thread runs seeds until none is left, or until a planted bug is found.
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +111,7 @@ fn print_report(report: &Report) {
     }
 }
 
-/// If the reader has closed the pipe, the program ends without an error.
+/// Prints a line. Ignores errors, because the reader may have closed the pipe.
 fn print_line(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

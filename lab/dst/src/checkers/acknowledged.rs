@@ -1,15 +1,16 @@
-//! An acknowledged write survives in the committed log, and in every store that has applied it.
+//! An acknowledged write is in the committed log, and in every store that has applied its entry.
 //!
-//! At the end each acknowledged request must be an entry that made the acknowledged revision. And
-//! whenever a member has applied something, has started, or has got a snapshot, its store is
-//! compared with what the log up to there makes of a plain map.
+//! At the end of a run, each acknowledged request must be in an entry of the log, and this entry
+//! must have made the acknowledged revision. In addition, a member's store is compared with a plain
+//! map that has applied the same part of the log. The comparison runs whenever a member has applied
+//! entries, has started, or has installed a snapshot.
 
 use super::committed_model::CommittedModel;
 use super::{CheckResult, Rule};
 use crate::history::StoreModel;
 
-/// Each acknowledged request is in the log and made the acknowledged revision. `writes` are pairs
-/// of request id and revision.
+/// Checks that each acknowledged request is in the log and made the acknowledged revision. `writes`
+/// are pairs of request ID and revision.
 pub fn check_writes(writes: &[(u64, i64)], model: &CommittedModel) -> CheckResult {
     for (id, revision) in writes {
         let entry = model.applied_request(*id);
@@ -21,7 +22,7 @@ pub fn check_writes(writes: &[(u64, i64)], model: &CommittedModel) -> CheckResul
     Ok(())
 }
 
-/// The store equals what the log up to `index` makes of an empty one.
+/// Checks that the store equals the plain map that has applied the log up to `index`.
 pub fn check_store(
     member: u64,
     index: u64,

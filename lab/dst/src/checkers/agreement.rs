@@ -1,9 +1,9 @@
-//! What all members have in common: the leader of a term, and at an index of the log the `HashKV`
-//! and the membership.
+//! State that must be the same in all members: the leader of a term, and the `HashKV` and the
+//! membership at an index of the log.
 //!
-//! Two leaders of a term would give one index two meanings; with two memberships, two majorities
-//! need not overlap. Two hashes may be compared if both stores were compacted at the same revision,
-//! which is so for stores that have applied the same index.
+//! Two leaders in a term could commit different entries at one index. If there were two
+//! memberships, two majorities might not overlap. Two hashes are comparable if both stores were
+//! compacted at the same revision. Stores that have applied the same index meet this condition.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use super::{CheckResult, Rule};
 #[derive(Debug, Default)]
 pub struct Agreement {
     pub leader_by_term: BTreeMap<u64, u64>,
-    /// By applied index: the first hash, and the member that had it.
+    /// By applied index: the first hash that was checked there, and its member.
     hashes: BTreeMap<u64, (u64, HashKv)>,
     conf_states: BTreeMap<u64, (u64, ConfState)>,
-    /// How often the hashes of two members were compared.
+    /// Number of comparisons between the hashes of two members.
     pub compared_hashes: u64,
 }
 
@@ -26,7 +26,7 @@ impl Agreement {
     pub fn on_leader(&mut self, member: u64, term: u64) -> CheckResult {
         let first = *self.leader_by_term.entry(term).or_insert(member);
         Rule::Leaders.check(first == member, || {
-            format!("in term {term} {first} has led, and now {member} does")
+            format!("in term {term} both {first} and {member} are leaders")
         })
     }
 
@@ -34,12 +34,13 @@ impl Agreement {
         let (first, expected) = *self.hashes.entry(index).or_insert((member, hash));
         self.compared_hashes += u64::from(first != member);
         Rule::Hashes.check(expected == hash, || {
-            format!("at {index} {member} has {hash:?}, and {first} had {expected:?}")
+            format!("at {index} {member} has {hash:?}, but {first} had {expected:?}")
         })
     }
 
-    /// Each member has two accounts of the membership: raft's, by which majorities are counted, and
-    /// the table in the store.
+    /// Checks the two lists of members that `member` has: raft's list, which determines majorities,
+    /// and the table in the store. Both must be the same, and must equal the list of every other
+    /// member that has applied `index`.
     pub fn check_members(
         &mut self,
         member: u64,
@@ -58,7 +59,7 @@ impl Agreement {
     pub fn check_conf_state(&self, member: u64, index: u64, raft: &ConfState) -> CheckResult {
         let Some((first, expected)) = self.conf_states.get(&index) else { return Ok(()) };
         Rule::Members.check(*expected == sorted(raft), || {
-            format!("at {index} raft of {member} has {raft:?}, {first} had {expected:?}")
+            format!("at {index} raft of {member} has {raft:?}, but {first} had {expected:?}")
         })
     }
 }

@@ -1,13 +1,16 @@
-//! Users, roles and what follows from them, compared with the [plain maps](crate::auth_model) that
-//! the log makes.
+//! Compares users, roles, tokens and their effects with the [plain maps](crate::auth_model) of the
+//! log.
 //!
-//! * `AuthState`: members that have applied the same have the same users and roles, in memory and
-//!   in the store, from which a restart takes them.
-//! * `Permissions`: an entry takes effect exactly if its user may do what it does at its place in
-//!   the log. A read returns only what its user may read at the state that it is read from.
-//! * `Revocation`: nothing that begins behind an acknowledged change is decided by what was before.
-//! * `Tokens`: a token is good only where its entry is applied, and not after its user is gone or
-//!   has another password; and only for that password there is one.
+//! * `AuthState`: members that have applied the same index have the same users and roles. This
+//!   holds in memory, and in the store, from which a restart reads them.
+//! * `Permissions`: an entry takes effect exactly if its user has permission at the entry's place
+//!   in the log. A read returns only records that its user may read. Its user is checked against
+//!   the users and roles as of the index that the member had applied when it opened the read.
+//! * `Revocation`: if a change of users or roles was acknowledged before a request started, a state
+//!   that includes the change decides the request. Serializable reads are exempt.
+//! * `Tokens`: a token is valid only at members that have applied its entry. It becomes invalid
+//!   when its user is deleted or gets another password, and when authentication is disabled. It is
+//!   assigned only for the user's current password.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -26,7 +29,7 @@ use crate::auth_model::{Access, AuthModel, Granted, KeySpan, ROOT};
 use crate::auth_proposals::{hash_of, may_do};
 use crate::machine::text;
 
-/// A member's users and roles equal what the log up to `index` makes of none.
+/// Checks that a member's users and roles equal the model's after the entry `index`.
 pub fn check_state(
     member: u64,
     index: u64,
@@ -60,14 +63,15 @@ fn roles_are_same(state: &AuthState, expected: &AuthModel) -> bool {
     let has_permissions = |role: &String| {
         let found = state.permissions_of(role).unwrap_or_default();
         let found = found.iter().map(granted).collect::<Option<BTreeMap<_, _>>>();
-        // What was granted to the role `root` is not shown.
+        // For the role `root`, `permissions_of` always returns access to all keys.
         expected.roles.get(role).is_some_and(|spans| role == ROOT || Some(spans) == found.as_ref())
     };
     let names = state.role_names();
     names.len() == expected.roles.len() && names.iter().all(has_permissions)
 }
 
-/// What a member would begin with after a restart.
+/// Checks the users, roles and password hashes in a member's store. A restart reads them from
+/// there.
 pub fn check_buckets(
     member: u64,
     index: u64,
@@ -92,7 +96,8 @@ pub fn check_buckets(
     })
 }
 
-/// `refused` is what the member has answered about the user of the entry `index`.
+/// Checks that a member accepts or rejects the entry `index` as the model does, and for the same
+/// reason. `refused` is the member's reason, or `None` if it has accepted the entry.
 pub fn check_outcome(
     member: u64,
     index: u64,
@@ -101,11 +106,12 @@ pub fn check_outcome(
 ) -> CheckResult {
     let expected = model.refusal(index);
     Rule::Permissions.check(refused == expected, || {
-        format!("{member} answers {refused:?} about entry {index}, expected {expected:?}")
+        format!("{member} responds {refused:?} to entry {index}, expected {expected:?}")
     })
 }
 
-/// How many revisions a step makes, of which some entries' users are checked.
+/// Checks that a step of the apply half makes as many revisions as the model does for the same
+/// entries. A step always passes if authentication was disabled at all of its entries.
 pub fn check_effects(
     member: u64,
     (first, last): (u64, u64),
@@ -121,7 +127,7 @@ pub fn check_effects(
         let refused: Vec<_> = (first..=last).filter_map(|at| model.refusal(at)).collect();
         format!(
             "entries {first} to {last} have made {revisions} revisions at {member}, expected \
-             {expected}; refused: {refused:?}"
+             {expected}; rejected: {refused:?}"
         )
     })
 }
@@ -133,20 +139,20 @@ pub struct UserRead {
     pub user: Option<String>,
     pub span: KeySpan,
     pub is_linearizable: bool,
-    /// What the member had applied when the permission was checked.
+    /// The index that the member had applied when the permission was checked.
     pub authorized_at: u64,
-    /// What the member had applied when the view was opened.
+    /// The index that the member had applied when the read transaction was opened.
     pub viewed_at: u64,
-    /// What the member had applied when the auth revision was compared.
+    /// The index that the member had applied when the auth revision was compared.
     pub answered_at: u64,
 }
 
-/// What was acknowledged about users.
+/// The newest acknowledged change of users and roles, and counts of checked requests.
 #[derive(Debug, Default)]
 pub struct AuthPromises {
-    /// The newest change of users and roles of which a client was told.
+    /// The index of the newest change of users and roles that was acknowledged to a client.
     acknowledged: u64,
-    /// By operation: `acknowledged` when it began.
+    /// By operation: the value of `acknowledged` when the operation started.
     at_invocation: BTreeMap<usize, u64>,
     pub user_reads: u64,
     pub refused_requests: u64,
@@ -172,27 +178,30 @@ impl AuthPromises {
         let acknowledged = self.at_invocation.get(&read.operation).copied().unwrap_or(0);
         let is_fresh = !read.is_linearizable || read.authorized_at >= acknowledged;
         Rule::Revocation.check(is_fresh, || {
-            format!("{member} answers {read:?} and {acknowledged} was acknowledged before")
+            format!("{member} answers {read:?}, but {acknowledged} was acknowledged before")
         })?;
         let at = model.auth_at(read.viewed_at);
         let may = |name: &String| at.may(name, Access::Read, &read.span);
-        // Users may have counted for a moment in between.
+        // The read needs no permission if authentication was disabled both when the permission was
+        // checked and when the auth revision was compared, even if it was enabled in between.
         let counted = [read.authorized_at, read.answered_at].map(|at| model.auth_at(at).enabled);
         let is_permitted = counted == [false; 2] || read.user.as_ref().is_some_and(may);
         Rule::Permissions.check(is_permitted, || {
-            format!("{member} answers {read:?} to a user that may not read it: {at:?}")
+            format!("{member} answers {read:?} to a user without permission: {at:?}")
         })
     }
 
-    /// `index` is the entry of an operation that was acknowledged.
+    /// Checks that the entry `index`, which an acknowledged operation has made, follows each change
+    /// of users and roles that was acknowledged before the operation started.
     pub fn check_write(&self, operation: usize, index: u64) -> CheckResult {
         let acknowledged = self.at_invocation.get(&operation).copied().unwrap_or(0);
         Rule::Revocation.check(index > acknowledged, || {
-            format!("#{operation} is entry {index} and {acknowledged} was acknowledged before")
+            format!("#{operation} is entry {index}, but {acknowledged} was acknowledged before")
         })
     }
 
-    /// A member that has applied `applied` takes the token of the entry `index` for this user's.
+    /// Checks a token that a member has accepted. The member has applied the log up to `applied`.
+    /// The entry `index` assigned the token, and the member treats it as a token of `username`.
     pub fn check_token(
         &mut self,
         (member, applied): (u64, u64),
@@ -204,12 +213,14 @@ impl AuthPromises {
         let assigned = model.auth_at(applied).tokens.get(&index);
         let is_good = assigned.is_some_and(|(has, of)| has == letters && of == username);
         Rule::Tokens.check(is_good, || {
-            format!("{member} has applied {applied} and takes token {index} for {username}'s")
+            format!(
+                "{member} has applied {applied}, and accepts token {index} as {username}'s token"
+            )
         })
     }
 }
 
-/// The token of the entry `index` was given for this password.
+/// Checks that the token of the entry `index` was assigned for this password.
 pub fn check_login(
     member: u64,
     index: u64,
@@ -219,7 +230,7 @@ pub fn check_login(
     let user = model.auth_at(index).users.get(username);
     let is_its = user.is_some_and(|user| user.hash == Some(hash_of(password)));
     Rule::Tokens.check(is_its, || {
-        format!("{member} has assigned token {index} for another password than that of {username}")
+        format!("{member} has assigned token {index} for a password that is not {username}'s")
     })
 }
 
@@ -232,7 +243,8 @@ mod tests {
     use crate::auth_model::AuthOp;
     use crate::proposals::{Proposal, encode};
 
-    /// With authentication from entry 6 on; alice may read `k1` until entry 8, and has a token.
+    /// Authentication is enabled from entry 6 on. Alice may read `k1` from entry 8 until entry 10.
+    /// Her token of entry 7 is valid until entry 9.
     fn model() -> CommittedModel {
         let name = |name: &str| name.to_owned();
         let span = || KeySpan::new(b"k1", b"");

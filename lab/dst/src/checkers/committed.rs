@@ -1,9 +1,12 @@
-//! What is committed does not change, and each member applies all of it, in order, once.
+//! Committed entries do not change. Each member applies every entry after its store's position
+//! once, in the order of the log.
 //!
-//! The first member that applies an index determines its term, kind and bytes; every other member
-//! must apply the same, and so must one that applies it again after a crash, on an older store.
+//! The first member that applies an index determines its term, kind and bytes. Every other member
+//! must apply the same entry. A member that applies the entry again after a crash, on an older
+//! store, must also apply the same entry.
 //!
-//! A member's position is that of its store at a start or after a snapshot; then it goes on by one.
+//! When a member starts or installs a snapshot, its position is the position of its store. After
+//! that the position advances by one entry at a time.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +14,27 @@ use clearlane_wal::Entry;
 
 use super::{CheckResult, Rule, Violation};
 
-/// The log as far as any member has applied it.
+/// The log up to the highest index that any member has applied.
 #[derive(Debug, Default)]
 pub struct Committed {
     entries: BTreeMap<u64, Entry>,
-    /// By member.
+    /// The last applied index of each member.
     applied_index: BTreeMap<u64, u64>,
 }
 
 impl Committed {
-    /// Called at a start, and when a snapshot replaces the store.
+    /// Sets the member's position, and checks that it is not beyond the known log. Called when a
+    /// member starts, and when a snapshot replaces its store.
     pub fn on_store_opened(&mut self, member: u64, index: u64) -> CheckResult {
         self.applied_index.insert(member, index);
         let newest = self.newest();
         Rule::Committed.check(index <= newest, || {
-            format!("{member} begins at {index}, and no member has gone beyond {newest}")
+            format!("{member} starts at {index}, but no member has applied an entry after {newest}")
         })
     }
 
-    /// Returns whether this member is the first to apply the entry.
+    /// Checks an entry that a member applies. Returns whether this member is the first to apply the
+    /// entry.
     pub fn on_apply(&mut self, member: u64, entry: &Entry) -> Result<bool, Violation> {
         let applied = self.applied_index.entry(member).or_default();
         Rule::Committed.check(entry.index == *applied + 1, || {
@@ -41,11 +46,13 @@ impl Committed {
             return Ok(true);
         };
         Rule::Committed
-            .check(first == entry, || format!("{member} applies {entry:?}, others {first:?}"))
+            .check(first == entry, || {
+                format!("{member} applies {entry:?}, but other members {first:?}")
+            })
             .map(|()| false)
     }
 
-    /// The highest index applied by any member.
+    /// Returns the highest index that any member has applied.
     pub fn newest(&self) -> u64 {
         self.entries.keys().next_back().copied().unwrap_or(0)
     }

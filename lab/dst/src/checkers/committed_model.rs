@@ -1,7 +1,7 @@
 //! The committed entries, applied to a plain map.
 //!
-//! The bytes of each entry are decoded from the log once, in order, from the first member that
-//! applies them. So the contents of any store at any revision are known without reading a store.
+//! Each entry of the log is decoded and applied once, in order, when the first member applies it.
+//! So the correct contents of any store are known for every revision, without reading a store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -22,25 +22,28 @@ pub struct CommittedModel {
     revision_by_index: BTreeMap<u64, i64>,
     requests: BTreeMap<u64, AppliedRequest>,
     leases: LeaseModel,
-    /// Only at the indexes that changed a lease.
+    /// By the index of each accepted lease operation: the leases after it. Some operations change
+    /// nothing.
     leases_by_index: BTreeMap<u64, LeaseModel>,
     auth: AuthModel,
-    /// Only at the indexes that changed it.
+    /// By the index of each accepted operation on users, roles or tokens: the state after it. Some
+    /// operations change nothing.
     auth_by_index: BTreeMap<u64, Rc<AuthModel>>,
-    /// By index: what was refused because of its user.
+    /// By the index of each rejected entry: the reason. The user may lack a permission, or the
+    /// users and roles do not allow the change, for example `UserExists`.
     refused: BTreeMap<u64, AuthRejection>,
-    /// The indexes of entries whose user was checked.
+    /// The indexes of all requests that were applied while authentication was enabled.
     checked: BTreeSet<u64>,
-    /// Made by lease clients.
+    /// The revisions that lease operations have made.
     pub(crate) lease_revisions: BTreeSet<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppliedRequest {
     pub index: u64,
-    /// Revision of the store after the entry.
+    /// The revision of the store after the entry.
     pub revision: i64,
-    /// Whether the entry made `revision`.
+    /// If true, the entry made `revision`.
     pub changed: bool,
 }
 
@@ -64,13 +67,15 @@ impl Default for CommittedModel {
 }
 
 impl CommittedModel {
-    /// Returns the request id and what the entry does to leases.
+    /// Applies the entry. Returns the request ID and the lease operation if the entry is an
+    /// accepted lease operation, otherwise `None`. Fails if no client or member of the simulation
+    /// can have proposed the entry, or if its request ID was applied before.
     pub fn add(&mut self, entry: &Entry) -> Result<Option<(u64, LeaseOp)>, Violation> {
         let mut told = None;
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let index = entry.index;
             let Some(proposed) = proposals::decode(&entry.data) else {
-                let seen = format!("entry {index} is nothing that a client has asked for");
+                let seen = format!("no client has requested entry {index}");
                 return Err(Violation::new(Rule::Committed, seen));
             };
             let (id, before) = (proposed.id, self.state.revision);
@@ -82,7 +87,7 @@ impl CommittedModel {
             let place = AppliedRequest { index, revision, changed: revision > before };
             let before = self.requests.insert(id, place);
             Rule::Committed.check(before.is_none(), || {
-                format!("request {id:x} is entry {index}, and was {before:?}")
+                format!("request {id:x} is entry {index}, but was applied before as {before:?}")
             })?;
             self.states.entry(self.state.revision).or_insert_with(|| self.state.clone());
         }
@@ -122,7 +127,10 @@ impl CommittedModel {
         Ok(None)
     }
 
-    /// Beside its own key, each key of a lease; a user with the role `root` may do all with leases.
+    /// Returns the write access that a lease operation needs. A put needs its own key and each key
+    /// that is attached to its lease. A revocation needs each key that is attached to the lease.
+    /// For a put by a user with the role `root`, the keys of the lease do not matter. Other
+    /// operations need no access.
     fn lease_op_needs(&self, user: &NamedUser, op: &LeaseOp) -> Vec<(Access, KeySpan)> {
         let write = |key: &str| (Access::Write, KeySpan::new(key.as_bytes(), b""));
         let of_lease = |of: i64| {
@@ -140,12 +148,12 @@ impl CommittedModel {
         }
     }
 
-    /// Users and roles of a member that has applied `index`.
+    /// Returns the users, roles and tokens of a member that has applied `index`.
     pub fn auth_at(&self, index: u64) -> &Rc<AuthModel> {
         self.auth_by_index.range(..=index).next_back().expect("there is one at 0").1
     }
 
-    /// Why the entry is refused to its user.
+    /// Returns why the entry was rejected, or `None` if it was accepted.
     pub fn refusal(&self, index: u64) -> Option<AuthRejection> {
         self.refused.get(&index).copied()
     }
@@ -162,12 +170,13 @@ impl CommittedModel {
         self.leases_by_index.insert(index, self.leases.clone());
     }
 
-    /// The leases, and lease clients' keys, of a member that has applied `index`.
+    /// Returns the leases, and the lease of each key of the lease clients, at a member that has
+    /// applied `index`.
     pub fn leases_at(&self, index: u64) -> &LeaseModel {
         self.leases_by_index.range(..=index).next_back().expect("there is one at 0").1
     }
 
-    /// The state at a revision; `None` if it has not been reached.
+    /// Returns the state at a revision, or `None` if the revision has not been reached.
     pub fn at_revision(&self, revision: i64) -> Option<&StoreModel> {
         self.states.get(&revision)
     }

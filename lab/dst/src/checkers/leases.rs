@@ -1,13 +1,14 @@
-//! Members that have applied the same have the same leases with the same keys, and a lease that is
-//! kept alive does not expire.
+//! Members that have applied the same index have the same leases with the same keys. A lease that
+//! is kept alive does not expire.
 //!
-//! A lease is in three places (memory, its record, the records of its keys); a crash between two of
-//! them, or an entry that is applied again on an older store, would show as a difference from the
-//! plain maps that the log makes.
+//! A lease is stored in three places: in memory, in its record, and in the records of its keys. If
+//! a crash left these places at different entries, they would differ from the plain maps of the
+//! log. The same holds if an entry had another effect when it is applied again on an older store.
 //!
-//! For the second rule, the deadline counts from the moment at which the lease client *sent* its
-//! request: the leader that answered led at some time after that, and the next one begins later.
-//! The lease may expire earlier by as much as clocks may be too fast.
+//! For the second rule, the TTL starts when the lease client *sends* its keep-alive request. The
+//! leader renews the lease after that time, and no later leader may let it expire earlier. The
+//! checked time is shorter if clocks may be too fast. With clocks that are up to 25 % fast, a lease
+//! with a TTL of 10 s must last for 8 s.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,12 +21,13 @@ use crate::machine::text;
 
 #[derive(Debug, Default)]
 pub struct LeasePromises {
-    /// A lease must not expire before its deadline, under any leader.
+    /// The deadline of each lease that was kept alive, by lease ID. The lease must not expire
+    /// before this deadline, under any leader.
     deadlines: BTreeMap<i64, Micros>,
-    /// Ids of the requests by which lease clients revoke leases.
+    /// IDs of the lease clients' revocation requests.
     client_revokes: BTreeSet<u64>,
     pub keep_alives: u64,
-    /// Leases that have expired.
+    /// Number of leases that have expired.
     pub expired: u64,
 }
 
@@ -34,15 +36,18 @@ impl LeasePromises {
         self.client_revokes.insert(request);
     }
 
-    /// `asked` is when the lease client sent its request; `ttl`, in seconds, is the answer.
+    /// Called when a lease client receives the response to a keep-alive request. `asked` is the
+    /// time when the client sent the request. `ttl` is the TTL in the response, in seconds. Clocks
+    /// are up to `drift_ppm_max` parts per million too fast.
     pub fn on_keep_alive(&mut self, id: i64, asked: Micros, ttl: i64, drift_ppm_max: u64) {
-        let incarnations = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
+        let lifetime = ttl.unsigned_abs() * SECOND * 1_000_000 / (1_000_000 + drift_ppm_max);
         let until = self.deadlines.entry(id).or_default();
-        *until = (*until).max(asked + incarnations);
+        *until = (*until).max(asked + lifetime);
         self.keep_alives += 1;
     }
 
-    /// Called when the first member applies the revocation.
+    /// Checks that a lease was not revoked before its deadline, unless a lease client has requested
+    /// the revocation. Called when the first member applies the revocation.
     pub fn on_revoke(&mut self, now: Micros, request: u64, id: i64) -> CheckResult {
         let until = self.deadlines.remove(&id).unwrap_or(0);
         if self.client_revokes.remove(&request) {
@@ -50,12 +55,13 @@ impl LeasePromises {
         }
         self.expired += 1;
         Rule::Leases.check(now >= until, || {
-            format!("lease {id} has ended at {now}, and was to live until {until}")
+            format!("lease {id} ended at {now}, but should exist until {until}")
         })
     }
 }
 
-/// `keys` has the lease of each key in the member's store.
+/// Checks that the member's leases and their keys equal `expected`, in its store and in its memory.
+/// `keys` has the lease of each key in the store.
 pub fn check_leases(
     member: u64,
     index: u64,

@@ -1,9 +1,9 @@
-//! The rules that must hold; `docs/dst.md` has the table.
+//! The rules that must hold. `docs/dst.md` has a table of them.
 //!
-//! [`linearizability`] looks only at replies, and [`serializable`] at old reads and what was
-//! committed. The others look inside of the members: [`acknowledged`], [`committed`],
-//! [`agreement`], [`revisions`], [`leases`], [`requests`], [`auth`]. [`committed_model`] is no
-//! rule, but what they compare with.
+//! [`linearizability`] checks only replies. [`serializable`] compares old reads with the committed
+//! entries. The other checkers inspect the members: [`acknowledged`], [`committed`], [`agreement`],
+//! [`revisions`], [`leases`], [`requests`], [`auth`]. [`committed_model`] is not a rule: it has the
+//! expected state.
 
 pub mod linearizability;
 pub mod committed_model;
@@ -34,16 +34,17 @@ pub enum Rule {
     Permissions,
     Revocation,
     Tokens,
-    /// A member that has lost acknowledged entries serves on although a leader counts on them.
+    /// No member continues after a heartbeat has shown that it has lost acknowledged entries.
     LostLog,
-    /// A member stops, refuses to start, or fails an assertion.
+    /// Every member starts, continues to run and fails no assertion, except for injected faults.
     Running,
-    /// The cluster works after the end of all faults.
+    /// The cluster works after the end of all faults, and the run ends. A leader with a stalled
+    /// disk stops leading, and stalled disks cause no other elections.
     Progress,
 }
 
 impl Rule {
-    /// If the rule does not hold, `seen` describes what was seen instead.
+    /// Returns a violation of this rule if `holds` is false. `seen` describes the observed state.
     pub fn check(self, holds: bool, seen: impl FnOnce() -> String) -> CheckResult {
         if holds { Ok(()) } else { Err(Violation::new(self, seen())) }
     }

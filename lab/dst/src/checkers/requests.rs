@@ -1,22 +1,23 @@
-//! A request is proposed at most once and gets at most one outcome, and none before the member's
-//! store shows its effect.
+//! A request is proposed at most once and gets at most one outcome. It gets no outcome before the
+//! member's store shows the request's effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clearlane_server::replica::RequestId;
+use clearlane_replica::RequestId;
 
 use super::{CheckResult, Rule, Violation};
 
 /// The requests of a member in one incarnation.
 #[derive(Debug, Default)]
 pub struct RequestChecker {
-    /// The entry id of each request that was proposed.
+    /// For each proposed request: the request ID in the header of its entry.
     proposed: BTreeMap<RequestId, u64>,
     completed: BTreeSet<RequestId>,
 }
 
 impl RequestChecker {
-    /// Returns whether the request is proposed for the first time.
+    /// Records that a request is proposed in the entry with the ID `entry`. Returns whether this is
+    /// the first time. Fails if the request was proposed with another ID before.
     pub fn on_propose(
         &mut self,
         member: u64,
@@ -39,7 +40,9 @@ impl RequestChecker {
         found.map(|(request, _)| *request)
     }
 
-    /// `shows` is the revision of the member's store now.
+    /// Checks that the request is completed for the first time, and that the store shows its
+    /// effect. `revision` is the revision in the response, if it has one. `shows` is the current
+    /// revision of the member's store.
     pub fn on_complete(
         &mut self,
         member: u64,
@@ -48,7 +51,7 @@ impl RequestChecker {
         shows: i64,
     ) -> CheckResult {
         Rule::Requests.check(revision.is_none_or(|revision| revision <= shows), || {
-            format!("{member} answers {request:?} with {revision:?} and shows {shows}")
+            format!("{member} answers {request:?} with {revision:?}, but its store is at {shows}")
         })?;
         let is_first = self.completed.insert(request);
         Rule::Requests.check(is_first, || format!("{request:?} is completed twice at {member}"))

@@ -1,6 +1,7 @@
-//! Revisions rise by one, and an index of the log stands for the same revision in every member.
+//! A member delivers revisions that rise by one, and each index of the log has the same revision at
+//! every member.
 //!
-//! Watchers rely on the first: one that is notified of revision 9 after 7 has missed something.
+//! Watchers rely on the first rule: a watcher that receives revision 9 after 7 has missed events.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,14 @@ use super::{CheckResult, Rule};
 #[derive(Debug, Default)]
 pub struct Revisions {
     by_index: BTreeMap<u64, i64>,
-    /// The last revision of which each member has notified its watchers.
+    /// By member: the last revision that was delivered to its watchers. After a start or a
+    /// snapshot: the revision of the opened store.
     notified: BTreeMap<u64, i64>,
 }
 
 impl Revisions {
-    /// Called at a start, and when a snapshot replaces the store.
+    /// Sets the member's revision. The next event for its watchers must have the revision after it.
+    /// Called when a member starts, and when a snapshot replaces its store.
     pub fn on_store_opened(&mut self, member: u64, revision: i64) {
         self.notified.insert(member, revision);
     }
@@ -22,7 +25,7 @@ impl Revisions {
     pub fn on_notify(&mut self, member: u64, revision: i64, changes: usize) -> CheckResult {
         let before = self.notified.insert(member, revision).unwrap_or(1);
         Rule::Revisions.check(revision == before + 1 && changes > 0, || {
-            format!("{member} tells {changes} changes of {revision} after {before}")
+            format!("{member} reports {changes} changes of revision {revision} to watchers after {before}")
         })
     }
 
@@ -31,11 +34,11 @@ impl Revisions {
         let first = *self.by_index.entry(index).or_insert(revision);
         Rule::Revisions.check(first == revision && notified == revision, || {
             format!(
-                "{member} has applied {index} and is at {revision}; others were at {first}, its \
-                 watchers are at {notified}"
+                "{member} has applied {index} and is at revision {revision}; other members were at \
+                 {first}, its watchers are at {notified}"
             )
         })?;
-        // Each entry makes one revision or none.
+        // Each entry makes at most one revision.
         let before = self.by_index.range(..index).next_back().into_iter();
         let around: Vec<_> = before.chain(self.by_index.range(index..).take(2)).collect();
         for pair in around.windows(2) {
@@ -43,7 +46,7 @@ impl Revisions {
             let risen = to.1 - from.1;
             Rule::Revisions.check(risen >= 0 && risen.unsigned_abs() <= to.0 - from.0, || {
                 format!(
-                    "from entry {} to {} revisions went from {} to {}",
+                    "from entry {} to entry {} the revision changed from {} to {}",
                     from.0, to.0, from.1, to.1
                 )
             })?;

@@ -1,5 +1,5 @@
-//! A serializable read may be old, but its reply must be a *prefix* of what was committed: the
-//! state at the revision in its header, however long the member was cut off.
+//! A serializable read may return old data. But its reply must be the committed state at the
+//! revision in its header, even if the member was cut off for a long time.
 
 use super::committed_model::CommittedModel;
 use super::{CheckResult, Rule};

@@ -1,22 +1,24 @@
 //! An administrator that changes users, roles and passwords, and clients that get tokens.
 //!
-//! It begins with a burst that sets up users and enables authentication, at a moment that is drawn,
-//! and goes on with changes at random. What the steps of [`Server::authenticate`] do is done at the
-//! same points: wait, compare the password, propose, compare the auth revision.
+//! The administrator starts at a random time. Its first changes follow each other quickly: they
+//! create roles and users, and enable authentication. After them it makes random changes.
 //!
-//! [`Server::authenticate`]: clearlane_server::Server::authenticate
+//! A client gets a token by the steps of `Server::authenticate` in the crate `server`, with other
+//! events between them: wait for a ReadIndex request, compare the password, propose, compare the
+//! auth revision.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use clearlane_auth::AuthRejection;
 use clearlane_auth::simple_tokens::SimpleToken;
 use clearlane_proto::etcdserverpb::RequestHeader;
-use clearlane_server::apply::AppliedResponse;
-use clearlane_server::replica::{ReplicaInput, RequestOutcome as Heard};
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::RequestOutcome as Heard;
+use clearlane_replica::apply::AppliedResponse;
 
+use super::Cluster;
 use super::client_pool::RequestWaiter;
 use super::user_requests::Credentials;
-use super::{Cluster, Event, MemberEvent as Step};
 use crate::auth_model::{AuthOp, KeySpan, ROOT};
 use crate::auth_proposals::{PASSWORDS, hash_of, may_do};
 use crate::checkers::CheckResult;
@@ -28,7 +30,8 @@ use crate::rng::Rng;
 
 const USERS: [&str; 4] = ["alice", "bob", "carol", ROOT];
 const ROLES: [&str; 4] = ["reader", "writer", "tenant", ROOT];
-/// What is granted: of the clients' keys, of both, of the lease clients'.
+/// The ranges of keys that are granted. Four contain keys of the clients, one contains all keys of
+/// the clients and the lease clients, and three contain keys of the lease clients.
 const SPANS: [(&str, &str); 8] = [
     ("k", "l"),
     ("k1", "k4"),
@@ -44,17 +47,17 @@ const SPANS: [(&str, &str); 8] = [
 pub(super) struct AuthClients {
     pause_max: Micros,
     pub(super) rng: Rng,
-    /// Comes first, in this order.
+    /// The remaining first changes, in the order in which they are proposed.
     setup: VecDeque<AuthOp>,
     setup_member: Option<u64>,
-    /// The newest of each user; it may be good no more.
+    /// By user name: the newest token. It may be invalid.
     pub(super) tokens: BTreeMap<String, String>,
     logins: u64,
-    /// Of each operation.
+    /// By operation: the credentials of its client.
     pub(super) credentials: BTreeMap<usize, Credentials>,
 }
 
-/// A client that shows a password.
+/// The credentials of a client that logs in with a password.
 #[derive(Clone, Debug)]
 pub(super) struct Login {
     username: String,
@@ -91,7 +94,8 @@ impl AuthClients {
         hash_of(self.rng.choose(&PASSWORDS).copied().unwrap_or_default())
     }
 
-    /// The final client is root, or nothing could be written at the end.
+    /// Chooses the credentials of an operation. The final client is root, because another user
+    /// might have no permission for the final write.
     pub(super) fn choose_credentials(&mut self, operation: usize, client: u64) {
         let name = match client {
             super::client_pool::LAST_CLIENT => ROOT,
@@ -108,7 +112,7 @@ impl AuthClients {
         self.credentials.insert(operation, credentials);
     }
 
-    /// Lease clients are never root: what root revokes was revoked by the leader.
+    /// Lease clients are never root. So a revocation by root is always from the leader.
     pub(super) fn lease_user(&mut self) -> Credentials {
         Credentials::Certificate(self.rng.choose(&USERS[..3]).map_or("", |name| *name).to_owned())
     }
@@ -136,7 +140,7 @@ impl Cluster {
     pub(super) fn plan_auth_clients(&mut self) {
         if let Some(auth) = &mut self.auth {
             let wait = SECOND + auth.rng.log_uniform(MILLISECOND, 8 * SECOND);
-            self.events.schedule(wait, Event::AuthClient);
+            self.events.plan(wait, Cluster::run_auth_client);
         }
     }
 
@@ -144,17 +148,16 @@ impl Cluster {
         if self.quiet.clients_stopped {
             return;
         }
+        let up = self.up();
         let Some(auth) = &mut self.auth else { return };
         let pause = match auth.setup.is_empty() {
             true => auth.rng.log_uniform(MILLISECOND, auth.pause_max),
             false => auth.rng.log_uniform(100, 5 * MILLISECOND),
         };
-        let up = self.machines.values().filter(|machine| machine.running.is_some());
-        let up: Vec<u64> = up.map(|machine| machine.id).collect();
         let member = auth.setup_member.filter(|id| up.contains(id) && !auth.setup.is_empty());
         let member = member.or_else(|| auth.rng.choose(&up).copied());
         auth.setup_member = member;
-        self.events.schedule(pause, Event::AuthClient);
+        self.events.plan(pause, Cluster::run_auth_client);
         let Some(member) = member else { return };
         if auth.setup.is_empty() && auth.rng.permille(200) {
             return self.begin_login(member);
@@ -171,11 +174,12 @@ impl Cluster {
         let credentials = Credentials::Certificate(name.to_owned());
         if let Ok(Ok(header)) = self.header_for(member, &credentials) {
             request.header = header;
-            self.propose(member, RequestWaiter::AuthOp { entry: None }, request);
+            self.propose(member, RequestWaiter::AuthOp(None), request);
         }
     }
 
-    /// A change that makes sense to the member that is asked, mostly.
+    /// Returns a random change, or `None` if the member does not run. Most changes are valid for
+    /// the users and roles that the member has now.
     fn random_auth_op(&mut self, member: u64) -> Option<AuthOp> {
         let store = self.running(member).map(|running| running.applier.auth.state())?;
         let auth = self.auth.as_mut()?;
@@ -233,17 +237,22 @@ impl Cluster {
         let password = auth.rng.choose(&PASSWORDS).copied().unwrap_or_default();
         let login = Login { username: auth.user(), password };
         self.trace_line(format_args!("{} logs in at {member}", login.username));
-        self.submit(member, RequestWaiter::Login(login), ReplicaInput::ReadIndex);
+        self.after_read_index(member, ReadNeed::Applied, None, |cluster, id| {
+            cluster.check_password(id, login);
+        });
     }
 
-    /// The comparison takes as long as a thread with other work needs for it.
+    /// Compares the password. If the password is correct, a delayed step proposes the token. The
+    /// delay simulates the time of the comparison on another thread.
     pub(super) fn check_password(&mut self, id: u64, login: Login) {
         let Some(running) = self.running(id) else { return };
         let Ok(check) = running.applier.auth.password_check(&login.username) else { return };
         let Ok(revision) = check.run(login.password.as_bytes(), &mut || ()) else { return };
         let Some(auth) = &mut self.auth else { return };
         let wait = auth.rng.log_uniform(MILLISECOND, 200 * MILLISECOND);
-        self.plan(id, wait, Step::PasswordChecked(login, revision));
+        self.plan_step(id, wait, "has compared a password", move |cluster, id| {
+            cluster.propose_login(id, login, revision);
+        });
     }
 
     pub(super) fn propose_login(&mut self, id: u64, login: Login, revision: u64) {
@@ -253,8 +262,7 @@ impl Cluster {
             name: login.username.clone(),
             letters: format!("l{}", auth.logins),
         };
-        let waiter = RequestWaiter::Token { login, revision };
-        self.propose(id, waiter, encode(&Proposal::Auth(op)));
+        self.propose(id, RequestWaiter::Token(login, revision), encode(&Proposal::Auth(op)));
     }
 
     pub(super) fn on_token(
@@ -268,7 +276,7 @@ impl Cluster {
         };
         let Some(running) = self.running(id) else { return Ok(()) };
         if running.applier.auth.with_state(|state| state.revision) != revision {
-            // The password may have been changed meanwhile.
+            // The password may have been changed since it was compared.
             self.check_password(id, login);
             return Ok(());
         }
@@ -280,9 +288,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// In the name of a user, if users count.
+    /// Proposes a lease operation. While authentication is enabled, the header of the proposal
+    /// names a random user other than root.
     pub(super) fn propose_lease_op(&mut self, member: u64, op: LeaseOp) {
-        let waiter = RequestWaiter::LeaseOp { is_revoke: matches!(op, LeaseOp::Revoke(_)) };
+        let waiter = match op {
+            LeaseOp::Revoke(_) => RequestWaiter::Revoke,
+            _ => RequestWaiter::Ignored,
+        };
         let mut request = encode(&Proposal::Lease(op));
         if let Some(credentials) = self.auth.as_mut().map(AuthClients::lease_user) {
             let Ok(Ok(header)) = self.header_for(member, &credentials) else { return };
@@ -291,7 +303,9 @@ impl Cluster {
         self.propose(member, waiter, request);
     }
 
-    /// As the server names the user of a proposal; `None` if users do not count.
+    /// Returns the header that the server would give to a proposal with these credentials. The
+    /// header is `None` if authentication is disabled or there are no credentials. The inner error
+    /// is the server's rejection of the credentials. The outer error is a broken rule.
     pub(super) fn header_for(
         &mut self,
         id: u64,

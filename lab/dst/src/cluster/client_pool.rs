@@ -1,18 +1,26 @@
-//! The clients, and each request on its way from a client to a member and back.
+//! The clients, and the path of each request from a client to a member and back.
+//!
+//! ```text
+//!   client ── delay ──▶ member: request queue ── network thread's turn ──▶ raft loop
+//!   client ◀─ delay ─── member: outcome ◀────── network thread's turn ──── completions
+//! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::task::{Context, Poll, Waker};
 
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft::Error;
-use clearlane_server::apply::EvaluatedCompares;
-use clearlane_server::replica::{
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::apply::EvaluatedCompares;
+use clearlane_replica::{
     Completions, NO_DEADLINE, ROUND_LENGTH, ReplicaInput, RequestId, RequestOutcome as Heard,
 };
 
 use super::auth_clients::Login;
-use super::user_requests::PermittedRead;
-use super::{Cluster, Event, MemberEvent as Step, member_failed};
+use super::events::Outcome;
+use super::{Cluster, member_failed};
+use crate::bugs::Bug;
 use crate::checkers::CheckResult;
 use crate::clients::Client;
 use crate::event_queue::{MILLISECOND, Micros};
@@ -22,50 +30,40 @@ use crate::replies;
 use crate::rng::Rng;
 use crate::run_config::RunConfig;
 
-/// Id of the client that does the final write; the others begin at 1.
+/// The ID of the client that does the final write. The IDs of the other clients start at 1.
 pub(super) const LAST_CLIENT: u64 = 0;
 
-#[derive(Debug)]
+/// A step that a member takes later.
+type Continuation = Box<dyn FnOnce(&mut Cluster, u64) -> CheckResult>;
+
 pub(super) enum RequestWaiter {
     Operation(usize),
-    KeepAlive {
-        lease: i64,
-        since: Micros,
-    },
-    LeaseOp {
-        is_revoke: bool,
-    },
-    /// A change of users or roles; `entry` is the id under which it was proposed.
-    AuthOp {
-        entry: Option<u64>,
-    },
-    /// A read index, in front of the comparison of a password.
-    Login(Login),
-    /// The entry that assigns a token, and the auth revision at which the password was right.
-    Token {
-        login: Login,
-        revision: u64,
-    },
-    /// A read index, for the entry of the operation's token.
-    TokenWait(usize),
-    /// A read index, in front of a write that names no user although users count.
-    NoUser(usize, Box<InternalRaftRequest>),
-    /// A read index that should have come first.
-    LateWait(Box<PermittedRead>),
-    /// A read index, in front of a report to a member with a wiped disk.
-    FirstStart {
-        asking: u64,
-        term: u64,
-    },
+    /// A ReadIndex request. The first field is the operation that waits for it, if there is one.
+    /// The second field is the member's next step, which is taken if the request is confirmed.
+    /// Otherwise the operation is rejected.
+    ReadIndex(Option<usize>, Continuation),
+    /// A lease client's revocation.
+    Revoke,
+    /// A change of users or roles. The field is the request ID in its entry, or `None` before it is
+    /// proposed.
+    AuthOp(Option<u64>),
+    /// A proposal to assign a token. The first field is the login of the user. The second field is
+    /// the auth revision at which the password was compared.
+    Token(Login, u64),
     Ignored,
+}
+
+impl fmt::Debug for RequestWaiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "waiter of operation {:?}", self.operation())
+    }
 }
 
 impl RequestWaiter {
     fn operation(&self) -> Option<usize> {
         match self {
-            RequestWaiter::Operation(operation)
-            | RequestWaiter::TokenWait(operation)
-            | RequestWaiter::NoUser(operation, _) => Some(*operation),
+            RequestWaiter::Operation(operation) => Some(*operation),
+            RequestWaiter::ReadIndex(operation, _) => *operation,
             _ => None,
         }
     }
@@ -75,9 +73,9 @@ impl RequestWaiter {
 pub(super) struct ClientPool {
     pub(super) clients: BTreeMap<u64, Client>,
     pub(super) history: History,
-    /// By member and request.
+    /// The waiters by member and request.
     waiters: BTreeMap<(u64, RequestId), RequestWaiter>,
-    /// The id under which each operation was proposed.
+    /// By operation: the request ID in its entry.
     pub(super) proposal_ids: BTreeMap<usize, u64>,
     pub(super) rng: Rng,
 }
@@ -94,7 +92,8 @@ impl ClientPool {
         }
     }
 
-    /// Returns the operations that get no response because the member has crashed.
+    /// Removes the waiters at a member that has crashed or left. Returns their operations, which
+    /// get no response.
     pub(super) fn remove_requests_of(&mut self, member: u64) -> Vec<usize> {
         let lost = self.waiters.extract_if(.., |(at, _), _| *at == member);
         let mut lost: Vec<usize> = lost.filter_map(|(_, waiter)| waiter.operation()).collect();
@@ -106,19 +105,19 @@ impl ClientPool {
         self.waiters.keys().filter(|(at, _)| *at == member).map(|(_, request)| *request).collect()
     }
 
-    /// Returns whether the request revokes a lease.
+    /// Records the request ID `id` of a proposal. Returns whether the proposal is a lease client's
+    /// revocation.
     pub(super) fn on_proposed(&mut self, member: u64, request: RequestId, id: u64) -> bool {
         match self.waiters.get_mut(&(member, request)) {
             Some(RequestWaiter::Operation(operation)) => {
                 self.proposal_ids.insert(*operation, id);
                 false
             }
-            Some(RequestWaiter::LeaseOp { is_revoke }) => *is_revoke,
-            Some(RequestWaiter::AuthOp { entry }) => {
+            Some(RequestWaiter::AuthOp(entry)) => {
                 *entry = Some(id);
                 false
             }
-            _ => false,
+            waiter => matches!(waiter, Some(RequestWaiter::Revoke)),
         }
     }
 }
@@ -128,8 +127,12 @@ impl Cluster {
         let ids: Vec<u64> = self.clients.clients.keys().copied().collect();
         for id in ids {
             let wait = self.clients.rng.between(0, 1_000_000);
-            self.events.schedule(wait, Event::ClientRequest(id));
+            self.plan_client(id, wait);
         }
+    }
+
+    pub(super) fn plan_client(&mut self, id: u64, wait: Micros) {
+        self.events.plan(wait, move |cluster| cluster.send_client_request(id));
     }
 
     fn client_delay(&mut self) -> Micros {
@@ -140,12 +143,10 @@ impl Cluster {
         if self.quiet.clients_stopped && id != LAST_CLIENT {
             return;
         }
-        // Running or not.
-        let members = self.machines.values().filter(|machine| !machine.is_removed);
-        let members: Vec<u64> = members.map(|machine| machine.id).collect();
+        let members: Vec<u64> = self.present().map(|machine| machine.id).collect();
         let Some(client) = self.clients.clients.get_mut(&id) else { return };
         let Some(member) = client.choose_member(&members) else {
-            self.events.schedule(100 * MILLISECOND, Event::ClientRequest(id));
+            self.plan_client(id, 100 * MILLISECOND);
             return;
         };
         let request = match id {
@@ -164,39 +165,53 @@ impl Cluster {
         self.trace.record(now, line);
         self.clients.history.invoke(now, id, member, request);
         let wait = self.client_delay();
-        self.events.schedule(wait, Event::RequestArrives(operation));
-        self.events.schedule(timeout, Event::ClientTimeout(operation));
+        self.events.plan_at(Some(member), wait, move |it| it.handle_client_request(operation));
+        self.events.plan(timeout, move |cluster| cluster.on_client_timeout(operation));
     }
 
     pub(super) fn handle_client_request(&mut self, number: usize) -> CheckResult {
         let operation = &self.clients.history.operations[number];
-        let (id, request) = (operation.member, operation.request.clone());
+        let (id, request) = (operation.member, &operation.request);
         let Some(running) = self.running(id) else {
             self.send_reply(number, OperationOutcome::Rejected);
             return Ok(());
         };
-        if self.auth.is_some() {
-            return self.serve_user(number);
+        match request {
+            Request::Read { serializable, .. } if *serializable || running.can_read_locally => {
+                self.metrics.sole_voter_reads += u64::from(!*serializable);
+            }
+            Request::Read { .. } if self.config.bug != Some(Bug::AuthorizedBeforeWait) => {
+                self.submit_read(id, number);
+                return Ok(());
+            }
+            _ => {}
         }
-        let waiter = RequestWaiter::Operation(number);
-        match &request {
-            Request::Read { key, serializable } if *serializable || running.can_read_locally => {
+        self.serve(id, number)
+    }
+
+    /// Serves an operation at a member that is fresh enough for it.
+    fn serve(&mut self, id: u64, number: usize) -> CheckResult {
+        if self.auth.is_some() {
+            return self.begin_user_step(id, number);
+        }
+        let Some(running) = self.running(id) else { return Ok(()) };
+        match &self.clients.history.operations[number].request {
+            Request::Read { key, serializable } => {
                 let store = &running.applier.store;
                 let outcome = replies::read(&*store.begin_read(), key.as_deref(), *serializable);
-                self.metrics.sole_voter_reads += u64::from(!*serializable);
                 self.send_reply(number, outcome.map_err(member_failed(id))?);
             }
-            Request::Read { .. } => self.submit(id, waiter, ReplicaInput::ReadIndex),
-            _ => {
-                let request = encode(&Proposal::Client(request));
-                self.propose(id, waiter, request);
+            request => {
+                let request = encode(&Proposal::Client(request.clone()));
+                self.propose(id, RequestWaiter::Operation(number), request);
             }
         }
         Ok(())
     }
 
-    /// The compares of a transaction are evaluated at this member alone, at once and when it is
-    /// applied: all members must come to the same state.
+    /// Proposes a request. For a transaction, this member evaluates the compares before the
+    /// proposal, and the other members do not. All members must still reach the same state when
+    /// they apply the transaction.
     pub(super) fn propose(&mut self, id: u64, waiter: RequestWaiter, request: InternalRaftRequest) {
         let Some(running) = self.running(id) else { return };
         let compares = request.txn.as_ref().and_then(|txn| {
@@ -207,7 +222,7 @@ impl Cluster {
         self.submit(id, waiter, |of| ReplicaInput::Propose { request, compares, of });
     }
 
-    /// Does nothing if the member does not run.
+    /// Submits an input. Does nothing if the member does not run.
     pub(super) fn submit(
         &mut self,
         id: u64,
@@ -218,6 +233,27 @@ impl Cluster {
         let (request, _) = running.requests.submit(NO_DEADLINE, input);
         self.clients.waiters.insert((id, request), waiter);
         self.plan_net(id);
+    }
+
+    /// Submits the ReadIndex request of an operation. When it is confirmed, the operation is
+    /// served.
+    fn submit_read(&mut self, id: u64, number: usize) {
+        let read = |of| ReplicaInput::ReadIndex(of, ReadNeed::Applied);
+        self.submit(id, RequestWaiter::Operation(number), read);
+    }
+
+    /// Submits a ReadIndex request. When the request is confirmed, the member calls `then`.
+    /// `operation` is the operation that waits for the request, if there is one.
+    pub(super) fn after_read_index<O: Outcome>(
+        &mut self,
+        id: u64,
+        need: ReadNeed,
+        operation: Option<usize>,
+        then: impl FnOnce(&mut Cluster, u64) -> O + 'static,
+    ) {
+        let then = Box::new(|cluster: &mut Cluster, id| then(cluster, id).verdict());
+        let waiter = RequestWaiter::ReadIndex(operation, then);
+        self.submit(id, waiter, |of| ReplicaInput::ReadIndex(of, need));
     }
 
     pub(super) fn cancel_request(&mut self, id: u64, operation: usize) {
@@ -235,8 +271,16 @@ impl Cluster {
         let Some(running) = self.running_mut(id) else { return };
         if !std::mem::replace(&mut running.is_net_planned, true) {
             let wait = self.rng.log_uniform(1, 300);
-            self.plan(id, wait, Step::PollNet);
+            self.plan_step(id, wait, "looks after its clients", |cluster, id| {
+                cluster.poll_net(id, false)
+            });
         }
+    }
+
+    /// Plans the network thread's next search for requests that have timed out.
+    pub(super) fn plan_timeouts(&mut self, id: u64, wait: Micros) {
+        let words = "looks for requests that wait too long";
+        self.plan_step(id, wait, words, |cluster, id| cluster.poll_net(id, true));
     }
 
     pub(super) fn complete(&mut self, id: u64, completions: Completions) {
@@ -246,7 +290,8 @@ impl Cluster {
         }
     }
 
-    /// A turn of the net thread: submits requests to the raft loop, and takes outcomes.
+    /// A turn of the network thread: it submits requests to the raft loop, and takes outcomes. If
+    /// `is_round` is true, it also ends requests that have timed out.
     pub(super) fn poll_net(&mut self, id: u64, is_round: bool) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -271,7 +316,7 @@ impl Cluster {
             done.push((request, outcome));
         }
         if is_round {
-            self.plan(id, ROUND_LENGTH.as_micros() as u64, Step::CheckTimeouts);
+            self.plan_timeouts(id, ROUND_LENGTH.as_micros() as u64);
         }
         self.plan_poll(id);
         for (request, outcome) in done {
@@ -291,37 +336,30 @@ impl Cluster {
         if let Heard::NotProposed(error @ Error::Fatal(_)) = &outcome {
             return Err(member_failed(id)(error));
         }
+        let is_ready = matches!(outcome, Heard::ReadReady(_));
         let number = match waiter {
+            RequestWaiter::Operation(number) if is_ready => return self.serve(id, number),
             RequestWaiter::Operation(number) => number,
-            RequestWaiter::KeepAlive { lease, since } => {
-                let may = matches!(outcome, Heard::ReadReady(_));
-                self.on_keep_alive(id, (lease, since), may);
+            RequestWaiter::ReadIndex(_, then) if is_ready => return then(self, id),
+            RequestWaiter::ReadIndex(Some(number), _) => {
+                self.send_reply(number, OperationOutcome::Rejected);
                 return Ok(());
             }
-            RequestWaiter::FirstStart { asking, term } => {
-                if matches!(outcome, Heard::ReadReady(_)) {
-                    self.report_to_wiped(id, asking, Some(term));
-                }
+            RequestWaiter::Token(login, revision) => {
+                return self.on_token(id, (login, revision), outcome);
+            }
+            RequestWaiter::AuthOp(entry) => {
+                self.on_auth_op(entry, &outcome);
                 return Ok(());
             }
-            RequestWaiter::LeaseOp { .. } | RequestWaiter::Ignored => return Ok(()),
-            other => return self.on_auth_outcome(id, other, outcome),
+            _ => return Ok(()),
         };
-        if self.auth.is_some() && matches!(outcome, Heard::ReadReady(_)) {
-            return self.begin_user_step(id, number);
-        }
         let request = &self.clients.history.operations[number].request;
-        let outcome = match (outcome, request) {
-            (Heard::ReadReady(_), Request::Read { key, .. }) => {
-                let Some(running) = self.running(id) else { return Ok(()) };
-                let read = running.applier.store.begin_read();
-                let outcome = replies::read(&*read, key.as_deref(), false);
-                outcome.map_err(member_failed(id))?
-            }
-            (Heard::Applied(Ok(reply)), _) => {
+        let outcome = match outcome {
+            Heard::Applied(Ok(reply)) => {
                 OperationOutcome::Completed(replies::to_reply(request, &reply))
             }
-            (Heard::TimedOut | Heard::DeadlineExceeded, _) => OperationOutcome::Unknown,
+            Heard::TimedOut | Heard::DeadlineExceeded => OperationOutcome::Unknown,
             _ => OperationOutcome::Rejected,
         };
         self.send_reply(number, outcome);
@@ -330,7 +368,7 @@ impl Cluster {
 
     pub(super) fn send_reply(&mut self, operation: usize, outcome: OperationOutcome) {
         let wait = self.client_delay();
-        self.events.schedule(wait, Event::ReplyArrives(operation, outcome));
+        self.events.plan(wait, move |cluster| cluster.on_reply(operation, outcome));
     }
 
     pub(super) fn break_connections(&mut self, id: u64) {
@@ -361,7 +399,7 @@ impl Cluster {
             self.clients.history.complete(now, number, outcome);
         }
         if !(id == LAST_CLIENT && self.quiet.last_write_done) {
-            self.events.schedule(pause, Event::ClientRequest(id));
+            self.plan_client(id, pause);
         }
     }
 
@@ -376,7 +414,8 @@ impl Cluster {
         let pause = client.pause();
         self.trace_line(format_args!("client {id} stops waiting for #{number}"));
         let wait = self.client_delay();
-        self.plan(member, wait, Step::CancelRequest(number));
-        self.events.schedule(pause, Event::ClientRequest(id));
+        let words = "hears that a client gives up";
+        self.plan_step(member, wait, words, move |it, id| it.cancel_request(id, number));
+        self.plan_client(id, pause);
     }
 }

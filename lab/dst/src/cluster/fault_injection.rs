@@ -1,12 +1,11 @@
-//! Injects the faults; starts, crashes, adds and removes members.
+//! Injects the faults. Starts, crashes, adds and removes members.
 
 use clearlane_raft::Leadership;
-use clearlane_server::membership::{Member, MemberChange};
-use clearlane_server::replica::ReplicaInput as RaftInput;
-use clearlane_server::{AppliedPosition, Error};
+use clearlane_replica::membership::{Member, MemberChange};
+use clearlane_replica::{AppliedPosition, Error, ReplicaInput as RaftInput};
 
 use super::client_pool::RequestWaiter;
-use super::{Cluster, Event, MemberEvent, member_failed, tick_event};
+use super::{Cluster, member_failed};
 use crate::bugs::{Bug, unnoticed_transfer};
 use crate::checkers::{CheckResult, Rule, Violation};
 use crate::event_queue::{MILLISECOND, Micros};
@@ -16,7 +15,12 @@ use crate::network::Partition;
 use crate::proposals::{Proposal, encode};
 
 impl Cluster {
-    /// Does nothing if the member runs already.
+    pub(super) fn plan_start(&mut self, id: u64, wait: Micros) {
+        self.events.plan(wait, move |cluster| cluster.start(id));
+    }
+
+    /// Starts a member. Does nothing if the member already runs or was removed. A member with a
+    /// wiped disk only starts to query the other members.
     pub(super) fn start(&mut self, id: u64) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -28,7 +32,7 @@ impl Cluster {
             return Ok(());
         }
         if self.quiet.since.is_none() && self.rng.permille(50) {
-            // Some power cuts happen during the start.
+            // Let some power cuts happen during the start.
             machine.plan_power_cut(self.rng.between(1, 6), 500 * MILLISECOND);
         }
         if let Err(error) = machine.start(now, &self.config) {
@@ -39,7 +43,7 @@ impl Cluster {
             return self.on_member_error(id, &error);
         }
         let Some(running) = &machine.running else { return Ok(()) };
-        let (index, incarnation) = (running.applier.applied_position.index, machine.incarnation);
+        let index = running.applier.applied_position.index;
         let holds = client_records(&*running.applier.store).map_err(member_failed(id))?;
         self.checker.on_store_opened(id, index)?;
         self.checker.check_records(id, index, &holds)?;
@@ -47,15 +51,16 @@ impl Cluster {
         self.check_auth(id, index, true)?;
         self.trace_line(format_args!("{id} starts at {index}"));
         let wait = self.rng.between(0, 100 * MILLISECOND);
-        self.events.schedule(wait, tick_event(id, incarnation));
-        self.plan(id, wait, MemberEvent::Commit { is_timer: true });
-        self.plan(id, wait, MemberEvent::CheckTimeouts);
+        self.plan_tick(id, wait);
+        self.plan_commit(id, wait, true);
+        self.plan_timeouts(id, wait);
         self.plan_apply(id);
         self.plan_poll(id);
         Ok(())
     }
 
-    /// `power`: its machine loses power, and unsynced data with it.
+    /// Crashes a member. If `power` is true, its machine loses its power, and unsynced data is
+    /// lost.
     pub(super) fn crash(&mut self, id: u64, power: bool) {
         let seed = self.rng.next_u64();
         let Some(machine) = self.machines.get_mut(&id) else { return };
@@ -70,10 +75,12 @@ impl Cluster {
         let down = self.machines.get(&id).and_then(|machine| machine.planned_power_cut);
         self.metrics.torn_writes += 1;
         self.crash(id, true);
-        self.events.schedule(down.unwrap_or(MILLISECOND), Event::Start(id));
+        self.plan_start(id, down.unwrap_or(MILLISECOND));
     }
 
-    /// A member stops by itself, which it may do only after a disk error, and restarts later.
+    /// Handles a member that has stopped by itself. After a planned disk error, the member restarts
+    /// later. A member whose disk was wiped may also stop because its log has lost entries; it does
+    /// not restart. Any other stop is a violation.
     pub(super) fn on_member_error(&mut self, id: u64, error: &Error) -> CheckResult {
         use clearlane_wal::Error::{Failed, Path};
         let was_wiped = self.machines.get(&id).is_some_and(|machine| machine.was_wiped);
@@ -88,10 +95,10 @@ impl Cluster {
         let Some(down) = planned else { return Err(member_failed(id)(error)) };
         self.trace_line(format_args!("{id} stops: {error}"));
         self.metrics.disk_errors += 1;
-        // With its power: the page cache has what the failed sync has lost, and a restarted member
-        // would take it for synced.
+        // The machine also loses its power. Otherwise the page cache would still have the data that
+        // the failed sync has lost, and a restarted member would treat it as synced.
         self.crash(id, true);
-        self.events.schedule(down, Event::Start(id));
+        self.plan_start(id, down);
         Ok(())
     }
 
@@ -123,7 +130,7 @@ impl Cluster {
         let newest = positions.max_by_key(|position| position.index);
         let members = newest.map(|position| position.conf_state.clone()).unwrap_or_default();
         ClusterView {
-            up: running().map(|machine| machine.id).collect(),
+            up: self.up(),
             leader: leader.map(|machine| machine.id),
             voters: members.voters.clone(),
             learners: members.learners.clone(),
@@ -135,7 +142,7 @@ impl Cluster {
             return;
         }
         let pause = self.faults.pause();
-        self.events.schedule(pause, Event::Fault);
+        self.events.plan(pause, Cluster::inject_next_fault);
         if let Some(fault) = self.faults.next_fault(&self.view()) {
             self.trace_line(format_args!("fault: {fault:?}"));
             self.inject_fault(fault);
@@ -148,7 +155,7 @@ impl Cluster {
             Fault::Crash { members, power, down } => {
                 for id in members {
                     self.crash(id, power);
-                    self.events.schedule(down, Event::Start(id));
+                    self.plan_start(id, down);
                 }
             }
             Fault::PowerCut { member, operation, down } => {
@@ -160,7 +167,7 @@ impl Cluster {
             Fault::Partition(cut, duration) => self.partition(&cut, duration),
             Fault::Network(faults, duration) => {
                 self.network.faults = faults;
-                self.events.schedule(duration, Event::EndNetworkFaults);
+                self.events.plan(duration, Cluster::end_network_faults);
             }
             Fault::SlowDisk { member, write, duration } => {
                 self.with_machine(member, |machine| machine.slow_disk = (now + duration, write));
@@ -188,6 +195,10 @@ impl Cluster {
         }
     }
 
+    pub(super) fn end_network_faults(&mut self) {
+        self.network.faults = self.config.network_faults;
+    }
+
     fn with_machine(&mut self, id: u64, what: impl FnOnce(&mut Machine)) {
         if let Some(machine) = self.machines.get_mut(&id) {
             what(machine);
@@ -198,7 +209,7 @@ impl Cluster {
         let members: Vec<u64> = self.machines.keys().copied().collect();
         let links = cut.links(&members);
         self.network.cut(&links);
-        self.events.schedule(duration, Event::RestoreLinks(links));
+        self.events.plan(duration, move |cluster| cluster.network.restore(&links));
     }
 
     fn transfer_leader(&mut self, to: u64, cut: Option<Micros>) {
@@ -216,7 +227,8 @@ impl Cluster {
         self.plan_poll(leader);
     }
 
-    /// A promotion goes to the leader, other changes to any member; the outcome is ignored.
+    /// Proposes a change of members. A promotion is proposed at the leader, if there is one. All
+    /// other proposals are made at a random running member. The outcome is ignored.
     pub(super) fn propose_member_change(&mut self, change: MemberChange) {
         let view = self.view();
         let any = self.rng.choose(&view.up).copied();
@@ -227,7 +239,7 @@ impl Cluster {
     }
 
     fn propose_compaction(&mut self) {
-        let up = self.view().up;
+        let up = self.up();
         let Some(id) = self.rng.choose(&up).copied() else { return };
         let back = self.rng.log_uniform(0, 100) as i64;
         let Some(RunningMember { applier, .. }) = self.running(id) else { return };
@@ -239,7 +251,7 @@ impl Cluster {
         }
     }
 
-    /// For the report of a violation.
+    /// Returns the state of all members, for the report of a violation.
     pub(super) fn describe_members(&self) -> String {
         let view = |machine: &Machine| match machine.replica().zip(machine.applier()) {
             None => format!("{}: down (gone: {})", machine.id, machine.is_removed),

@@ -1,20 +1,21 @@
 //! Clients that grant and revoke leases, attach keys to them, and keep some alive for a while.
 //!
-//! No request waits for a response but a keep-alive, which is a promise: see
-//! [`leases`](crate::checkers::leases). It is done as in the server: the member must consider
-//! itself the leader, a read must be confirmed, and then the lease is renewed at once.
+//! The clients ignore the responses, except the response to a keep-alive. This response is a
+//! promise: see [`leases`](crate::checkers::leases). A member renews a lease as the server does. It
+//! must consider itself the leader, and its ReadIndex request must be confirmed. Then it renews the
+//! lease at once, except if the lease has a checkpoint below its full TTL. Then the member proposes
+//! a checkpoint that restores the full TTL, and the client gets no response.
 
 use clearlane_lease::Renewal;
-use clearlane_server::replica::ReplicaInput as RaftInput;
+use clearlane_raft::read_index::ReadNeed;
 
-use super::client_pool::RequestWaiter;
-use super::{Cluster, Event};
+use super::Cluster;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::lease_model::{LEASE_KEY_PREFIX, LeaseOp};
 use crate::machine::Machine;
 use crate::rng::Rng;
 
-/// Lease clients use this number of the newest leases.
+/// Number of leases in use. Lease clients use only the newest leases.
 const LEASES_IN_USE: u64 = 4;
 
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl LeaseClients {
         self.rng.log_uniform(MILLISECOND, self.pause_max)
     }
 
-    /// One of the newest; it may have ended.
+    /// Returns the ID of one of the newest leases. The lease may have ended.
     fn recent_lease(&mut self) -> i64 {
         let first = self.newest_lease.saturating_sub(LEASES_IN_USE - 1);
         self.rng.between(first, self.newest_lease) as i64
@@ -44,7 +45,7 @@ impl LeaseClients {
 impl Cluster {
     pub(super) fn plan_lease_client(&mut self) {
         let wait = self.lease_clients.pause();
-        self.events.schedule(wait, Event::LeaseClient);
+        self.events.plan(wait, Cluster::run_lease_client);
     }
 
     pub(super) fn run_lease_client(&mut self) {
@@ -52,8 +53,7 @@ impl Cluster {
             return;
         }
         self.plan_lease_client();
-        let up = self.machines.values().filter(|machine| machine.running.is_some());
-        let up: Vec<u64> = up.map(|machine| machine.id).collect();
+        let up = self.up();
         let Some(member) = self.lease_clients.rng.choose(&up).copied() else { return };
         let clients = &mut self.lease_clients;
         let op = match clients.rng.between(0, 9) {
@@ -74,19 +74,31 @@ impl Cluster {
         self.propose_lease_op(member, op);
     }
 
-    /// At a member that considers itself the leader.
+    /// Asks a member that considers itself the leader to keep a lease alive.
     fn keep_alive(&mut self) {
         let leads: Vec<u64> =
             self.machines.values().filter(|it| it.is_leader()).map(|it| it.id).collect();
         let Some(member) = self.lease_clients.rng.choose(&leads).copied() else { return };
         let (lease, now) = (self.lease_clients.recent_lease(), self.events.now());
         self.trace_line(format_args!("a lease client asks {member}: keep {lease} alive"));
-        self.submit(member, RequestWaiter::KeepAlive { lease, since: now }, RaftInput::ReadIndex);
+        // With the gate FastLeaseKeepAlive, the server chooses in the same way: if there are no
+        // checkpoints, a lease that exists here is renewed without waiting for entries to be
+        // applied.
+        let applier = self.machines.get(&member).and_then(Machine::applier);
+        let has_checkpoints = self.config.lease_checkpoint_interval.is_some();
+        let need = match applier.is_some_and(|applier| applier.leases.contains(lease)) {
+            true if !has_checkpoints => ReadNeed::Confirmed,
+            _ => ReadNeed::Applied,
+        };
+        self.after_read_index(member, need, None, move |cluster, member| {
+            cluster.renew(member, lease, now);
+        });
     }
 
-    pub(super) fn on_keep_alive(&mut self, member: u64, (lease, asked): (i64, Micros), may: bool) {
+    /// Renews a lease. `asked` is the time when the lease client sent its request.
+    fn renew(&mut self, member: u64, lease: i64, asked: Micros) {
         let now = self.events.now();
-        let Some(machine) = self.machines.get_mut(&member).filter(|_| may) else { return };
+        let Some(machine) = self.machines.get_mut(&member) else { return };
         let time = machine.clock.elapsed(now);
         let Some(applier) = machine.applier() else { return };
         match applier.leases.renew(lease, time) {
@@ -103,7 +115,8 @@ impl Cluster {
         }
     }
 
-    /// None is kept alive at the end, so all must expire.
+    /// Returns whether no running member has a lease. In the quiet phase the lease clients stop, so
+    /// all leases must expire.
     pub(super) fn has_no_leases(&self) -> bool {
         self.machines
             .values()

@@ -1,29 +1,30 @@
-//! Faults that wait for a certain message, and strike while it is on its way: two events within
-//! milliseconds are hit too rarely by chance.
+//! Faults that wait for a certain message. They start when the message is sent or just after it
+//! arrives. Faults at random times would rarely start at exactly this time.
 //!
 //! * **Leader transfer**: the old leader is cut off from all others before it learns of the new
-//!   one; what it still answers must be true.
-//! * **Vote**: the voter loses its power, and the candidate does not get through to the others.
-//!   After its restart the voter must not vote again in that term.
+//!   leader. Its later responses must still be correct.
+//! * **Vote**: the voter loses its power, and the candidate is cut off from all members except the
+//!   voter. After its restart the voter must not vote for another candidate in the same term.
 
 use clearlane_raft::Message;
 use raft::eraftpb::MessageType;
 
-use super::{Cluster, Event};
+use super::Cluster;
 use crate::bugs;
 use crate::event_queue::Micros;
 use crate::network::Partition;
 
 #[derive(Debug, Default)]
 pub(super) struct MessageTriggers {
-    /// How long the leader is cut off when it sends `MsgTimeoutNow`.
+    /// The leader, and how long it is cut off after its `MsgTimeoutNow` has arrived.
     pub(super) on_leader_transfer: Option<(u64, Micros)>,
-    /// Set off by any vote: how long the voter is down, and how long the candidate is cut off.
+    /// The next vote for a candidate starts this fault: how long the voter is down, and how long
+    /// the candidate is cut off.
     pub(super) on_vote: Option<(Micros, Micros)>,
 }
 
 impl Cluster {
-    /// `wait` is the delay until the message arrives.
+    /// Starts the faults that wait for this message. `wait` is the delay until the message arrives.
     pub(super) fn trigger_faults(&mut self, message: &Message, wait: Micros) {
         let MessageTriggers { on_leader_transfer, on_vote } = &self.message_triggers;
         if on_leader_transfer.is_none() && on_vote.is_none() {
@@ -36,31 +37,35 @@ impl Cluster {
                 let trigger = &mut self.message_triggers.on_leader_transfer;
                 if let Some((_, duration)) = trigger.take_if(|(leader, _)| *leader == from) {
                     let partition = Partition::Split(vec![from]);
-                    self.events.schedule(wait + 1, Event::Partition(partition, duration));
+                    self.plan_partition(partition, wait + 1, duration);
                 }
             }
             MessageType::MsgRequestVoteResponse if !message.reject => {
                 if let Some((down, duration)) = self.message_triggers.on_vote.take() {
-                    self.events.schedule(wait + 1, Event::PowerCut(from, down));
+                    self.events.plan(wait + 1, move |it| it.begin_power_cut(from, down));
                     let partition = Partition::Pair(to, from);
-                    self.events.schedule(0, Event::Partition(partition, duration));
+                    self.plan_partition(partition, 0, duration);
                 }
             }
             _ => {}
         }
     }
 
-    pub(super) fn begin_partition(&mut self, cut: &Partition, duration: Micros) {
+    fn plan_partition(&mut self, cut: Partition, wait: Micros, duration: Micros) {
+        self.events.plan(wait, move |cluster| cluster.begin_partition(&cut, duration));
+    }
+
+    fn begin_partition(&mut self, cut: &Partition, duration: Micros) {
         if self.quiet.since.is_none() {
             self.trace_line(format_args!("cut: {cut:?}"));
             self.partition(cut, duration);
         }
     }
 
-    pub(super) fn begin_power_cut(&mut self, id: u64, down: Micros) {
+    fn begin_power_cut(&mut self, id: u64, down: Micros) {
         if self.quiet.since.is_none() && self.running(id).is_some() {
             self.crash(id, true);
-            self.events.schedule(down, Event::Start(id));
+            self.plan_start(id, down);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The cluster: members, clients, faults and checkers, around one queue of events.
+//! The cluster: members, clients, faults and checkers, around one queue of [`events`].
 //!
 //! ```text
 //!                    ┌────────────── events ◀──────────────┐
@@ -7,11 +7,12 @@
 //!                                              └──▶ checkers
 //! ```
 //!
-//! [`ready`] polls a member's replica and turns its outputs into events, at moments drawn from the
-//! seed. [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`auth_clients`],
+//! [`ready`] polls a member's replica and converts its outputs to events, at times drawn from the
+//! seed. Each of [`snapshot_transfer`], [`client_pool`], [`lease_clients`], [`auth_clients`],
 //! [`user_requests`], [`fault_injection`], [`wiped_disks`], [`stalled_disks`] and
-//! [`message_triggers`] have their events each; [`quiet`] is the end of a run.
+//! [`message_triggers`] has its own events. [`quiet`] is the end of a run.
 
+mod events;
 mod message_triggers;
 mod ready;
 mod snapshot_transfer;
@@ -28,118 +29,32 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use clearlane_raft::Message;
-use clearlane_server::AppliedPosition;
-use clearlane_server::replica::ReplicaInput as RaftInput;
-use clearlane_wal::group_commit::{Batch, BatchResult};
+use clearlane_replica::ReplicaInput as RaftInput;
 
-use self::auth_clients::{AuthClients, Login};
+use self::auth_clients::AuthClients;
 use self::client_pool::ClientPool;
+use self::events::Event;
 use self::lease_clients::LeaseClients;
 use self::message_triggers::MessageTriggers;
 use self::quiet::QuietPhase;
 use self::snapshot_transfer::SnapshotTransfer;
 use self::stalled_disks::StalledDisks;
-use self::user_requests::PermittedRead;
-use self::wiped_disks::{WipedDiskEvent, WipedDisks};
+use self::wiped_disks::WipedDisks;
 use crate::bugs::Bug;
 use crate::checkers::{CheckResult, Rule, Violation};
 use crate::effect_hash::EffectHash;
 use crate::event_queue::{EventQueue, Micros, SECOND};
 use crate::faults::{FaultGenerator, FaultKind};
-use crate::history::OperationOutcome;
 use crate::invariant_checker::InvariantChecker;
 use crate::machine::{Machine, RunningMember, member_description};
-use crate::network::{Link, Network, Partition};
+use crate::network::{Link, Network};
 use crate::rng::Rng;
 use crate::run_config::{RunConfig, TICK_INTERVAL};
 use crate::trace::Trace;
 
-/// More are taken for a loop; a simulation has tens of thousands.
+/// Maximum number of events. A simulation has tens of thousands, so more events mean an endless
+/// loop.
 const EVENTS_MAX: u64 = 3_000_000;
-
-#[derive(Debug)]
-enum Event {
-    /// Dropped if the incarnation has ended; deferred while the process is stopped.
-    Member {
-        id: u64,
-        incarnation: u64,
-        event: MemberEvent,
-    },
-    MessageArrives {
-        link: Link,
-        bytes: Vec<u8>,
-    },
-    SnapshotChunk(u64),
-    Start(u64),
-    ClientRequest(u64),
-    RequestArrives(usize),
-    ReplyArrives(usize, OperationOutcome),
-    ClientTimeout(usize),
-    LeaseClient,
-    AuthClient,
-    Fault,
-    StallDisks,
-    Partition(Partition, Micros),
-    PowerCut(u64, Micros),
-    RestoreLinks(Vec<Link>),
-    EndNetworkFaults,
-    EndFaults,
-    CheckConvergence,
-    WipedDisk(WipedDiskEvent),
-}
-
-#[derive(Debug)]
-enum MemberEvent {
-    Tick,
-    Poll,
-    Apply,
-    PollNet,
-    /// The net thread looks for requests that have timed out.
-    CheckTimeouts,
-    Write(Batch),
-    Written(BatchResult),
-    Commit {
-        /// Whether the commit timer has fired.
-        is_timer: bool,
-    },
-    /// The raft loop is notified of what the store has committed.
-    StoreCommitted(AppliedPosition),
-    Compact,
-    /// The receiver, and whether the snapshot arrived.
-    SnapshotSent(u64, bool),
-    Unreachable(u64),
-    /// The client of the operation has stopped waiting.
-    CancelRequest(usize),
-    /// The auth revision at which the password was right.
-    PasswordChecked(Login, u64),
-    ReadForUser(Box<PermittedRead>),
-    CompareAuthRevision(Box<PermittedRead>),
-}
-
-impl MemberEvent {
-    /// Used in the trace.
-    fn name(&self) -> &'static str {
-        match self {
-            MemberEvent::Tick => "ticks",
-            MemberEvent::Poll => "polls",
-            MemberEvent::Apply => "applies",
-            MemberEvent::PollNet => "looks after its clients",
-            MemberEvent::CheckTimeouts => "looks for requests that wait too long",
-            MemberEvent::Write(_) => "writes",
-            MemberEvent::Written(_) => "hears that it is written",
-            MemberEvent::Commit { .. } => "commits its store",
-            MemberEvent::StoreCommitted(_) => "hears that its store is committed",
-            MemberEvent::Compact => "compacts",
-            MemberEvent::SnapshotSent(_, true) => "hears that a copy has arrived",
-            MemberEvent::SnapshotSent(_, false) => "hears that a copy has not arrived",
-            MemberEvent::Unreachable(_) => "hears that a member is out of reach",
-            MemberEvent::CancelRequest(_) => "hears that a client gives up",
-            MemberEvent::PasswordChecked(..) => "has compared a password",
-            MemberEvent::ReadForUser(_) => "reads for a user",
-            MemberEvent::CompareAuthRevision(_) => "compares the auth revision",
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct SeedOptions {
@@ -163,14 +78,14 @@ pub struct Cluster {
     snapshot_transfers: BTreeMap<u64, SnapshotTransfer>,
     clients: ClientPool,
     lease_clients: LeaseClients,
-    /// `Some` in a run with users.
+    /// The administrator and the clients that log in. `None` in a run without users.
     auth: Option<AuthClients>,
     checker: InvariantChecker,
     quiet: QuietPhase,
     message_triggers: MessageTriggers,
-    /// `Some` in a run that wipes disks.
+    /// The state of the wipes. `None` in a run that wipes no disks.
     wiped_disks: Option<WipedDisks>,
-    /// `Some` in a run with disks that stall.
+    /// The state of the stalls. `None` in a run whose disks do not stall.
     stalled_disks: Option<StalledDisks>,
     newest_id: u64,
     pub metrics: RunMetrics,
@@ -183,7 +98,7 @@ pub struct RunMetrics {
     pub committed_entries: u64,
     pub terms_with_leader: u64,
     pub crashes: u64,
-    /// Power cuts during a write.
+    /// Power cuts during a disk operation, which may also be a start or a purge of the log.
     pub torn_writes: u64,
     /// Members that stopped because of a disk error.
     pub disk_errors: u64,
@@ -195,28 +110,29 @@ pub struct RunMetrics {
     pub compared_hashes: u64,
     /// Clusters that lost their quorum because one of two voters was removed.
     pub quorums_removed: u64,
-    /// Linearizable reads of a sole voter.
+    /// Linearizable reads that a sole voter served without a ReadIndex request.
     pub sole_voter_reads: u64,
     /// Acknowledged changes of users and roles.
     pub auth_changes: u64,
-    /// Reads whose user was checked, or not yet.
+    /// Answered reads in a run with users, including reads while authentication was disabled.
     pub user_reads: u64,
-    /// Requests that were refused before they were proposed or read.
+    /// Requests that were rejected because of their user before they were proposed, and reads that
+    /// were rejected because of their user.
     pub refused_requests: u64,
     pub used_tokens: u64,
-    /// Requests with a token whose entry was not applied yet.
+    /// Requests that waited because the member had not applied the entry of their token.
     pub token_waits: u64,
     pub wiped_disks: u64,
-    /// Members with a wiped disk that were refused.
+    /// Members with a wiped disk that were not allowed to start.
     pub refused_members: u64,
     /// Members with a wiped disk that were admitted.
     pub admitted_members: u64,
-    /// Members that stopped because they had lost their log.
+    /// Members that stopped because their log had lost entries.
     pub lost_logs: u64,
-    /// Clusters without a quorum of voters with an intact disk.
+    /// Clusters that made no progress at the end because too few voters had an intact disk.
     pub waiting_ends: u64,
     pub disk_stalls: u64,
-    /// Times that a stalled leader asked another member to lead.
+    /// Number of times that a stalled leader transferred its leadership.
     pub stall_transfers: u64,
 }
 
@@ -228,7 +144,8 @@ impl Cluster {
         config.add_users(&mut auth_rng);
         let mut wipe_rng = Rng::new((options.seed ^ options.members << 56).rotate_left(32));
         config.add_wiped_disks(&mut wipe_rng);
-        // It draws nothing else: all other runs are as they would be without stalls.
+        // This generator is used only for stalls. So a run without stalls draws the same numbers as
+        // it would without the module `stalled_disks`.
         let stall_rng = Rng::new((options.seed ^ options.members << 56).rotate_left(17));
         let voters_min = match config.can_lose_members {
             true => 1,
@@ -263,7 +180,8 @@ impl Cluster {
             quiet: QuietPhase::default(),
             message_triggers: MessageTriggers::default(),
             wiped_disks: config.wipes_disks.then(|| WipedDisks::new(wipe_rng, options.members)),
-            // A wiped disk would break the conditions under which stalls are checked.
+            // The rules for stalls are checked in a first phase without other faults. A wiped disk
+            // would be another fault, so no disk stalls in a run that wipes disks.
             stalled_disks: StalledDisks::random(stall_rng, options.bug)
                 .filter(|_| !config.wipes_disks),
             newest_id: options.members,
@@ -277,11 +195,11 @@ impl Cluster {
         cluster
     }
 
-    fn add_machine(&mut self, id: u64, first: &[clearlane_server::membership::Member]) {
+    fn add_machine(&mut self, id: u64, first: &[clearlane_replica::membership::Member]) {
         let machine = Machine::new(id, first, &self.config).expect("an empty disk takes a log");
         self.machines.insert(id, machine);
         let wait = self.rng.between(0, 100_000);
-        self.events.schedule(wait, Event::Start(id));
+        self.plan_start(id, wait);
     }
 
     pub fn run(&mut self) -> CheckResult {
@@ -293,14 +211,14 @@ impl Cluster {
         self.plan_stalls();
         let delay = self.stalled_disks.as_ref().map_or(0, StalledDisks::delay);
         let pause = self.faults.pause();
-        // Faults begin after the first election.
-        self.events.schedule(delay + 2 * SECOND + pause, Event::Fault);
-        self.events.schedule(delay + self.config.fault_phase, Event::EndFaults);
+        // Faults start after the first election.
+        self.events.plan(delay + 2 * SECOND + pause, Cluster::inject_next_fault);
+        self.events.plan(delay + self.config.fault_phase, Cluster::begin_quiet_phase);
         while !self.quiet.is_over {
             let event = self.events.next_event().expect("ticks never end");
             self.metrics.events += 1;
             if self.metrics.events > EVENTS_MAX {
-                return Err(Violation::new(Rule::Progress, "events without end"));
+                return Err(Violation::new(Rule::Progress, "the events do not end"));
             }
             self.handle_event(event)?;
         }
@@ -325,101 +243,27 @@ impl Cluster {
         self.trace.record(self.events.now(), what);
     }
 
-    fn handle_event(&mut self, event: Event) -> CheckResult {
-        let Some(event) = self.defer_if_paused(event) else { return Ok(()) };
-        match event {
-            Event::Member { id, incarnation, event: what } => {
-                return self.handle_member_event(id, incarnation, what);
-            }
-            Event::MessageArrives { link, bytes } => return self.on_message(link, &bytes),
-            Event::SnapshotChunk(number) => return self.on_snapshot_chunk(number),
-            Event::Start(id) => return self.start(id),
-            Event::RequestArrives(operation) => return self.handle_client_request(operation),
-            Event::CheckConvergence => return self.check_convergence(),
-            Event::WipedDisk(event) => return self.on_wiped_disk_event(event),
-            Event::StallDisks => return self.stall_disks(),
-            Event::ClientRequest(client) => self.send_client_request(client),
-            Event::ReplyArrives(operation, outcome) => self.on_reply(operation, outcome),
-            Event::ClientTimeout(operation) => self.on_client_timeout(operation),
-            Event::Partition(cut, duration) => self.begin_partition(&cut, duration),
-            Event::PowerCut(id, down) => self.begin_power_cut(id, down),
-            Event::RestoreLinks(links) => self.network.restore(&links),
-            Event::EndNetworkFaults => self.network.faults = self.config.network_faults,
-            Event::LeaseClient => self.run_lease_client(),
-            Event::AuthClient => self.run_auth_client(),
-            Event::Fault => self.inject_next_fault(),
-            Event::EndFaults => self.begin_quiet_phase(),
-        }
-        Ok(())
-    }
-
-    /// An event for a stopped process is scheduled again for when it continues.
-    fn defer_if_paused(&mut self, event: Event) -> Option<Event> {
-        let id = match &event {
-            Event::Member { id, .. } => *id,
-            Event::MessageArrives { link, .. } => link.1,
-            Event::RequestArrives(operation) => self.clients.history.operations[*operation].member,
-            Event::SnapshotChunk(number) => self.snapshot_transfers.get(number)?.link.1,
-            _ => return Some(event),
-        };
-        let now = self.events.now();
-        match self.machines.get(&id) {
-            Some(machine) if machine.paused_until > now => {
-                self.events.schedule(machine.paused_until - now, event);
-                None
-            }
-            _ => Some(event),
-        }
-    }
-
-    fn handle_member_event(&mut self, id: u64, incarnation: u64, what: MemberEvent) -> CheckResult {
-        let now = self.events.now();
-        let Some(machine) =
-            self.machines.get_mut(&id).filter(|machine| machine.incarnation == incarnation)
-        else {
+    fn tick(&mut self, id: u64) -> CheckResult {
+        let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
+        let wait = machine.clock.to_sim_time(TICK_INTERVAL);
+        let Some(RunningMember { replica, planted_bug, .. }) = &mut machine.running else {
             return Ok(());
         };
-        let clock = machine.clock;
-        let Some(RunningMember { replica: core, planted_bug, .. }) = &mut machine.running else {
-            return Ok(());
-        };
-        self.trace.record(now, format_args!("{id} {}", what.name()));
-        let give = match what {
-            MemberEvent::Poll => return self.poll(id),
-            MemberEvent::Apply => return self.apply(id),
-            MemberEvent::PollNet => return self.poll_net(id, false),
-            MemberEvent::CheckTimeouts => return self.poll_net(id, true),
-            MemberEvent::Write(batch) => return self.write(id, batch),
-            MemberEvent::Commit { is_timer } => return self.commit(id, is_timer),
-            MemberEvent::Compact => return self.compact(id),
-            MemberEvent::CancelRequest(operation) => {
-                self.cancel_request(id, operation);
-                return Ok(());
-            }
-            MemberEvent::PasswordChecked(login, revision) => {
-                self.propose_login(id, login, revision);
-                return Ok(());
-            }
-            MemberEvent::ReadForUser(read) => return self.read_for_user(id, read),
-            MemberEvent::CompareAuthRevision(read) => {
-                return self.compare_auth_revision(id, *read);
-            }
-            MemberEvent::Tick => {
-                planted_bug.before_tick(core);
-                core.tick();
-                self.events.schedule(clock.to_sim_time(TICK_INTERVAL), tick_event(id, incarnation));
-                self.plan_poll(id);
-                return self.check_stalled_leader(id);
-            }
-            MemberEvent::Written(written) => RaftInput::WalWritten(written),
-            MemberEvent::StoreCommitted(durable) => RaftInput::StoreCommitted(durable),
-            MemberEvent::SnapshotSent(to, arrived) => {
-                RaftInput::RaftSnapshotSent { to, is_delivered: arrived }
-            }
-            MemberEvent::Unreachable(to) => RaftInput::Unreachable(to),
-        };
-        self.enqueue_raft_event(id, give);
-        Ok(())
+        planted_bug.before_tick(replica);
+        replica.tick();
+        self.plan_tick(id, wait);
+        self.plan_poll(id);
+        self.check_stalled_leader(id)
+    }
+
+    fn plan_tick(&mut self, id: u64, wait: Micros) {
+        self.plan_step(id, wait, "ticks", Cluster::tick);
+    }
+
+    /// Plans an input for the raft loop. After `wait` the input is queued, and the raft loop takes
+    /// it in its next turn.
+    fn plan_raft_input(&mut self, id: u64, wait: Micros, words: &'static str, input: RaftInput) {
+        self.plan_step(id, wait, words, |cluster, id| cluster.enqueue_raft_event(id, input));
     }
 
     fn enqueue_raft_event(&mut self, id: u64, input: RaftInput) {
@@ -427,6 +271,17 @@ impl Cluster {
             running.raft_loop_events.push(input);
             self.plan_poll(id);
         }
+    }
+
+    /// Returns the machines that were not removed. They need not be running.
+    fn present(&self) -> impl Iterator<Item = &Machine> + Clone {
+        self.machines.values().filter(|machine| !machine.is_removed)
+    }
+
+    /// Returns the members that run.
+    fn up(&self) -> Vec<u64> {
+        let up = self.machines.values().filter(|machine| machine.running.is_some());
+        up.map(|machine| machine.id).collect()
     }
 
     fn running(&self, id: u64) -> Option<&RunningMember> {
@@ -444,7 +299,7 @@ impl Cluster {
             self.trace_line(format_args!("lost {message}"));
             return Ok(());
         }
-        // As the server's peers do, which know their connection's member.
+        // The server's peers make the same check, because they know the member of each connection.
         if message.from() != link.0 {
             return Err(member_failed(id)(format!("{message} came from {}", link.0)));
         }
@@ -452,10 +307,6 @@ impl Cluster {
         self.enqueue_raft_event(id, RaftInput::Message(message));
         Ok(())
     }
-}
-
-fn tick_event(id: u64, incarnation: u64) -> Event {
-    Event::Member { id, incarnation, event: MemberEvent::Tick }
 }
 
 fn member_failed<E: Display>(id: u64) -> impl FnOnce(E) -> Violation {

@@ -1,4 +1,5 @@
-//! Polls a replica, passes its outputs to the checkers, and turns them into events.
+//! Polls a replica, passes its outputs to the checkers, and converts them to events. In one *turn*,
+//! the raft loop handles the inputs that have arrived and then polls the replica once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,38 +7,31 @@ use std::time::Duration;
 use clearlane_backend::DroppedStates;
 use clearlane_mvcc::{Changes, CompactionJob, Store};
 use clearlane_raft::{Error, Leadership, Message, Role};
-use clearlane_server::AppliedPosition;
-use clearlane_server::apply::RequestRejection;
-use clearlane_server::replica::{
-    ApplyReady, ApplyReadyHandler, ApplyReport, Completions, NewStore, ReplicaInput as RaftInput,
-    ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry, StallEvent, ToApply,
+use clearlane_replica::apply::RequestRejection;
+use clearlane_replica::{
+    AppliedPosition, ApplyReady, ApplyReadyHandler, ApplyReport, Completions, NewStore,
+    ReplicaInput as RaftInput, ReplicaReady, ReplicaReadyHandler, RequestOutcome, SlowEntry,
+    StallEvent, ToApply,
 };
 use clearlane_wal::Entry;
 use clearlane_wal::group_commit::Batch;
 
-use super::{Cluster, Event, MemberEvent, member_failed};
+use super::{Cluster, member_failed};
 use crate::bugs::lost_commit;
 use crate::checkers::auth::check_outcome;
 use crate::checkers::leases::check_leases;
 use crate::checkers::{CheckResult, Rule};
-use crate::event_queue::MILLISECOND;
+use crate::event_queue::{MILLISECOND, Micros};
 use crate::machine::{RunningMember, client_records, hash_kv, lease_keys};
 use crate::replies;
 
 impl Cluster {
-    /// For the member's present incarnation.
-    pub(super) fn plan(&mut self, id: u64, wait: u64, what: MemberEvent) {
-        let Some(machine) = self.machines.get(&id) else { return };
-        self.events
-            .schedule(wait, Event::Member { id, incarnation: machine.incarnation, event: what });
-    }
-
-    /// Inputs that arrive before the poll are served by it, too.
+    /// Plans a poll. The poll also handles inputs that arrive before it.
     pub(super) fn plan_poll(&mut self, id: u64) {
         let Some(running) = self.running_mut(id) else { return };
         if !std::mem::replace(&mut running.is_poll_planned, true) {
             let wait = self.rng.log_uniform(1, 300);
-            self.plan(id, wait, MemberEvent::Poll);
+            self.plan_step(id, wait, "polls", Cluster::poll);
         }
     }
 
@@ -45,7 +39,7 @@ impl Cluster {
         let Some(running) = self.running_mut(id) else { return };
         if !std::mem::replace(&mut running.is_apply_planned, true) {
             let wait = self.rng.log_uniform(1, self.config.apply_delay_max);
-            self.plan(id, wait, MemberEvent::Apply);
+            self.plan_step(id, wait, "applies", Cluster::apply);
         }
     }
 
@@ -61,7 +55,7 @@ impl Cluster {
         };
         Rule::LostLog.check(accepted_loss.is_none(), || {
             let message = accepted_loss.map(|message| message.to_string()).unwrap_or_default();
-            format!("{id} serves on after {message}, and has fewer entries")
+            format!("{id} continues after {message}, although it has fewer entries")
         })?;
         self.check_raft(id, &outputs, &rejected)?;
         let mut effects = ReadyHandler::new(self, id);
@@ -76,7 +70,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Plans a poll if the raft loop waits for what the apply loop has done.
+    /// Plans a poll if the raft loop waits for the apply loop's report.
     fn poll_if_awaited(&mut self, id: u64) {
         let Some(running) = self.running(id) else { return };
         let awaited = running.replica.awaited_index();
@@ -115,7 +109,7 @@ impl Cluster {
         let wait = clock.to_sim_time(next.saturating_sub(clock.elapsed(now)).as_micros() as u64);
         if running.wake_at.is_none_or(|at| at <= now || now + wait < at) {
             running.wake_at = Some(now + wait);
-            self.plan(id, wait, MemberEvent::Poll);
+            self.plan_step(id, wait, "polls", Cluster::poll);
         }
     }
 
@@ -128,7 +122,8 @@ impl Cluster {
         }
         for error in rejected {
             self.trace_line(format_args!("{id} cannot take it: {error}"));
-            // The simulated members send no invalid messages.
+            // The simulated members send no invalid messages, so a receiver must not reject a
+            // message as invalid.
             if matches!(error, Error::Fatal(_) | Error::InvalidMessage(_)) {
                 return Err(member_failed(id)(error));
             }
@@ -139,7 +134,7 @@ impl Cluster {
         let in_raft = running.replica.raft().applied_index();
         let index = running.applier.applied_position.index;
         Rule::Running.check(reported.max(in_raft) <= index, || {
-            format!("raft of {id} takes {in_raft} for applied, and the store is at {index}")
+            format!("raft of {id} counts {in_raft} as applied, but the store is at {index}")
         })?;
         match running.replica.conf_state() {
             Some(raft) => self.checker.agreement.check_conf_state(id, reported, raft),
@@ -147,7 +142,8 @@ impl Cluster {
         }
     }
 
-    /// Which requests wait for which entries since the last turn.
+    /// Records each request that was proposed since the last turn. Fails if a request was proposed
+    /// twice.
     fn check_proposals(&mut self, id: u64) -> CheckResult {
         let running = self.machines.get_mut(&id).and_then(|machine| machine.running.as_mut());
         let Some(running) = running else { return Ok(()) };
@@ -180,7 +176,7 @@ impl Cluster {
         }
     }
 
-    /// Each request gets one outcome, and only when the store shows what the outcome claims.
+    /// Checks that each request gets one outcome, and only when the store shows its effect.
     fn check_completions(&mut self, id: u64, completions: &Completions) -> CheckResult {
         if self.auth.is_some() {
             self.check_refusals(id, completions)?;
@@ -197,7 +193,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What is answered about the users of entries.
+    /// Checks that this member has accepted or rejected each applied request as the model does.
     fn check_refusals(&self, id: u64, completions: &Completions) -> CheckResult {
         let Some(running) = self.running(id) else { return Ok(()) };
         for (request, outcome) in completions {
@@ -229,9 +225,9 @@ impl Cluster {
         self.check_leases(id, index)?;
         let running = self.running(id);
         let compacts = compacts || running.is_some_and(|running| !running.compactions.is_empty());
-        // The hashes of all members at the same indexes, so that there is something to compare. But
-        // for one oddity of etcd's: without any key, a hash counts what a compaction has not
-        // removed yet.
+        // All members hash their stores at the same indexes, so that there are hashes to compare.
+        // There is one exception: if there is no key, a hash includes records that a running
+        // compaction has not removed yet. etcd's hash does the same.
         if index.is_multiple_of(4) && !(compacts && holds.records.is_empty()) {
             let hash = hash_kv(store).map_err(member_failed(id))?;
             self.checker.agreement.check_hash(id, index, hash)?;
@@ -255,11 +251,14 @@ impl Cluster {
         let waits = self.network.send(link, !message.is_proposal());
         if waits.is_empty() && self.rng.permille(100) {
             let wait = self.network.delay();
-            self.plan(id, wait, MemberEvent::Unreachable(link.1));
+            let words = "hears that a member is out of reach";
+            self.plan_raft_input(id, wait, words, RaftInput::Unreachable(link.1));
         }
         let bytes = message.encode();
         for wait in &waits {
-            self.events.schedule(*wait, Event::MessageArrives { link, bytes: bytes.clone() });
+            let bytes = bytes.clone();
+            self.events
+                .plan_at(Some(link.1), *wait, move |cluster| cluster.on_message(link, &bytes));
         }
         if let Some(wait) = waits.first() {
             self.trigger_faults(message, *wait);
@@ -274,17 +273,18 @@ impl Cluster {
             running.is_writing = true;
         }
         let wait = self.rng.log_uniform(20, longest);
-        self.plan(id, wait, MemberEvent::Write(batch));
+        self.plan_step(id, wait, "writes", |cluster, id| cluster.write(id, batch));
     }
 
-    /// Writes the batch and schedules the report of its completion.
+    /// Writes the batch and schedules the report of its completion. A stalled disk delays the
+    /// write.
     pub(super) fn write(&mut self, id: u64, batch: Batch) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         if now < machine.disk_stalled_until {
             machine.write_held_since.get_or_insert(now);
             let wait = machine.disk_stalled_until - now;
-            self.plan(id, wait, MemberEvent::Write(batch));
+            self.plan_step(id, wait, "writes", |cluster, id| cluster.write(id, batch));
             return Ok(());
         }
         machine.write_held_since = None;
@@ -296,14 +296,16 @@ impl Cluster {
         }
         let wait = machine.disk.take_cost() + self.rng.log_uniform(1, 200);
         self.trace_line(format_args!("{id} has written {appends}"));
-        self.plan(id, wait, MemberEvent::Written(written));
+        let input = RaftInput::WalWritten(written);
+        self.plan_raft_input(id, wait, "hears that it is written", input);
         let Some(running) = self.running_mut(id) else { return Ok(()) };
         running.is_writing = false;
         let purge = running.pending_purge.take();
         self.plan_purge(id, purge)
     }
 
-    /// Purges the log when no batch is being written.
+    /// Purges the log up to the index `purge`. If a batch is being written, the purge waits for its
+    /// end.
     fn plan_purge(&mut self, id: u64, purge: Option<u64>) -> CheckResult {
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         let (Some(running), Some(index)) = (&mut machine.running, purge) else { return Ok(()) };
@@ -324,18 +326,26 @@ impl Cluster {
         Ok(())
     }
 
-    /// Commits what is pending, if it is due.
+    /// Plans a commit of the store. If `is_timer` is true, the commit timer starts this commit.
+    pub(super) fn plan_commit(&mut self, id: u64, wait: Micros, is_timer: bool) {
+        self.plan_step(id, wait, "commits its store", move |it, id| it.commit(id, is_timer));
+    }
+
+    /// Commits the store's pending records. If `is_timer` is true, plans the timer's next commit,
+    /// and commits only if the last commit was long enough ago. While the disk is stalled, the
+    /// timer's commit is skipped, and any other commit is delayed. Before a commit, removes keys
+    /// of ended leases and expired tokens from memory.
     pub(super) fn commit(&mut self, id: u64, is_timer: bool) -> CheckResult {
         let now = self.events.now();
         if is_timer {
             let wait = self.rng.log_uniform(MILLISECOND, self.config.commit_interval_max);
-            self.plan(id, wait, MemberEvent::Commit { is_timer });
+            self.plan_commit(id, wait, is_timer);
         }
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
         if now < machine.disk_stalled_until {
             let wait = machine.disk_stalled_until - now;
             if !is_timer {
-                self.plan(id, wait, MemberEvent::Commit { is_timer });
+                self.plan_commit(id, wait, is_timer);
             }
             return Ok(());
         }
@@ -352,14 +362,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Schedules the report to the raft loop of what the store has on disk.
+    /// Schedules a report to the raft loop: the position that the store on disk has reached.
     pub(super) fn plan_store_committed(&mut self, id: u64) -> CheckResult {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
         let engine = applier.engine.snapshot();
         let engine = engine.map_err(member_failed(id))?;
         let durable = AppliedPosition::read(&*engine).map_err(member_failed(id))?;
         let wait = self.rng.log_uniform(1, 30 * MILLISECOND);
-        self.plan(id, wait, MemberEvent::StoreCommitted(durable));
+        let input = RaftInput::StoreCommitted(durable);
+        self.plan_raft_input(id, wait, "hears that its store is committed", input);
         Ok(())
     }
 
@@ -373,7 +384,7 @@ impl Cluster {
         }
         if !running.compactions.is_empty() {
             let wait = self.rng.log_uniform(100, 200 * MILLISECOND);
-            self.plan(id, wait, MemberEvent::Compact);
+            self.plan_step(id, wait, "compacts", Cluster::compact);
         }
         Ok(())
     }
@@ -382,14 +393,15 @@ impl Cluster {
 /// The outputs of a turn of the raft loop.
 struct Polled {
     ready: ReplicaReady,
-    /// The errors of messages that were refused.
+    /// The errors of rejected messages.
     rejected: Vec<Error>,
-    /// A heartbeat that shows the loss of entries, and was accepted.
+    /// A heartbeat that showed that entries are lost, and that the replica accepted nevertheless.
+    /// `None` if there was none.
     accepted_loss: Option<Message>,
 }
 
-/// A turn of the raft loop.
-fn poll_replica(running: &mut RunningMember, time: Duration) -> clearlane_server::Result<Polled> {
+/// Runs a turn of the raft loop. Fails if the member must stop.
+fn poll_replica(running: &mut RunningMember, time: Duration) -> clearlane_replica::Result<Polled> {
     let RunningMember { replica, planted_bug, .. } = running;
     let mut rejected = Vec::new();
     let mut accepted_loss = None;
@@ -417,7 +429,9 @@ fn poll_replica(running: &mut RunningMember, time: Duration) -> clearlane_server
     Ok(Polled { ready, rejected, accepted_loss })
 }
 
-fn step_applier(running: &mut RunningMember) -> clearlane_server::Result<(ApplyReady, Vec<Entry>)> {
+fn step_applier(
+    running: &mut RunningMember,
+) -> clearlane_replica::Result<(ApplyReady, Vec<Entry>)> {
     let RunningMember { applier, planted_bug, unapplied, .. } = running;
     planted_bug.before_apply(applier, unapplied)?;
     let before = Arc::clone(&applier.store);
@@ -435,7 +449,7 @@ struct ReadyHandler<'c> {
     cluster: &'c mut Cluster,
     id: u64,
     verdict: CheckResult,
-    /// The member was removed from the cluster, and stops.
+    /// If true, the member was removed from the cluster, and stops.
     is_removed: bool,
 }
 
@@ -448,7 +462,7 @@ impl ReadyHandler<'_> {
         self.cluster.running_mut(self.id)
     }
 
-    /// After the first violation nothing more is checked.
+    /// Runs a check. After the first violation, nothing more is checked.
     fn check(&mut self, what: impl FnOnce(&mut Cluster, u64) -> CheckResult) {
         if self.verdict.is_ok() {
             self.verdict = what(self.cluster, self.id);
@@ -512,7 +526,7 @@ impl ReplicaReadyHandler for ReadyHandler<'_> {
 
     fn commit_store(&mut self) {
         let wait = self.cluster.rng.log_uniform(100, 50 * MILLISECOND);
-        self.cluster.plan(self.id, wait, MemberEvent::Commit { is_timer: false });
+        self.cluster.plan_commit(self.id, wait, false);
     }
 
     fn report_stall(&mut self, event: StallEvent) {
@@ -566,7 +580,7 @@ impl ApplyReadyHandler for ReadyHandler<'_> {
         let was_idle = running.compactions.is_empty();
         running.compactions.push_back(job);
         if was_idle {
-            self.cluster.plan(self.id, MILLISECOND, MemberEvent::Compact);
+            self.cluster.plan_step(self.id, MILLISECOND, "compacts", Cluster::compact);
         }
     }
 

@@ -1,28 +1,30 @@
-//! Snapshots on their way from one member to another.
+//! Raft snapshots in flight from one member to another.
 //!
-//! The sender's stream is cut into chunks of any size, which arrive in order. Between two chunks
-//! the link may be cut, a member may crash, or the stream breaks. The sender is notified of the
-//! result, and may be notified of a break although the snapshot arrived.
+//! The sender's stream is cut into chunks of random sizes, which arrive in order. Between two
+//! chunks the link may be cut, a member may crash, or the stream may break. The sender is notified
+//! of the result. This report may be wrong: the snapshot may have arrived although the sender is
+//! notified of a break.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use clearlane_raft::Message;
-use clearlane_server::raft_snapshot::{Error, SnapshotReceiver, SnapshotSender};
-use clearlane_server::replica::ReplicaInput as RaftInput;
+use clearlane_replica::ReplicaInput as RaftInput;
+use clearlane_replica::raft_snapshot::{Error, SnapshotReceiver, SnapshotSender};
 
-use super::{Cluster, Event, MemberEvent, member_failed};
+use super::{Cluster, member_failed};
 use crate::checkers::CheckResult;
+use crate::event_queue::Micros;
 use crate::machine::RunningMember;
 use crate::network::Link;
 
 #[derive(Debug)]
 pub(super) struct SnapshotTransfer {
     pub(super) link: Link,
-    /// Incarnations of sender and receiver at the beginning.
+    /// The incarnations of sender and receiver at the start of the transfer.
     incarnations: (u64, u64),
     sender: SnapshotSender,
-    /// Read from the sender's stream.
+    /// Bytes that were read from the sender's stream and not sent yet.
     unsent: Bytes,
     receiver: Option<SnapshotReceiver>,
 }
@@ -34,7 +36,7 @@ impl Cluster {
         let Some(RunningMember { applier, .. }) = self.running(id) else { return Ok(()) };
         let exporter = applier.store.snapshot().map_err(member_failed(id))?;
         let sender = SnapshotSender::new(exporter, message).map_err(member_failed(id))?;
-        // Taking the snapshot has committed the store.
+        // Opening the store's snapshot has committed the store.
         self.plan_store_committed(id)?;
         let receiver = self.machines.get(&to);
         let receiver = receiver.map(|it| SnapshotReceiver::new(Arc::clone(&it.store_dir)));
@@ -48,8 +50,12 @@ impl Cluster {
         };
         self.snapshot_transfers.insert(number, transfer);
         let wait = self.network.delay();
-        self.events.schedule(wait, Event::SnapshotChunk(number));
+        self.plan_chunk(number, to, wait);
         Ok(())
+    }
+
+    fn plan_chunk(&mut self, number: u64, to: u64, wait: Micros) {
+        self.events.plan_at(Some(to), wait, move |cluster| cluster.on_snapshot_chunk(number));
     }
 
     fn incarnation(&self, id: u64) -> u64 {
@@ -75,7 +81,7 @@ impl Cluster {
                     receiver.feed(&piece).map_err(member_failed(to))?;
                 }
                 let wait = self.rng.between(10, 1000);
-                self.events.schedule(wait, Event::SnapshotChunk(number));
+                self.plan_chunk(number, to, wait);
                 Ok(())
             }
             Ok(None) => self.on_snapshot_received(number),
@@ -96,13 +102,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reports the end to the sender, if its incarnation is still the same.
+    /// Ends the transfer. Reports the result to the sender, if the sender has not crashed since the
+    /// start.
     fn end_snapshot_transfer(&mut self, number: u64, arrived: bool) {
         let Some(transfer) = self.snapshot_transfers.remove(&number) else { return };
         let ((id, to), (incarnation, _)) = (transfer.link, transfer.incarnations);
         let wait = self.network.delay();
-        let what = MemberEvent::SnapshotSent(to, arrived);
-        self.events.schedule(wait, Event::Member { id, incarnation, event: what });
+        let words = match arrived {
+            true => "hears that a copy has arrived",
+            false => "hears that a copy has not arrived",
+        };
+        if self.incarnation(id) == incarnation {
+            let input = RaftInput::RaftSnapshotSent { to, is_delivered: arrived };
+            self.plan_raft_input(id, wait, words, input);
+        }
     }
 }
 

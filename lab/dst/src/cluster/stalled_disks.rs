@@ -1,4 +1,4 @@
-//! Disks that stall: no write of a member, or of any member, completes for up to ten seconds.
+//! Disks that stall: for up to ten seconds, no write completes at one member or at all members.
 //!
 //! ```text
 //!   0 s        3 s                                    ~23 s
@@ -6,28 +6,28 @@
 //!   │          │  the rules below are checked         │                           │
 //! ```
 //!
-//! While nothing else is wrong,
+//! These rules hold while there is no other fault:
 //!
-//! * a leader whose disk has stalled stops leading, if all other disks work;
-//! * at most one leader is elected during a stall, and none during a stall of a follower;
-//! * if all disks stall, at most one leader is elected.
+//! * If only the leader's disk stalls, the leader stops leading.
+//! * At most one leader is elected during a stall, and none if the leader's disk works.
 
-use super::{Cluster, Event};
+use super::Cluster;
 use crate::bugs::Bug;
 use crate::checkers::{CheckResult, Rule};
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
 use crate::network::NetworkFaults;
 use crate::rng::Rng;
 
-/// When the first stall may start.
+/// The time when the first stall may start.
 const FIRST_STALL: Micros = 3 * SECOND;
 /// Length of the phase with stalled disks and no other fault.
 const STALL_PHASE: Micros = 20 * SECOND;
 /// One election time-out of a member without a drifting clock.
 const ELECTION_TIMEOUT: Micros = SECOND;
-/// Longest time between a write that the stalled disk holds up and the end of leadership.
+/// Longest time from the start of a write that the stalled disk blocks until the member stops
+/// leading.
 const HAND_OVER_MAX: Micros = 5 * ELECTION_TIMEOUT / 2;
-/// Longest time from the end of a stall until the member's disk must count as working.
+/// Longest time from the end of a stall until the members treat the disk as a working one again.
 const RECOVERY_MAX: Micros = 5 * ELECTION_TIMEOUT;
 
 #[derive(Debug)]
@@ -43,13 +43,14 @@ struct Stall {
     members: Vec<u64>,
     until: Micros,
     leader: Option<u64>,
-    /// Number of elected leaders when the stall started.
+    /// Number of leaders that had been elected when the stall started.
     elected: usize,
 }
 
 impl StalledDisks {
-    /// `None`: no disk stalls in this run. Each third run has stalls, and each with the bug that
-    /// they are to find.
+    /// Returns `None` if no disk stalls in this run. Without a planted bug, disks stall in one of
+    /// three runs, chosen at random. With a bug, disks stall only if the bug is
+    /// `StalledLeaderLeads`.
     pub(super) fn random(mut rng: Rng, bug: Option<Bug>) -> Option<StalledDisks> {
         let has_stalls = match bug {
             Some(bug) => bug == Bug::StalledLeaderLeads,
@@ -58,7 +59,7 @@ impl StalledDisks {
         has_stalls.then_some(StalledDisks { rng, current: None, last_end: 0, bug })
     }
 
-    /// The other faults start later by this time.
+    /// Returns how much later than in other runs the faults of other kinds start.
     pub(super) fn delay(&self) -> Micros {
         FIRST_STALL + STALL_PHASE
     }
@@ -68,8 +69,8 @@ impl Cluster {
     pub(super) fn plan_stalls(&mut self) {
         if self.stalled_disks.is_some() {
             self.network.faults = NetworkFaults::HEALTHY;
-            self.events.schedule(FIRST_STALL, Event::StallDisks);
-            self.events.schedule(FIRST_STALL + STALL_PHASE, Event::EndNetworkFaults);
+            self.events.plan(FIRST_STALL, Cluster::stall_disks);
+            self.events.plan(FIRST_STALL + STALL_PHASE, Cluster::end_network_faults);
         }
     }
 
@@ -77,7 +78,8 @@ impl Cluster {
         self.events.now() < FIRST_STALL + STALL_PHASE
     }
 
-    /// Starts a stall, or ends the present one and plans the next.
+    /// Starts a stall. If a stall is in progress, ends it instead, plans the next stall, and checks
+    /// the elections during the stall that has ended.
     pub(super) fn stall_disks(&mut self) -> CheckResult {
         if self.quiet.since.is_some() {
             return Ok(());
@@ -89,7 +91,7 @@ impl Cluster {
         if let Some(stall) = stalled.current.take() {
             stalled.last_end = now;
             let pause = stalled.rng.log_uniform(200 * MILLISECOND, 6 * SECOND);
-            self.events.schedule(pause, Event::StallDisks);
+            self.events.plan(pause, Cluster::stall_disks);
             return self.check_elections(&stall, elected);
         }
         let rng = &mut stalled.rng;
@@ -100,7 +102,7 @@ impl Cluster {
         let all = stalled.bug.is_none() && rng.permille(200);
         let members = if all { self.machines.keys().copied().collect() } else { vec![one] };
         let duration = rng.log_uniform(300 * MILLISECOND, 10 * SECOND);
-        // The check comes before the writes that the stall has held up.
+        // The stall ends 1 µs after the check, so the check runs before the blocked writes.
         let stall = Stall { members, until: now + duration + 1, leader: view.leader, elected };
         self.trace.record(now, format_args!("fault: {stall:?}"));
         for id in &stall.members {
@@ -110,7 +112,7 @@ impl Cluster {
         }
         stalled.current = Some(stall);
         self.metrics.disk_stalls += 1;
-        self.events.schedule(duration, Event::StallDisks);
+        self.events.plan(duration, Cluster::stall_disks);
         Ok(())
     }
 
@@ -123,7 +125,9 @@ impl Cluster {
         })
     }
 
-    /// Called when a member ticks.
+    /// Checks that a member does not lead if only its disk is stalled, and if it has blocked a
+    /// write for longer than `HAND_OVER_MAX`. The deadline is later if another stall ended shortly
+    /// before. Called when the member ticks.
     pub(super) fn check_stalled_leader(&self, id: u64) -> CheckResult {
         let Some(stalled) = &self.stalled_disks else { return Ok(()) };
         let (Some(machine), Some(stall)) = (self.machines.get(&id), &stalled.current) else {
@@ -135,7 +139,10 @@ impl Cluster {
         let deadline = (since + HAND_OVER_MAX).max(stalled.last_end + RECOVERY_MAX);
         let must_not_lead = stall.members == [id] && self.events.now() > deadline;
         Rule::Progress.check(!must_not_lead || !machine.is_leader(), || {
-            format!("{id} leads, and its disk has stalled: {}", self.describe_members())
+            format!(
+                "{id} is the leader, although its disk has stalled: {}",
+                self.describe_members()
+            )
         })
     }
 }

@@ -1,21 +1,24 @@
-//! What the server does in front of a request of a user, and behind a read, as steps that others
-//! come between.
+//! The steps of a request in runs with users. Other events of the simulation happen between the
+//! steps. A request with a token waits until the member has applied the entry that assigned the
+//! token. A linearizable read first waits for its ReadIndex request.
 //!
 //! ```text
-//!   write   token applied here? ─▶ name the user ─▶ propose
-//!   read    read index ─▶ token? ─▶ user, permission ─▶ open and read ─▶ compare the auth revision
+//!   write   wait for the token's entry ─▶ add the user's name ─▶ propose
+//!   read    ReadIndex request ─▶ wait for the token's entry ─▶ check the permission
+//!             ─▶ open and read ─▶ check that the auth revision has not changed
 //! ```
 //!
-//! The steps are those of `clearlane_server`'s `auth.rs`, which are async functions of threads.
+//! In the server, these steps are async functions of the module `auth`.
 
 use std::sync::Arc;
 
 use clearlane_auth::simple_tokens::SimpleToken;
 use clearlane_auth::{AuthInfo, AuthRejection, TokenProvider};
-use clearlane_server::replica::{ReplicaInput, RequestOutcome as Heard};
+use clearlane_proto::etcdserverpb::InternalRaftRequest;
+use clearlane_raft::read_index::ReadNeed;
 
 use super::client_pool::RequestWaiter;
-use super::{Cluster, MemberEvent as Step, member_failed};
+use super::{Cluster, member_failed};
 use crate::auth_model::Access;
 use crate::bugs::Bug;
 use crate::checkers::auth::UserRead;
@@ -32,18 +35,19 @@ pub(super) enum Credentials {
     Token(String),
 }
 
-/// Under which conditions a read was permitted.
+/// The state of authentication when a read was permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
     /// Authentication was disabled.
     Disabled,
-    /// The auth revision of the check.
+    /// Authentication was enabled. The value is the auth revision at which the permission was
+    /// checked.
     At(u64),
 }
 
-/// A read between its steps.
+/// A read that was permitted, before it is answered.
 #[derive(Debug)]
-pub(super) struct PermittedRead {
+struct PermittedRead {
     read: UserRead,
     admission: Admission,
     outcome: OperationOutcome,
@@ -60,27 +64,8 @@ impl Cluster {
         found.cloned().unwrap_or(Credentials::None)
     }
 
-    pub(super) fn serve_user(&mut self, number: usize) -> CheckResult {
-        let (id, request) = self.request(number);
-        let Some(running) = self.running(id) else { return Ok(()) };
-        let is_local = running.can_read_locally;
-        match request {
-            Request::Read { serializable, .. } if serializable || is_local => {
-                self.metrics.sole_voter_reads += u64::from(!serializable);
-                self.begin_user_step(id, number)
-            }
-            Request::Read { .. } if self.config.bug == Some(Bug::AuthorizedBeforeWait) => {
-                self.begin_user_step(id, number)
-            }
-            Request::Read { .. } => {
-                self.submit(id, RequestWaiter::Operation(number), ReplicaInput::ReadIndex);
-                Ok(())
-            }
-            _ => self.begin_user_step(id, number),
-        }
-    }
-
-    /// Waits for the entry of the request's token, if this member is behind.
+    /// Starts a request. If this member has not applied the entry that assigned the request's
+    /// token, the request first waits for that entry.
     pub(super) fn begin_user_step(&mut self, id: u64, number: usize) -> CheckResult {
         let Some(running) = self.running(id) else { return Ok(()) };
         if running.applier.auth.is_enabled()
@@ -89,13 +74,15 @@ impl Cluster {
             && token.index > running.applier.applied_position.index
         {
             self.metrics.token_waits += 1;
-            self.submit(id, RequestWaiter::TokenWait(number), ReplicaInput::ReadIndex);
+            self.after_read_index(id, ReadNeed::Applied, Some(number), move |cluster, id| {
+                cluster.end_user_step(id, number)
+            });
             return Ok(());
         }
         self.end_user_step(id, number)
     }
 
-    pub(super) fn end_user_step(&mut self, id: u64, number: usize) -> CheckResult {
+    fn end_user_step(&mut self, id: u64, number: usize) -> CheckResult {
         match self.request(number) {
             (_, Request::Read { .. }) => self.authorize(id, number),
             (_, request) => {
@@ -109,9 +96,12 @@ impl Cluster {
                 let mut entry = encode(&Proposal::Client(request));
                 entry.header = header;
                 if entry.header.is_none() && self.current_admission(id) != Admission::Disabled {
-                    // This member may not know yet that authentication was disabled.
-                    let waiter = RequestWaiter::NoUser(number, Box::new(entry));
-                    self.submit(id, waiter, ReplicaInput::ReadIndex);
+                    // The request names no user, but authentication is enabled here. An entry that
+                    // this member has not applied yet may have disabled it. So the request first
+                    // waits for a ReadIndex request.
+                    self.after_read_index(id, ReadNeed::Applied, Some(number), move |it, id| {
+                        it.propose_without_user(id, number, entry);
+                    });
                 } else {
                     self.propose(id, RequestWaiter::Operation(number), entry);
                 }
@@ -120,41 +110,11 @@ impl Cluster {
         }
     }
 
-    /// Of a request that is one step of another.
-    pub(super) fn on_auth_outcome(
-        &mut self,
-        id: u64,
-        waiter: RequestWaiter,
-        outcome: Heard,
-    ) -> CheckResult {
-        let is_ready = matches!(outcome, Heard::ReadReady(_));
-        match waiter {
-            RequestWaiter::AuthOp { entry } => self.on_auth_op(entry, &outcome),
-            RequestWaiter::Login(login) if is_ready => self.check_password(id, login),
-            RequestWaiter::Token { login, revision } => {
-                return self.on_token(id, (login, revision), outcome);
-            }
-            RequestWaiter::TokenWait(number) if is_ready => return self.end_user_step(id, number),
-            RequestWaiter::TokenWait(number) => self.send_reply(number, OperationOutcome::Rejected),
-            RequestWaiter::LateWait(mut read) if is_ready => {
-                read.admission = self.current_admission(id);
-                self.plan_view(id, read);
-            }
-            RequestWaiter::NoUser(number, entry) if is_ready => match self.current_admission(id) {
-                Admission::Disabled => {
-                    self.propose(id, RequestWaiter::Operation(number), *entry);
-                }
-                Admission::At(_) => self.refuse(number, AuthRejection::UserEmpty),
-            },
-            RequestWaiter::NoUser(number, _) => {
-                self.send_reply(number, OperationOutcome::Rejected);
-            }
-            RequestWaiter::LateWait(read) => {
-                self.send_reply(read.read.operation, OperationOutcome::Rejected);
-            }
-            _ => {}
+    fn propose_without_user(&mut self, id: u64, number: usize, entry: InternalRaftRequest) {
+        match self.current_admission(id) {
+            Admission::Disabled => self.propose(id, RequestWaiter::Operation(number), entry),
+            Admission::At(_) => self.refuse(number, AuthRejection::UserEmpty),
         }
-        Ok(())
     }
 
     fn refuse(&mut self, number: usize, refused: AuthRejection) {
@@ -202,23 +162,31 @@ impl Cluster {
             outcome: OperationOutcome::Unknown,
         };
         if self.config.bug == Some(Bug::AuthorizedBeforeWait) && !request.is_serializable() {
-            self.submit(id, RequestWaiter::LateWait(Box::new(permitted)), ReplicaInput::ReadIndex);
+            // With this bug, the member waits for the ReadIndex request only after the permission
+            // check.
+            self.after_read_index(id, ReadNeed::Applied, Some(number), |cluster, id| {
+                let admission = cluster.current_admission(id);
+                cluster.plan_view(id, PermittedRead { admission, ..permitted });
+            });
             return Ok(());
         }
-        self.plan_view(id, Box::new(permitted));
+        self.plan_view(id, permitted);
         Ok(())
     }
 
-    pub(super) fn plan_view(&mut self, id: u64, permitted: Box<PermittedRead>) {
+    fn plan_view(&mut self, id: u64, permitted: PermittedRead) {
         let wait = self.auth_delay();
-        self.plan(id, wait, Step::ReadForUser(permitted));
+        self.plan_step(id, wait, "reads for a user", |cluster, id| {
+            cluster.read_for_user(id, permitted)
+        });
     }
 
     fn auth_delay(&mut self) -> u64 {
         self.auth.as_mut().map_or(0, |auth| auth.rng.log_uniform(1, 50 * MILLISECOND))
     }
 
-    /// If users count, each request of a read has a user: one without is refused by the check.
+    /// Returns the member's present state of authentication. A permitted read is rejected if this
+    /// state differs from the state in which it was permitted.
     fn current_admission(&self, id: u64) -> Admission {
         let auth = self.running(id).map(|running| &running.applier.auth);
         match auth.filter(|auth| auth.is_enabled()) {
@@ -227,7 +195,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn read_for_user(&mut self, id: u64, mut it: Box<PermittedRead>) -> CheckResult {
+    fn read_for_user(&mut self, id: u64, mut it: PermittedRead) -> CheckResult {
         let Request::Read { key, serializable } = self.request(it.read.operation).1 else {
             return Ok(());
         };
@@ -238,11 +206,13 @@ impl Cluster {
         it.outcome = outcome.map_err(member_failed(id))?;
         drop(view);
         let wait = self.auth_delay();
-        self.plan(id, wait, Step::CompareAuthRevision(it));
+        self.plan_step(id, wait, "compares the auth revision", |cluster, id| {
+            cluster.compare_auth_revision(id, it)
+        });
         Ok(())
     }
 
-    pub(super) fn compare_auth_revision(&mut self, id: u64, mut it: PermittedRead) -> CheckResult {
+    fn compare_auth_revision(&mut self, id: u64, mut it: PermittedRead) -> CheckResult {
         let Some(running) = self.running(id) else { return Ok(()) };
         it.read.answered_at = running.applier.applied_position.index;
         let is_compared = self.config.bug != Some(Bug::RevisionNotCompared);
@@ -257,7 +227,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// `None` if users do not count, or none is named.
+    /// Returns the user of the credentials, and the auth revision. Returns `None` if authentication
+    /// is disabled or there are no credentials. A token that is not valid is rejected. Fails if the
+    /// member accepts a token that it should reject.
     pub(super) fn find_user(
         &mut self,
         id: u64,
@@ -291,7 +263,8 @@ impl Cluster {
         Ok(Ok(Some(AuthInfo { username, revision })))
     }
 
-    /// `is_new`: the store was opened, or users have changed.
+    /// Checks the member's users and roles after the entry `index`. If `is_new` is true, also
+    /// checks the records in the store: it was just opened, or users or roles have changed.
     pub(super) fn check_auth(&self, id: u64, index: u64, is_new: bool) -> CheckResult {
         use crate::checkers::auth::{check_buckets, check_state};
         let Some(running) = self.running(id).filter(|_| self.auth.is_some()) else { return Ok(()) };

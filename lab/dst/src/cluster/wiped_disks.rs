@@ -1,23 +1,26 @@
 //! Wiped disks: a member loses all its data, and starts again with the same flags.
 //!
-//! Half of the wipes stage the worst case. A wiped voter and members that lag start first:
+//! Half of the wipes create the worst case: a wiped voter and members that lag start before the
+//! others. With three members:
 //!
 //! ```text
 //!   1 leads, 2 is stopped     1 and 3 acknowledge writes     1 and 3 lose power, 3 is wiped
 //!   2 and 3 start: without a check they could elect a leader     1 starts
 //! ```
 //!
-//! Before it starts, a wiped member asks the others, by the same code as the server. A refused
-//! member stays down, and an operator removes it. At most a minority is wiped, and only after all
-//! members have more than the first entries of their log. It stays down until its old messages have
-//! arrived: a real connection ends with its process.
+//! Before a wiped member starts, it queries the other members, with the same code as the server. If
+//! they do not admit it, it stays down, and an operator removes it.
+//!
+//! At most a minority is wiped, and only after the log of each member has more than its first
+//! entries. A wiped member stays down until its old messages have arrived, because a real
+//! connection ends with its process.
 
 use clearlane_raft::Role;
-use clearlane_server::membership::{FirstStart, Member, MemberChange, NewMember, is_published};
-use clearlane_server::replica::ReplicaInput;
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::membership::{FirstStart, Member, MemberChange, NewMember, is_published};
 
+use super::Cluster;
 use super::client_pool::RequestWaiter;
-use super::{Cluster, Event};
 use crate::bugs::Bug;
 use crate::checkers::CheckResult;
 use crate::event_queue::{MILLISECOND, Micros, SECOND};
@@ -25,24 +28,9 @@ use crate::machine::{CLUSTER_ID, Machine, member_description, peer_url};
 use crate::proposals::{Proposal, encode};
 use crate::rng::Rng;
 
-/// Shortest time that a wiped member is down. Any message that it sent before, and its duplicate,
-/// arrive sooner.
+/// Shortest time that a wiped member is down. The messages that it sent before the wipe, and their
+/// duplicates, arrive within this time.
 const DOWN_MIN: Micros = 7 * SECOND;
-
-#[derive(Debug)]
-pub(super) enum WipedDiskEvent {
-    /// The next wipe is chosen.
-    Choose,
-    /// Everything stops; the disk of `member` is wiped. It starts again together with `stale`,
-    /// before all others.
-    WipeAmongStale { member: u64, stale: Vec<u64> },
-    /// A member with a wiped disk decides, or asks again.
-    Ask(u64),
-    /// The operator removes a member that does not start.
-    Remove(u64),
-    /// Members publish their client URLs.
-    Publish,
-}
 
 #[derive(Debug)]
 pub(super) struct WipedDisks {
@@ -61,34 +49,20 @@ impl Cluster {
     pub(super) fn plan_wiped_disks(&mut self) {
         let Some(disks) = &mut self.wiped_disks else { return };
         let wait = disks.rng.between(3 * SECOND, 8 * SECOND);
-        self.plan_wiped(wait, WipedDiskEvent::Choose);
-        self.plan_wiped(SECOND, WipedDiskEvent::Publish);
+        self.events.plan(wait, Cluster::choose_wipe);
+        self.events.plan(SECOND, Cluster::publish_members);
     }
 
-    fn plan_wiped(&mut self, wait: Micros, event: WipedDiskEvent) {
-        self.events.schedule(wait, Event::WipedDisk(event));
-    }
-
-    pub(super) fn on_wiped_disk_event(&mut self, event: WipedDiskEvent) -> CheckResult {
-        match event {
-            WipedDiskEvent::Choose => self.choose_wipe(),
-            WipedDiskEvent::WipeAmongStale { member, stale } => {
-                self.wipe_among_stale(member, &stale);
-            }
-            WipedDiskEvent::Ask(id) => return self.decide_first_start(id),
-            WipedDiskEvent::Remove(id) => self.remove_given_up(id),
-            WipedDiskEvent::Publish => self.publish_members(),
-        }
-        Ok(())
-    }
-
+    /// Chooses a random follower, and wipes its disk at once or in the worst case that the module
+    /// head describes. Wipes nothing if a minority was wiped already, if there is no leader, if a
+    /// member does not run, or if the log of a member has only its first entries. Plans the next
+    /// call until the quiet phase.
     fn choose_wipe(&mut self) {
         let view = self.view();
         let has_begun = |machine: &Machine| {
             machine.replica().is_some_and(|core| !core.raft().has_only_first_entries())
         };
-        let mut here = self.machines.values().filter(|machine| !machine.is_removed);
-        let all_have_begun = here.all(has_begun);
+        let all_have_begun = self.present().all(has_begun);
         let Some(disks) = &mut self.wiped_disks else { return };
         if self.quiet.since.is_some() {
             return;
@@ -100,7 +74,7 @@ impl Cluster {
             view.voters.iter().copied().filter(|id| Some(*id) != view.leader).collect();
         let member = disks.rng.choose(&followers).copied();
         let among_stale = disks.rng.permille(500);
-        self.plan_wiped(wait, WipedDiskEvent::Choose);
+        self.events.plan(wait, Cluster::choose_wipe);
         let Some(member) = member.filter(|_| all_have_begun && view.leader.is_some()) else {
             return;
         };
@@ -113,22 +87,24 @@ impl Cluster {
             let stale: Vec<u64> = stale.take(view.voters.len().saturating_sub(1) / 2).collect();
             self.trace_line(format_args!("{stale:?} are to lag, and {member} is to be wiped"));
             stale.iter().for_each(|id| self.crash(*id, true));
-            self.plan_wiped(2 * SECOND, WipedDiskEvent::WipeAmongStale { member, stale });
+            let wipe = move |cluster: &mut Cluster| cluster.wipe_among_stale(member, &stale);
+            self.events.plan(2 * SECOND, wipe);
         } else {
             self.wipe(member);
         }
     }
 
+    /// Crashes all members, and wipes the disk of `member`. This member and the members in `stale`
+    /// start again before all others.
     fn wipe_among_stale(&mut self, member: u64, stale: &[u64]) {
         if self.quiet.since.is_some() {
             return;
         }
-        let here = self.machines.values().filter(|machine| !machine.is_removed);
-        for id in here.map(|machine| machine.id).collect::<Vec<_>>() {
+        for id in self.present().map(|machine| machine.id).collect::<Vec<_>>() {
             self.crash(id, true);
             let more = self.wiped_disks.as_mut().map_or(0, |disks| disks.rng.between(1, 4));
             let wait = if stale.contains(&id) { DOWN_MIN } else { DOWN_MIN + more * SECOND };
-            self.events.schedule(wait, Event::Start(id));
+            self.plan_start(id, wait);
         }
         self.wipe(member);
     }
@@ -142,17 +118,18 @@ impl Cluster {
         machine.wipe(start_at);
         self.metrics.wiped_disks += 1;
         self.trace_line(format_args!("the disk of {id} is wiped"));
-        self.events.schedule(DOWN_MIN, Event::Start(id));
+        self.plan_start(id, DOWN_MIN);
     }
 
-    /// The member is started with a wiped disk.
+    /// Handles the start of a member with a wiped disk. Plans its first query of the other members
+    /// at `start_at`, unless the queries are already planned.
     pub(super) fn begin_to_ask(&mut self, id: u64) {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return };
         let Some(wiped) = &mut machine.wiped else { return };
         if !std::mem::replace(&mut wiped.is_asking, true) {
             let wait = wiped.start_at.saturating_sub(now);
-            self.plan_wiped(wait, WipedDiskEvent::Ask(id));
+            self.events.plan(wait, move |cluster| cluster.decide_first_start(id));
         }
     }
 
@@ -166,6 +143,8 @@ impl Cluster {
         (NewMember { id, cluster_id: CLUSTER_ID, peer_urls, first: ids }, first)
     }
 
+    /// A member with a wiped disk decides by the replies whether it may start. If the replies do
+    /// not decide, it queries the other members again.
     fn decide_first_start(&mut self, id: u64) -> CheckResult {
         let (member, first) = self.new_member(id);
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -220,19 +199,22 @@ impl Cluster {
             .collect();
         for (other, is_leader, term) in others {
             if is_leader {
-                let waiter = RequestWaiter::FirstStart { asking: id, term };
-                self.submit(other, waiter, ReplicaInput::ReadIndex);
+                self.after_read_index(other, ReadNeed::Applied, None, move |cluster, leader| {
+                    cluster.report_to_wiped(leader, id, Some(term));
+                });
             } else {
                 self.report_to_wiped(other, id, None);
             }
         }
         let Some(disks) = &mut self.wiped_disks else { return };
         let wait = disks.rng.between(200 * MILLISECOND, SECOND);
-        self.plan_wiped(wait, WipedDiskEvent::Ask(id));
+        self.events.plan(wait, move |cluster| cluster.decide_first_start(id));
     }
 
-    /// `term` is the term of the leader `id`, if a quorum has confirmed it.
-    pub(super) fn report_to_wiped(&mut self, id: u64, asking: u64, term: Option<u64>) {
+    /// Sends the reply of member `id` to the member `asking`. `term` is the term in which a quorum
+    /// has confirmed that `id` leads, or `None`. If the leader term in the reply is another one, it
+    /// is set to 0, because it is not confirmed.
+    fn report_to_wiped(&mut self, id: u64, asking: u64, term: Option<u64>) {
         let (member, _) = self.new_member(asking);
         let Some(running) = self.running(id) else { return };
         let mut reply = running.replica.report_to(&member.request());
@@ -245,23 +227,26 @@ impl Cluster {
         }
     }
 
-    /// The member stays down, and the operator removes it from the cluster.
+    /// Stops the member for good. The operator then removes it from the cluster.
     pub(super) fn give_up_member(&mut self, id: u64) {
         self.remove_machine(id);
-        self.plan_wiped(SECOND, WipedDiskEvent::Remove(id));
+        self.events.plan(SECOND, move |cluster| cluster.remove_given_up(id));
     }
 
+    /// The operator removes a member that cannot start, if the cluster still lists the member.
+    /// Called every second.
     fn remove_given_up(&mut self, id: u64) {
         let view = self.view();
         if view.voters.contains(&id) || view.learners.contains(&id) {
             self.propose_member_change(MemberChange::Remove { id });
         }
-        // A removal may be lost.
-        self.plan_wiped(SECOND, WipedDiskEvent::Remove(id));
+        // The proposal of the removal may be lost, so it is repeated.
+        self.events.plan(SECOND, move |cluster| cluster.remove_given_up(id));
     }
 
+    /// Each member that has not yet published its client URL publishes it. Called every 500 ms.
     fn publish_members(&mut self) {
-        self.plan_wiped(500 * MILLISECOND, WipedDiskEvent::Publish);
+        self.events.plan(500 * MILLISECOND, Cluster::publish_members);
         if !self.config.publishes_members {
             return;
         }
@@ -278,7 +263,8 @@ impl Cluster {
         }
     }
 
-    /// Whether too few voters have a disk that was not wiped, or was filled again.
+    /// Returns whether disks are wiped in this run, and the voters with an intact disk are no
+    /// majority. A wiped disk is considered intact again once its member was admitted.
     pub(super) fn lacks_intact_quorum(&self) -> bool {
         let voters = self.view().voters;
         let is_intact = |id: &&u64| {

@@ -1,5 +1,5 @@
-//! libFuzzer around one of the targets, which `FUZZ_TARGET` names. `crates/fuzz/run` builds and
-//! calls it.
+//! Runs libFuzzer on one target. The environment variable `FUZZ_TARGET` has the target's name. The
+//! script `lab/fuzz/run` builds and calls this program.
 
 #![no_main]
 

@@ -1,10 +1,10 @@
-//! Text where an address, a list of members or of feature gates is expected: by the flags, by
-//! a request that changes members, and between members.
+//! Arbitrary texts in place of addresses, lists of members and feature gates. Such texts arrive in
+//! flags, in requests that change members, and from other members.
 
 use clearlane::config::address::{Url, listen_addresses};
 use clearlane::config::feature_gates::FeatureGates;
 use clearlane::data::InitialCluster;
-use clearlane_server::membership;
+use clearlane_replica::membership;
 
 pub fn target(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -1,7 +1,8 @@
-//! A command line and an environment: refused with words, or a configuration, a tool, or help.
+//! A command line and an environment. The program rejects them with a message, or they select a
+//! configuration, a tool, or the help text.
 //!
 //! ```text
-//!   how many arguments (1) │ argument (2 + n) │ ... │ variable (2 + n) │ its value │ ...
+//!   number of arguments (1) │ argument (2 + n) │ ... │ variable (2 + n) │ its value │ ...
 //! ```
 
 use std::ffi::OsString;

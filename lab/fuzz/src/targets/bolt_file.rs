@@ -1,10 +1,15 @@
-//! A file for the engine `bolt`: it is refused and stays as it was, or all of it can be read, and
-//! what is then written is there when it is opened again.
+//! A file for the engine `bolt`.
+//!
+//! Either the engine rejects the file and does not change it. Or the engine can read and change the
+//! whole file, and finds the changes when it opens the file again.
 //!
 //! ```text
 //!   0 │ the file as it is
-//!   1 + number of a whole file │ what becomes of its sums │ edits; see `put_edit`
+//!   1 + number of a whole file │ handling of its checksums │ edits; see `put_edit`
 //! ```
+//!
+//! After the edits, the checksums are handled in one of three ways. 0 removes the page checksums,
+//! as if another program had written the file. 1 corrects the checksums. 2 leaves them as they are.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,9 +20,9 @@ use clearlane_engine::{Bucket, Error, KeyRange};
 
 use crate::input::Input;
 
-/// A key that the target puts, in each bucket.
+/// A key that the target puts into each bucket.
 const KEY: &[u8] = b"fuzz";
-/// A file does not become longer than this by an edit.
+/// Maximum size, in bytes, of a file whose length an edit changes.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
 type Records = BTreeMap<(Bucket, Vec<u8>), Vec<u8>>;
@@ -26,7 +31,8 @@ pub fn target(data: &[u8]) {
     open(data);
 }
 
-/// Whether it is opened.
+/// Makes a file from the input, and checks how the engine handles it. Returns whether the engine
+/// opens the file.
 pub fn open(data: &[u8]) -> bool {
     let image = image(Input::new(data));
     let file = MemoryFile::new(image.clone());
@@ -65,7 +71,9 @@ fn image(mut input: Input<'_>) -> Vec<u8> {
     image
 }
 
-/// Where an edit goes is a page of 1 KiB and a place there.
+/// Applies one edit. The input starts with the kind of edit, the number of a page of 1 KiB, and an
+/// offset in this page, in units of 4 bytes. The edit starts at this place. The last kind cuts or
+/// extends the file to end there.
 fn put_edit(image: &mut Vec<u8>, input: &mut Input<'_>) {
     let kind = input.choice(7);
     let place = usize::from(input.byte()) << 10;
@@ -94,8 +102,8 @@ fn put_edit(image: &mut Vec<u8>, input: &mut Input<'_>) {
     }
 }
 
-/// What edits begin with: files of both page sizes, with trees, inline buckets, values of several
-/// pages and free pages.
+/// The files to edit. Their page sizes are 1024 and 4096 bytes. They contain trees, inline buckets,
+/// values of several pages and free pages.
 static WHOLE: LazyLock<[Vec<u8>; 3]> =
     LazyLock::new(|| [whole_file(1024, 3), whole_file(1024, 120), whole_file(4096, 60)]);
 
@@ -137,7 +145,9 @@ fn read_all(store: &MemoryStore) -> Records {
     records
 }
 
-/// `None` if the file has a bucket where a record is to go, which is an error and no damage.
+/// Changes the store and `records` in the same way, and checks that they are equal after each
+/// commit. Returns `None` if the file has a bucket in the place of a record: the put then fails,
+/// although the file is not damaged.
 fn change(store: &MemoryStore, records: &mut Records) -> Option<()> {
     for round in 0..3 {
         let mut txn = store.begin_write().expect("there is no other writer");
@@ -146,7 +156,7 @@ fn change(store: &MemoryStore, records: &mut Records) -> Option<()> {
             txn.put(bucket, KEY, &value).ok()?;
             records.insert((bucket, KEY.to_vec()), value);
         }
-        // The first, then every second of what is left, then half of all.
+        // Deletes the first record, then every second record, then the first half of the records.
         let count = records.len();
         let doomed: Vec<_> = match round {
             0 => records.keys().take(1).cloned().collect(),

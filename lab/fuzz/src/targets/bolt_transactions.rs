@@ -1,5 +1,7 @@
-//! A program of transactions for the engine `bolt`, beside a plain map: every read gives the same
-//! in both, also after opening again, and no page is lost or used twice.
+//! A sequence of transactions for the engine `bolt`, and the same changes on a plain map.
+//!
+//! Every read must return the same records from the store and from the map, also after the file is
+//! opened again. No page may be lost or used twice.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,11 +12,11 @@ use clearlane_engine::{Bucket, KeyRange, Read, Snapshot, WriteTxn};
 
 use crate::input::Input;
 
-/// An input ends when it has written so much.
+/// Maximum number of bytes that an input writes. The step that exceeds it is the last one.
 const WRITTEN_BYTES_MAX: usize = 2 << 20;
 const STEPS_MAX: usize = 400;
 const SNAPSHOTS_MAX: usize = 4;
-/// Few, so that those of one leaf meet.
+/// There are only three buckets, so that many steps of an input change the same pages.
 const BUCKETS: [Bucket; 3] = [Bucket::Key, Bucket::Lease, Bucket::Meta];
 
 type Model = BTreeMap<(Bucket, Vec<u8>), Vec<u8>>;
@@ -52,7 +54,7 @@ impl Run {
         match input.choice(14) {
             0..=2 => self.put(BUCKETS[input.choice(3)], key(input), value(input)),
             3 => self.delete(BUCKETS[input.choice(3)], &key(input)),
-            // Many in a row: by them a short input makes a deep tree, or takes it down.
+            // Many puts or deletes in a row. So a short input can make a deep tree or remove it.
             4 | 5 => {
                 let (bucket, from, value) = (BUCKETS[input.choice(3)], input.byte(), value(input));
                 for number in 0..input.byte() {
@@ -131,7 +133,7 @@ impl Run {
         }
     }
 
-    /// Drops what is not committed, and all snapshots.
+    /// Drops the uncommitted changes and all snapshots, and opens the file again.
     fn reopen(&mut self) {
         self.open = None;
         self.check();
@@ -150,7 +152,8 @@ impl Run {
         self.snapshots.iter().for_each(|(snapshot, model)| assert_same(&**snapshot, model));
     }
 
-    /// A commit during which the disk becomes full: it is there, or is not.
+    /// Commits while the disk fails after `operations` operations. The transaction must be stored
+    /// completely or not at all.
     fn fail(&mut self, operations: u64) {
         let Some((txn, model)) = self.open.take() else { return };
         self.store.file().fail_after(operations);
@@ -173,7 +176,7 @@ impl Run {
         self.check();
     }
 
-    /// As a defragmentation does: all records go into a new file.
+    /// Copies all records into a new file, as a defragmentation does.
     fn defragment(&mut self) {
         self.commit();
         let next = MemoryStore::create(self.page_size).expect("the file takes it");
@@ -194,7 +197,8 @@ impl Run {
     }
 }
 
-/// Short ones by a number, and some that are long.
+/// Returns a key. Most keys are short and differ by their number. Some are 301 or 32,768 bytes
+/// long.
 fn key(input: &mut Input<'_>) -> Vec<u8> {
     let number = input.byte();
     match number {

@@ -1,4 +1,5 @@
-//! The text of a config file: it is refused with words, or becomes a configuration.
+//! The text of a config file. The program rejects it with a message that names the file, or reads a
+//! configuration from it.
 
 use clearlane::config;
 

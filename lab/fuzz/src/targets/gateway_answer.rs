@@ -1,7 +1,8 @@
-//! An answer through the JSON gateway: a message becomes JSON, at once and piece by piece.
+//! A response through the JSON gateway. A message is converted to JSON, as a whole and in pieces,
+//! with the same result.
 //!
 //! ```text
-//!   which rpc (1) │ length of pieces (1) │ the message's bytes
+//!   number of the RPC (1) │ length of pieces (1) │ the message's bytes
 //! ```
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ pub fn target(data: &[u8]) {
     let chosen = input.choice(methods.len());
     let kind = methods.nth(chosen).expect("chosen among them").output();
     let (piece, bytes) = (input.byte(), input.rest());
-    // Bytes that this program would not write may be refused, but must not panic.
+    // Bytes that this program would not write may be rejected, but must not cause a panic.
     let _ = decoders::pieces_to_json(&kind, pieces(bytes, piece));
     let Ok(text) = decoders::message_to_json(&kind, Bytes::copy_from_slice(bytes)) else { return };
     let message = decoders::json_to_message(&kind, &text).expect("it was just written");

@@ -1,7 +1,8 @@
-//! A call of the JSON gateway: JSON becomes a message, and again JSON.
+//! A call of the JSON gateway. JSON is converted to a message, the message to JSON, and this JSON
+//! to the same message. If the RPC has a request stream, the text is first split into JSON objects.
 //!
 //! ```text
-//!   which rpc (1) │ length of pieces (1) │ text
+//!   number of the RPC (1) │ length of pieces (1) │ text
 //! ```
 
 use clearlane_rpc::decoders;

@@ -1,4 +1,4 @@
-//! The body of a gRPC request: frames, perhaps compressed, and the headers that go with it.
+//! The body of a gRPC request: frames, which may be compressed, and the headers that describe them.
 //!
 //! ```text
 //!   flags (1) │ length of pieces (1) │ grpc-timeout │ grpc-encoding │ body
@@ -9,7 +9,7 @@ use clearlane_rpc::decoders;
 
 use crate::input::{Input, pieces};
 
-/// Small, so that the fuzzer gets there.
+/// The limit is small, so that the fuzzer reaches it.
 const LIMIT: usize = 4 << 10;
 
 pub fn target(data: &[u8]) {
@@ -22,7 +22,8 @@ pub fn target(data: &[u8]) {
     }
     let pieces = pieces(&body, piece).map(Bytes::copy_from_slice).collect();
     if let Ok(frames) = decoders::decompressed_body(pieces, LIMIT) {
-        // What is whole was checked, so a client cannot make it much longer.
+        // Each complete frame was checked against the limit. So a client cannot make the
+        // decompressed body much longer than the received body.
         assert!(frames.len() <= body.len() / 20 * (LIMIT + 5) + body.len() + LIMIT);
     }
 }

@@ -1,9 +1,9 @@
-//! The token of a call, where tokens are JSON web tokens; and what an operator says of their keys.
+//! JSON web tokens: the token of a call, and an operator's settings for the keys.
 //!
 //! ```text
-//!   0 to 4 (the method) │ token            as it is
-//!   5 │ header │ claims                    signed well, so that the claims are looked at
-//!   6 │ options (2 + n) │ file             what --auth-token says, and the file of the key
+//!   0 to 4 (the method) │ token            the token as it is
+//!   5 │ header │ claims                    a signed token, so that its claims are checked
+//!   6 │ options (2 + n) │ file             the value of --auth-token, and the file with the key
 //! ```
 
 use std::sync::LazyLock;
@@ -16,16 +16,28 @@ use ring::hmac;
 
 use crate::input::Input;
 
-const SECRET: &[u8] = include_bytes!("../../../auth/tests/keys/secret");
-/// A method, and the key that checks its tokens.
+const SECRET: &[u8] = include_bytes!("../../../../crates/auth/tests/keys/secret");
+/// The options of each method, and the key that checks its tokens.
 const KEYS: [(&str, &[u8]); 5] = [
     ("sign-method=HS256,priv-key=f", SECRET),
-    ("sign-method=RS256,pub-key=f", include_bytes!("../../../auth/tests/keys/rsa.public.pem")),
-    ("sign-method=PS384,pub-key=f", include_bytes!("../../../auth/tests/keys/rsa.public.pem")),
-    ("sign-method=ES256,pub-key=f", include_bytes!("../../../auth/tests/keys/p256.public.pem")),
-    ("sign-method=EdDSA,pub-key=f", include_bytes!("../../../auth/tests/keys/ed25519.public.pem")),
+    (
+        "sign-method=RS256,pub-key=f",
+        include_bytes!("../../../../crates/auth/tests/keys/rsa.public.pem"),
+    ),
+    (
+        "sign-method=PS384,pub-key=f",
+        include_bytes!("../../../../crates/auth/tests/keys/rsa.public.pem"),
+    ),
+    (
+        "sign-method=ES256,pub-key=f",
+        include_bytes!("../../../../crates/auth/tests/keys/p256.public.pem"),
+    ),
+    (
+        "sign-method=EdDSA,pub-key=f",
+        include_bytes!("../../../../crates/auth/tests/keys/ed25519.public.pem"),
+    ),
 ];
-/// Seconds since 1970.
+/// The current time, in seconds since 1970.
 const NOW: u64 = 1_000_000_000;
 
 static PROVIDERS: LazyLock<Vec<JwtProvider>> = LazyLock::new(|| {
@@ -56,7 +68,7 @@ pub fn target(data: &[u8]) {
     }
 }
 
-/// With the secret of HS256.
+/// Verifies a token that is signed with the secret of HS256.
 pub fn verify_signed(header: &[u8], claims: &[u8]) -> Option<JwtClaims> {
     let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part));
     let signed = format!("{header}.{claims}");

@@ -1,5 +1,5 @@
-//! Requests to KV, one after the other, from their bytes to a store in memory: decoded, checked,
-//! described, written as an entry of the log, and applied.
+//! A sequence of KV requests, from their bytes to a store in memory. Each request is decoded,
+//! checked, described, written as an entry of the log, and applied.
 //!
 //! ```text
 //!   kind (1) │ length (2) │ request │ kind │ length │ request │ ...
@@ -16,15 +16,16 @@ use clearlane_proto::etcdserverpb::{
     InternalRaftRequest, LeaseGrantRequest, RangeRequest, TxnRequest,
 };
 use clearlane_proto::nested::{decode_raft_request, decode_txn};
-use clearlane_server::AppliedPosition;
-use clearlane_server::apply::{
-    self, EvaluatedCompares, Limits, PartialResponse, ReadBudget, ReadMode, check, describe, txn,
+use clearlane_replica::AppliedPosition;
+use clearlane_replica::apply::{
+    self, EvaluatedCompares, Limits, PartialResponse, ReadBudget, TxnReadMode, check, describe, txn,
 };
 
 use crate::input::Input;
 
 const KINDS: usize = 6;
-/// A response is not made if it could be larger: ranges of ranges grow.
+/// Maximum number of requests in an input. This limits the size of the store, and so the size of
+/// the responses: a transaction may read the same range many times.
 const REQUESTS_MAX: usize = 32;
 
 pub fn target(data: &[u8]) {
@@ -57,7 +58,7 @@ fn decode(kind: usize, bytes: &[u8]) -> Option<InternalRaftRequest> {
     Some(request)
 }
 
-/// As much of a member as KV needs. Leases with even ids exist.
+/// The parts of a member that KV requests need. All leases with even IDs exist.
 struct Member {
     store: Box<dyn Store<AppliedPosition>>,
     index: u64,
@@ -99,7 +100,7 @@ impl Member {
 
     fn read(&self, request: &TxnRequest) {
         let read = self.store.begin_read();
-        let _ = txn::read_txn(&*read, request).expect("memory can be read");
+        let _ = txn::read_only_txn(&*read, request).expect("memory can be read");
     }
 
     fn apply(&mut self, request: &InternalRaftRequest) {
@@ -110,7 +111,7 @@ impl Member {
             EvaluatedCompares::evaluate(&*read, &txn.compare).expect("memory can be read")
         });
         let has_lease = |id| id % 2 == 0;
-        let mode = ReadMode::Deferred(ReadBudget { records: 1, bytes: 16 });
+        let mode = TxnReadMode::Deferred(ReadBudget { records: 1, bytes: 16 });
         let store = &*self.store;
         let applied = apply::apply(store, &has_lease, request, position, mode, compares.as_ref());
         let applied = applied.expect("what was checked can be applied");

@@ -1,7 +1,7 @@
-//! The messages that clients and members send, one of them: read, written, and read again.
+//! A message that a client or a member sends. The target reads it, writes it, and reads it again.
 //!
 //! ```text
-//!   which message (1) │ its bytes
+//!   number of the message (1) │ its bytes
 //! ```
 
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ macro_rules! messages {
 
 pub type RoundTrip = fn(Bytes);
 
-/// With the name of the message. A test looks that none that an rpc takes is missing.
+/// Each message with its name. A test checks that no input message of an RPC is missing.
 pub const MESSAGES: [(&str, RoundTrip); 55] = messages![
     RangeRequest,
     PutRequest,
@@ -89,7 +89,9 @@ pub fn target(data: &[u8]) {
     round_trip(Bytes::copy_from_slice(input.rest()));
 }
 
-/// Unknown fields are lost, so the second encoding is compared with the first.
+/// Checks that a message does not change when it is written and read again. Unknown fields are lost
+/// when a message is read. So the second encoding is compared with the first encoding, and not with
+/// `bytes`.
 pub(super) fn round_trip<M: Message + Default + PartialEq + Debug>(bytes: Bytes) {
     if let Ok(message) = M::decode(bytes) {
         assert_stable(&message);

@@ -1,4 +1,4 @@
-//! One file for each target.
+//! The targets. Each has its own file.
 
 pub mod addresses;
 pub mod arguments;
@@ -21,7 +21,7 @@ pub mod wal_records;
 
 pub type Target = fn(&[u8]);
 
-/// By name, which is that of the file and of the directory in `corpus`.
+/// All targets by name. The name is also the name of the file and of the directory in `corpus`.
 pub const ALL: [(&str, Target); 18] = [
     ("addresses", addresses::target),
     ("arguments", arguments::target),

@@ -1,14 +1,15 @@
-//! The data of an entry of the raft log: a request, or a change of members.
+//! The data of an entry of the raft log: a request, a change of members, or the context of such a
+//! change.
 //!
 //! ```text
-//!   0, 1, ... (1) │ data
+//!   0 (a request), 1 (a change of members) or 2 (a context) │ data
 //! ```
 
 use bytes::Bytes;
 use clearlane_proto::Message as _;
 use clearlane_proto::nested::decode_raft_request;
-use clearlane_server::apply::{self, Limits, describe};
-use clearlane_server::membership::MemberChange;
+use clearlane_replica::apply::{self, Limits, describe};
+use clearlane_replica::membership::MemberChange;
 use clearlane_wal::{ConfChange, MemberContext};
 
 use crate::input::Input;
@@ -28,7 +29,7 @@ fn request(data: &[u8]) {
     let again = decode_raft_request(encoded.clone()).expect("what was written can be read");
     assert!(again == request, "{again:?} was read from what {request:?} wrote");
     assert_eq!(again.encode_to_vec(), encoded);
-    // What the log says of a slow entry.
+    // The log of the server contains this description for a slow entry.
     let _ = describe::request(&request).to_string();
     let _ = apply::check(&request, &Limits::default());
 }

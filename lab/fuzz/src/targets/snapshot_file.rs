@@ -1,15 +1,20 @@
-//! A saved snapshot that is restored: refused, or a store on which a member can start.
+//! A saved snapshot that is restored. The restore rejects it, or makes a store from it; a member's
+//! start on this store must not panic.
 //!
 //! ```text
-//!   0 or 1 (is the sum checked?) │ bytes                 as they are
-//!   2 or 3 │ frame │ frame │ ...                         the former format, with the right lengths
-//!                                                        and sums
-//!   4 or 5 │ count │ edit │ ... │ records                a bolt file of these records
-//!                    edit: place (3) │ byte
+//!   0 or 1 │ bytes                                    the file as it is
+//!   2 or 3 │ count │ edit │ ... │ records             a bolt file of these records
+//!                    edit: place (3) │ byte           records: see `store_records`
 //! ```
+//!
+//! If the first number is odd, the restore checks the checksum at the end of the file. With 3, the
+//! target first appends the correct checksum.
+//!
+//! Half of `count`, rounded down, is the number of edits. If `count` is even, the checksums of the
+//! pages are corrected after the edits. If it is odd, the file loses its page checksums, as if
+//! another program had written it.
 
 use std::fs;
-use std::io::Cursor;
 use std::path::PathBuf;
 use std::process;
 use std::sync::Arc;
@@ -17,37 +22,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clearlane_engine::bolt::fuzzing::{make_foreign, put_sums_right};
 use clearlane_engine::{Engine, Image, MemoryEngine};
-use clearlane_server::snapshot_file::{self, SnapshotWriter, former};
+use clearlane_server::snapshot::snapshot_file::{self, SnapshotWriter};
 use sha2::{Digest as _, Sha256};
 
-use super::snapshot_stream::put_frames;
 use super::store_records;
 use crate::input::Input;
 
-const ALIGNMENT: usize = 512;
-const LENGTH_BYTES: usize = 8;
 const CHECKSUM_BYTES: usize = 32;
 
 pub fn target(data: &[u8]) {
     let mut input = Input::new(data);
-    let form = input.choice(6);
+    let form = input.choice(4);
     let checks_sum = form % 2 == 1;
     match form {
         0 | 1 => restore(input.rest(), checks_sum),
-        2 | 3 => restore(&former_file(input, checks_sum), checks_sum),
         _ => restore(&bolt_file(input, checks_sum), checks_sum),
     };
 }
 
-/// Whether it was taken.
+/// Restores the file, and starts a member on the store. Returns whether the restore has accepted
+/// the file.
 pub fn restore(file: &[u8], checks_sum: bool) -> bool {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-    let is_bolt = snapshot_file::is_bolt(&mut Cursor::new(file)).expect("memory can be read");
-    let outcome = match is_bolt {
-        true => restore_bolt(file, &engine, checks_sum),
-        false => former::restore(&mut Cursor::new(file), Arc::clone(&engine), checks_sum),
-    };
-    match outcome {
+    match restore_into(&engine, file, checks_sum) {
         Ok(()) => store_records::start(engine),
         Err(error) => {
             assert!(!error.to_string().contains('\n'), "{error}");
@@ -57,11 +54,11 @@ pub fn restore(file: &[u8], checks_sum: bool) -> bool {
     true
 }
 
-fn restore_bolt(
-    file: &[u8],
+fn restore_into(
     engine: &Arc<dyn Engine>,
+    file: &[u8],
     checks_sum: bool,
-) -> clearlane_server::Result<()> {
+) -> clearlane_replica::Result<()> {
     let path = temporary_path();
     fs::write(&path, file).expect("a temporary file can be written");
     let outcome = snapshot_file::restore(&path, engine, checks_sum);
@@ -76,32 +73,13 @@ fn temporary_path() -> PathBuf {
     std::env::temp_dir().join(format!("clearlane-fuzz-{}-{number}", process::id()))
 }
 
-/// A file of the former format.
-pub fn former_file(input: Input<'_>, has_sum: bool) -> Vec<u8> {
-    let mut stream = Vec::new();
-    put_frames(&mut stream, input);
-    former_file_of(stream, has_sum)
-}
-
-/// A file of the former format with the stream of a store.
-pub fn former_file_of(stream: Vec<u8>, has_sum: bool) -> Vec<u8> {
-    let length = stream.len() as u64;
-    let mut file = stream;
-    let end = (file.len() + LENGTH_BYTES).next_multiple_of(ALIGNMENT);
-    file.resize(end - LENGTH_BYTES, 0);
-    file.extend_from_slice(&length.to_be_bytes());
-    if has_sum {
-        put_sum(&mut file);
-    }
-    file
-}
-
 fn put_sum(file: &mut Vec<u8>) {
     let sum = Sha256::digest(&file);
     file.extend_from_slice(&sum);
 }
 
-/// With edits, its own sums are put right, or are gone.
+/// Returns a bolt file of the records, after the edits. If `has_sum` is true, the file ends with
+/// its SHA-256 checksum, as a saved snapshot does.
 fn bolt_file(mut input: Input<'_>, has_sum: bool) -> Vec<u8> {
     let count = input.byte();
     let edits: Vec<_> = (0..count / 2)
@@ -127,7 +105,8 @@ fn bolt_file(mut input: Input<'_>, has_sum: bool) -> Vec<u8> {
     file
 }
 
-/// A snapshot of the store, as a client saves it; empty if a bolt file cannot have its records.
+/// Returns a snapshot of the store in the form that a client saves. If a bolt file cannot hold the
+/// store's records, returns an empty file with a checksum of 32 zeros.
 pub fn saved(engine: &dyn Engine) -> Vec<u8> {
     let snapshot = engine.snapshot().expect("memory can be read");
     let Ok(image) = Image::of_records(&*snapshot, &std::env::temp_dir()) else {

@@ -1,14 +1,15 @@
-//! A snapshot from another member: refused, or a store on which the member can start.
+//! A snapshot from another member. The receiver rejects it, or makes a store from it; a member's
+//! start on this store must not panic.
 //!
 //! ```text
-//!   0 │ length of pieces (1) │ bytes                        as they are
-//!   1 │ length of pieces │ message │ frame │ frame │ ...    in frames with the right sums
+//!   0 │ length of pieces (1) │ bytes                        the stream as it is
+//!   1 │ length of pieces │ message │ frame │ frame │ ...    frames that get correct checksums
 //!                            frame: kind (1) │ body (2 + n)
 //! ```
 
 use std::sync::Arc;
 
-use clearlane_server::raft_snapshot::{MemoryStoreDir, SnapshotReceiver, StoreDir};
+use clearlane_replica::raft_snapshot::{MemoryStoreDir, SnapshotReceiver, StoreDir};
 
 use super::store_records;
 use crate::input::{Input, pieces};
@@ -28,7 +29,8 @@ pub fn target(data: &[u8]) {
     }
 }
 
-/// Whether it was taken.
+/// Receives the stream in pieces, and starts a member on the store. Returns whether the receiver
+/// has accepted the stream.
 pub fn receive(stream: &[u8], piece: u8) -> bool {
     let store_dir = Arc::new(MemoryStoreDir::default());
     let mut receiver = SnapshotReceiver::new(Arc::clone(&store_dir) as Arc<dyn StoreDir>);
@@ -55,7 +57,9 @@ fn with_sums(mut input: Input<'_>) -> Vec<u8> {
     stream
 }
 
-/// The engine's stream. A trailer is made of the frames before it if its body is empty.
+/// Appends the engine's part of the stream: its magic number, and the frames of the input with
+/// correct checksums. If the body of a trailer is empty, a correct trailer for the preceding frames
+/// takes its place.
 pub(super) fn put_frames(stream: &mut Vec<u8>, mut input: Input<'_>) {
     stream.extend_from_slice(STREAM_MAGIC);
     let (mut records, mut sum_of_sums) = (0, 0);
@@ -71,7 +75,7 @@ pub(super) fn put_frames(stream: &mut Vec<u8>, mut input: Input<'_>) {
     }
 }
 
-/// Returns its sum.
+/// Appends a frame and returns its checksum.
 fn put_frame(stream: &mut Vec<u8>, kind: u8, body: &[u8]) -> u32 {
     let start = stream.len();
     stream.push(kind);
@@ -84,7 +88,8 @@ fn put_frame(stream: &mut Vec<u8>, kind: u8, body: &[u8]) -> u32 {
     sum
 }
 
-/// As far as they are whole: bucket (1), two lengths (4 each), key and value.
+/// Returns the number of complete records in the body of a frame. A record has a bucket (1), two
+/// lengths (4 each), a key and a value.
 fn count_records(mut body: &[u8]) -> u64 {
     let mut count = 0;
     while let Some((head, rest)) = body.split_first_chunk::<9>() {

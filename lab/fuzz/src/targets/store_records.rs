@@ -1,5 +1,5 @@
-//! Arbitrary records in a store, as from a damaged file or a restored snapshot: a start on them
-//! ends with an error, or with a store that can be read.
+//! Arbitrary records in a store, as from a damaged file or a restored snapshot. A member's start on
+//! this store may fail, but must not panic.
 //!
 //! ```text
 //!   bucket (1) │ key (2 + n) │ value (2 + n) │ bucket │ ...
@@ -15,20 +15,21 @@ use clearlane_engine::{Bucket, Engine, MemoryEngine};
 use clearlane_lease::{Config as LeaseConfig, Lessor};
 use clearlane_mvcc::{ReadTxn, StoreConfig};
 use clearlane_proto::etcdserverpb::RangeRequest;
-use clearlane_server::alarms::Alarms;
-use clearlane_server::membership::{LEARNERS_MAX, Members};
-use clearlane_server::{AppliedPosition, apply};
+use clearlane_replica::alarms::Alarms;
+use clearlane_replica::membership::{LEARNERS_MAX, Members};
+use clearlane_replica::{AppliedPosition, apply};
 
 use crate::input::Input;
 
-/// What a compaction that was under way takes at a time.
+/// Number of records in each step of a compaction that was interrupted and continues after the
+/// start.
 const COMPACT_RECORDS: usize = 100;
 
 pub fn target(data: &[u8]) {
     start(filled(Input::new(data)));
 }
 
-/// A store with these records.
+/// Returns a store with the records of the input.
 pub(super) fn filled(mut input: Input<'_>) -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let mut txn = engine.begin_write().expect("memory can be written");
@@ -40,7 +41,9 @@ pub(super) fn filled(mut input: Input<'_>) -> Arc<dyn Engine> {
     engine
 }
 
-/// What a member does when it starts on a store, as far as the store goes.
+/// Takes the steps of a starting member that concern the store, and then reads and writes. There
+/// are no further steps if the applied position cannot be read or the store cannot be opened. All
+/// other errors are ignored.
 pub(super) fn start(engine: Arc<dyn Engine>) {
     let snapshot = engine.snapshot().expect("memory can be read");
     let Ok(position) = AppliedPosition::read(&*snapshot) else { return };
@@ -69,7 +72,7 @@ pub(super) fn start(engine: Arc<dyn Engine>) {
     let _ = txn.end(AppliedPosition { index: position.index.saturating_add(1), ..position });
 }
 
-fn read_buckets(read: &(dyn ReadTxn + '_)) -> clearlane_server::Result<()> {
+fn read_buckets(read: &(dyn ReadTxn + '_)) -> clearlane_replica::Result<()> {
     Members::load(read, LEARNERS_MAX)?;
     Alarms::load(read)?;
     let auth = AuthStore::new(AuthConfig::default(), &Registry::new());

@@ -1,9 +1,11 @@
-//! A directory with a write-ahead log: it is refused, or opens with what can be read, perhaps
-//! without its torn end, and then takes entries that are read back.
+//! A directory with a write-ahead log. The log is rejected, or it opens with its readable records,
+//! without a torn end. An entry that an opened log accepts can be read back.
 //!
 //! ```text
-//!   segment: index of its name │ steps          made of steps, so that sums fit; see `put_step`
+//!   segment: index in its name │ steps          see `put_step`
 //! ```
+//!
+//! A record has a correct checksum, unless a step has changed the running checksum.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,7 +32,8 @@ pub fn target(data: &[u8]) {
     open_all(data);
 }
 
-/// From how many positions it opens.
+/// Tries to open the log at its start and at each snapshot that it lists. Returns the number of
+/// positions at which the log opens.
 pub fn open_all(data: &[u8]) -> usize {
     let disk = SimulatedDisk::new(["/member"]);
     let dir = PathBuf::from("/member/wal");
@@ -50,7 +53,7 @@ pub fn open_all(data: &[u8]) -> usize {
     starts.into_iter().filter(|start| open(&disk.after_kill(), &dir, *start)).count()
 }
 
-/// Whether it opens.
+/// Returns whether the log opens from `start`.
 fn open(disk: &SimulatedDisk, dir: &Path, start: (u64, u64)) -> bool {
     let files = || Arc::new(disk.clone());
     let Ok(contents) = read(disk, dir, start) else {
@@ -58,7 +61,7 @@ fn open(disk: &SimulatedDisk, dir: &Path, start: (u64, u64)) -> bool {
         return false;
     };
     let (mut wal, opened) = match Wal::open(files(), dir, start, OPTIONS) {
-        // Reading ignores that a hole is no torn end.
+        // `read` treats a hole in the log as a torn end. `Wal::open` reports the hole as a loss.
         Err(error) if error.is_loss() => return false,
         opened => opened.expect("what can be read can be opened"),
     };
@@ -90,14 +93,15 @@ fn segment(input: &mut Input<'_>, crc: &mut u32) -> Vec<u8> {
     bytes
 }
 
-/// A record or other bytes; returns whether the segment goes on.
+/// Appends a record or other bytes, or changes the running checksum. Returns whether the segment
+/// continues.
 fn put_step(bytes: &mut Vec<u8>, crc: &mut u32, input: &mut Input<'_>) -> bool {
     match input.choice(10) {
         0 => return false,
         1 => bytes.extend_from_slice(input.string()),
         2 => bytes.resize(bytes.len().next_multiple_of(512) + 8 * input.choice(4), 0),
         3 => *crc ^= u32::from(input.byte()),
-        // Begins anew, to be whole or not.
+        // Removes all bytes of the segment so far, including its first two records.
         4 => bytes.clear(),
         5 => {
             let kinds = [RecordKind::Entry, RecordKind::State, RecordKind::Snapshot];
@@ -127,7 +131,7 @@ fn put_step(bytes: &mut Vec<u8>, crc: &mut u32, input: &mut Input<'_>) -> bool {
     true
 }
 
-/// With its frame, and the right sum.
+/// Appends a record with its frame. Its checksum continues the running checksum `crc`.
 fn put_record(bytes: &mut Vec<u8>, crc: &mut u32, kind: RecordKind, data: Option<&[u8]>) {
     *crc = crc32c::crc32c_append(*crc, data.unwrap_or_default());
     let mut record = Vec::new();

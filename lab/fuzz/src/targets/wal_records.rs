@@ -1,7 +1,7 @@
-//! What the records of a write-ahead log hold, one of them: read, written, and read again.
+//! The data of a record of the write-ahead log. The target reads it, writes it, and reads it again.
 //!
 //! ```text
-//!   which (1) │ its bytes
+//!   kind of the record (1) │ its bytes
 //! ```
 
 use clearlane_wal::wire::{DecodeError, Record};

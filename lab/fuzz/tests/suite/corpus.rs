@@ -1,6 +1,4 @@
-//! Each input of the corpus goes to its target, without instrumentation.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Passes each input of the corpus to its target, without the instrumentation of the fuzzer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +33,7 @@ fn no_input_of_the_corpus_makes_its_target_panic() {
         target(&[]);
         let dir = corpus().join(name);
         for input in names(&dir) {
-            // Shown if it panics.
+            // The test harness shows this line if the target panics.
             println!("{name}: {input}");
             target(&fs::read(dir.join(input)).unwrap());
         }

@@ -1,13 +1,12 @@
-//! Writes the seeds of the corpus: real requests, from the recordings of etcd's answers.
+//! Writes the seeds of the corpus. Many of them contain real requests and responses, from the
+//! recordings of etcd. The others are files and records that this module makes.
 //!
-//! They go to `target/fuzz-corpus`, where `crates/fuzz/run` begins with them:
+//! The seeds are written to `target/fuzz-corpus`, where `lab/fuzz/run` starts with them:
 //!
 //! ```text
-//!   cargo test -p clearlane-fuzz --test from_oracle -- --ignored
-//!   crates/fuzz/run --minimise
+//!   cargo test -p clearlane-fuzz --test suite from_oracle -- --ignored
+//!   lab/fuzz/run --minimise
 //! ```
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,21 +23,21 @@ use clearlane_fuzz::targets::{
 };
 use clearlane_mvcc::StoreConfig;
 use clearlane_raft::{LogPosition, Message as RaftMessage};
+use clearlane_replica::AppliedPosition;
+use clearlane_replica::membership::MemberChange;
+use clearlane_replica::raft_snapshot::SnapshotSender;
 use clearlane_rpc::decoders;
-use clearlane_server::AppliedPosition;
-use clearlane_server::membership::MemberChange;
-use clearlane_server::raft_snapshot::SnapshotSender;
 use clearlane_wal::{ConfState, Entry, EntryKind, HardState, Metadata, WalSnapshot};
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
 
-/// Longer ones reach nothing that shorter ones do not.
+/// Maximum size of a seed, in bytes. Longer seeds reach no code that shorter ones do not reach.
 const SEED_BYTES_MAX: usize = 2 << 10;
 
 struct Seeds {
     pool: DescriptorPool,
-    /// The name of a target, and an input.
+    /// The seeds: the name of a target, and an input for it.
     all: BTreeSet<(&'static str, Vec<u8>)>,
 }
 
@@ -73,7 +72,8 @@ impl Seeds {
         }
     }
 
-    /// `None` if the recording has a placeholder in it.
+    /// Encodes a message that is given as JSON. Returns `None` if the JSON is no message of this
+    /// kind, for example because the recording contains a placeholder.
     fn encode(&self, kind: MessageDescriptor, json: &Value) -> Option<Vec<u8>> {
         Some(DynamicMessage::deserialize(kind, json).ok()?.encode_to_vec())
     }
@@ -93,7 +93,8 @@ impl Seeds {
         }
     }
 
-    /// `row` gathers requests to KV, and becomes an input when it is long enough.
+    /// Adds the requests and the reply of a step. `row` collects KV requests, and becomes an input
+    /// when it is longer than 500 bytes.
     fn add_step(&mut self, line: &Value, row: &mut Vec<u8>) {
         let streamed = line["stream_in"].as_array().into_iter().flatten();
         let requests = streamed.chain(line.get("request"));
@@ -205,7 +206,8 @@ impl Seeds {
                 self.add("jwt", &head, &fs::read(&path).unwrap());
             }
         }
-        // A snapshot at 0, two entries, a state, a snapshot, and in a second segment one entry.
+        // The first segment has a snapshot at index 0, two entries, a hard state and a snapshot.
+        // The second segment has one entry.
         let log = [
             &[0, 9, 0, 0, 0, 6, 0, 1, 1, 0, 1, b'a', 6, 0, 1, 2, 0, 0, 8, 1, 0, 2][..],
             &[9, 2, 1, 1, 0, 3, 6, 0, 2, 3, 0, 2, b'b', b'c', 2, 0],
@@ -234,22 +236,21 @@ impl Seeds {
         self.add("store_records", &[], &records);
         let chunks =
             all(&mut Exporter::new(engine.snapshot().unwrap()), |from| from.next_chunk().unwrap());
-        // Without what surrounds them: the magic, and of each frame nine bytes and four.
+        // Keeps the kind and the body of each frame. Removes the magic number, the lengths and the
+        // checksums.
         let frames = framed(&chunks[1..]);
-        let file = snapshot_file::former_file_of(chunks.concat(), true);
-        assert!(snapshot_file::restore(&file, true));
-        self.add("snapshot_file", &[1], &file);
-        self.add("snapshot_file", &[3], &frames);
         assert!(snapshot_file::restore(&snapshot_file::saved(&*engine), true));
-        self.add("snapshot_file", &[5, 0], &records);
-        self.add("snapshot_file", &[5, 1], &records);
-        // The high-water mark, the root of a bucket, and a count.
+        self.add("snapshot_file", &[3, 0], &records);
+        self.add("snapshot_file", &[3, 1], &records);
+        // The edits change the high-water mark of both meta pages, the root page of a bucket, and a
+        // count.
         for (place, byte) in [(0x38, 9), (0x1038, 9), (0x2020, 1), (0x200a, 90)] {
             let [_, edit @ ..] = u32::to_be_bytes(place);
-            self.add("snapshot_file", &[&[5, 2][..], &edit, &[byte]].concat(), &records);
-            self.add("snapshot_file", &[&[4, 3][..], &edit, &[byte]].concat(), &records);
+            self.add("snapshot_file", &[&[3, 2][..], &edit, &[byte]].concat(), &records);
+            self.add("snapshot_file", &[&[2, 3][..], &edit, &[byte]].concat(), &records);
         }
-        // Fields 1 to 4: a snapshot, to, from, term.
+        // Fields 1 to 4 of the message: its kind is snapshot, then the receiver, the sender and the
+        // term.
         let mut message = RaftMessage::decode(&[8, 7, 16, 2, 24, 1, 32, 3]).unwrap();
         let conf_state = ConfState { voters: vec![1], ..ConfState::default() };
         message.set_snapshot_position(&LogPosition { index: 1, term: 1, conf_state });
@@ -272,21 +273,23 @@ impl Seeds {
             for sums in 0..3 {
                 assert!(bolt_file::open(&[whole, sums]));
                 self.add("bolt_file", &[whole, sums], &[]);
-                // A txid, a root page, a count, a value; a page in the place of another.
+                // The edits change a transaction ID, a root page, a count and a value. The last
+                // edit copies a page over another.
                 for edit in [[3, 0, 16, 9], [3, 0, 8, 3], [1, 5, 2, 0], [0, 5, 90, 1], [5, 6, 0, 7]]
                 {
                     self.add("bolt_file", &[whole, sums], &edit);
                 }
             }
         }
-        // Without its first meta page, a new file is the one from before its first commit.
+        // A new file without its first meta page opens in the state before its first commit.
         let mut file = MemoryStore::create(1024).unwrap().file().contents();
         file.truncate(3 * 1024);
         file[..1024].fill(0);
         let raw = [&[0][..], &file].concat();
         assert!(bolt_file::open(&raw));
         self.all.insert(("bolt_file", raw));
-        // Put and delete many, with a snapshot, a commit and a reopening between.
+        // These programs put and delete many keys, write large keys and values, hold snapshots,
+        // defragment and reopen the store, and let commits fail.
         let programs: [&[u8]; 6] = [
             &[0, 4, 0, 0, 100, 7, 200, 10, 6, 0, 0, 190, 10, 11],
             &[0, 4, 1, 0, 250, 7, 90, 10, 8, 6, 1, 0, 80, 10, 4, 1, 2, 9, 1, 40, 10, 9, 0, 10, 11],
@@ -314,7 +317,8 @@ fn all<T>(from: &mut T, next: fn(&mut T) -> Option<bytes::Bytes>) -> Vec<bytes::
     std::iter::from_fn(|| next(from)).collect()
 }
 
-/// The frames as `snapshot_stream` takes them; the trailer is left to it.
+/// Returns the frames in the form that the target `snapshot_stream` reads. The trailer is replaced
+/// by an empty one, and the target makes the correct trailer itself.
 fn framed(chunks: &[bytes::Bytes]) -> Vec<u8> {
     let mut frames = Vec::new();
     for chunk in &chunks[..chunks.len() - 1] {
@@ -325,7 +329,7 @@ fn framed(chunks: &[bytes::Bytes]) -> Vec<u8> {
     frames
 }
 
-/// A few puts, one with a lease, and members.
+/// Returns a store that contains a member and a few puts. One put is attached to a lease.
 fn filled_store() -> Arc<dyn Engine> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let pre_commit = AppliedPosition::pre_commit();
@@ -342,7 +346,7 @@ fn filled_store() -> Arc<dyn Engine> {
     txn.put(b"a", b"3", 0).unwrap();
     let member = br#"{"id":1,"peerURLs":["http://10.0.0.1:2380"],"name":"one"}"#;
     txn.set(Bucket::Members, b"1", member[..].into()).unwrap();
-    // Fields 1 and 2: the id, and its seconds.
+    // Fields 1 and 2 of the lease: its ID, and its TTL in seconds.
     txn.set(Bucket::Lease, &7_i64.to_be_bytes(), [8, 7, 16, 60][..].into()).unwrap();
     let conf_state = ConfState { voters: vec![1], ..ConfState::default() };
     let conf_state = Arc::new(conf_state);

@@ -1,7 +1,7 @@
-//! Fills a server with keys, and runs workloads against it:
+//! The program `clearlane-load`: fills a server with keys, and puts it under load. Examples:
 //! ```text
-//!   clearlane-load fill crates/loadgen/workloads/head-of-line.toml --connections 4
-//!   clearlane-load run crates/loadgen/workloads/head-of-line.toml --json with.json
+//!   clearlane-load fill lab/loadgen/workloads/head-of-line.toml --connections 4
+//!   clearlane-load run lab/loadgen/workloads/head-of-line.toml --json with.json
 //!   clearlane-load keys --count 1000000 --key-size 32 --value-size 64
 //!   clearlane-load stall watch --keys 1000000 --seconds 10
 //!   clearlane-load storm handshakes --address 127.0.0.1:2379 --seconds 10
@@ -10,9 +10,10 @@
 //!   clearlane-load stub --listen 127.0.0.1:2379
 //! ```
 //!
-//! Results go to the standard output, progress to the standard error if that is a terminal. The
-//! exit status is 1 if something went wrong, no class has answers, or a day has made a server grow
-//! or left something over, and 2 if the arguments are wrong.
+//! Results go to the standard output. Progress goes to the standard error if that is a terminal.
+//! The exit status is 2 if the arguments cannot be parsed. It is 1 if an argument is found to be
+//! wrong later, if something failed, or if a run or a closed loop got no responses. It is also 1 if
+//! a server has grown during a `day`, or has kept keys, leases or watches after it.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -25,19 +26,19 @@ use std::{env, iter};
 
 use clap::Parser as _;
 use clearlane_loadgen::arguments::{
-    AuthSwitch, BcryptArguments, DayArguments, FillOptions, OutputArguments, StallArguments,
-    StormArguments, StubArguments, Subcommand,
+    AuthSwitch, BcryptArguments, FillOptions, OutputArguments, StubArguments, Subcommand, quoted,
 };
 use clearlane_loadgen::bare_bcrypt::check_passwords;
-use clearlane_loadgen::day::{self, DayOptions, DayReport};
+use clearlane_loadgen::day::{self, DayOptions, DayReport, DayTarget};
 use clearlane_loadgen::experiment::{self, ExperimentArguments};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
+use clearlane_loadgen::named::Named;
 use clearlane_loadgen::page::{self, RunSummary};
 use clearlane_loadgen::process::Process;
 use clearlane_loadgen::report::Report;
 use clearlane_loadgen::run::{RunOptions, run};
-use clearlane_loadgen::stall::{Row, Stall, StallOptions};
+use clearlane_loadgen::stall::{Row, Stall, StallTarget};
 use clearlane_loadgen::stop::Stop;
 use clearlane_loadgen::storm::{self, StormKind, StormOptions};
 use clearlane_loadgen::stub::{self, StubSizes};
@@ -59,7 +60,8 @@ fn main() -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")));
+    let runtime =
+        runtime.map_err(|error| Error::Local(format!("cannot start the async runtime: {error}")));
     match runtime.and_then(|runtime| runtime.block_on(execute(asked))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(trouble) => {
@@ -82,8 +84,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
             let results = ResultFiles::create(&output)?;
             let (seed, warm_up) = (target.seed, Duration::from_secs(warm_up));
             let target = target.open().await?;
-            let stop = Stop::default();
-            stop.set_at_signals()?;
+            let stop = Stop::at_signals()?;
             let options = RunOptions { process, warm_up, stop, ..RunOptions::new(target, seed) };
             results.write(&run(&workload, &options, &mut progress_printer()).await?)
         }
@@ -94,22 +95,25 @@ async fn execute(asked: Subcommand) -> Result<()> {
             let common = asked.common();
             let results = ResultFiles::create(&common.output)?;
             let target = common.target.open().await?;
-            let stop = Stop::default();
-            stop.set_at_signals()?;
+            let stop = Stop::at_signals()?;
             results.write(&closed_loop::run(&asked, target, stop, &mut progress_printer()).await?)
         }
         Subcommand::Disk { dir, json } => run_disk(dir, json.as_deref()).await,
-        Subcommand::Stall { row, target, options } => run_stall(row, &target, options).await,
-        Subcommand::Rows => Row::all()
-            .iter()
-            .try_for_each(|row| print_line(&format!("{:14} {}", row.name(), row.about()))),
+        Subcommand::Stall { row, target, options, seconds, pid, json } => {
+            let json = ResultFile::create(json.as_deref())?;
+            let (endpoint, process) = (target.endpoint()?, pid.map(Process::open).transpose()?);
+            let target = StallTarget { endpoint, seed: target.seed, process };
+            let stall = Stall::prepare(row, target, options).await?;
+            run_stall(row, stall, Duration::from_secs(seconds), json).await
+        }
+        Subcommand::Rows => print_line(&Row::list()),
         Subcommand::Storm { kind, options } => run_storm(kind, options).await,
-        Subcommand::Storms => StormKind::all()
-            .iter()
-            .try_for_each(|kind| print_line(&format!("{:14} {}", kind.name(), kind.about()))),
+        Subcommand::Storms => print_line(&StormKind::list()),
         Subcommand::Auth { state, target } => run_auth(state, &target).await,
         Subcommand::Bcrypt(arguments) => run_bcrypt(arguments),
-        Subcommand::Day { target, options } => run_day(&target, options).await,
+        Subcommand::Day { target, options, pid, json } => {
+            run_day(&target, options, pid, json.as_deref()).await
+        }
         Subcommand::Curves { days, svg } => print_curves(&days, svg.as_deref()),
         Subcommand::Compare { runs, html, svg } => compare(&runs, html.as_deref(), svg.as_deref()),
         Subcommand::Experiment(arguments) => run_experiments(&arguments).await,
@@ -117,155 +121,130 @@ async fn execute(asked: Subcommand) -> Result<()> {
     }
 }
 
-/// The first line is for whatever starts the probes: the head start begins.
-async fn run_stall(row: Row, target: &Target, options: StallArguments) -> Result<()> {
-    let StallArguments { keys, seconds, head_start, clients, pid, json } = options;
-    let endpoint = target.endpoint()?;
-    let json = json.as_deref().map(create).transpose()?;
-    let head_start = Duration::from_secs(head_start);
-    let (seed, process) = (target.seed, pid.map(Process::open).transpose()?);
-    let options = StallOptions { endpoint, keys, seed, head_start, clients, process };
-    let stall = Stall::prepare(row, options).await?;
+/// Sends the expensive requests of a row. The first line of output informs the calling script that
+/// the row begins with its head start. The script may then start its probes.
+async fn run_stall(row: Row, stall: Stall, window: Duration, json: ResultFile) -> Result<()> {
     print_line(&format!("{}: begins", row.name()))?;
-    let report = stall.run(Duration::from_secs(seconds)).await?;
+    let report = stall.run(window).await?;
     print_line(&report.line())?;
-    if let Some(mut file) = json {
-        writeln!(file, "{:#}", report.json()).map_err(write_error)?;
-    }
+    json.write_json(&report.json())?;
     if report.metrics.answered() == 0 && report.metrics.failed() > 0 {
         return Err(no_answers());
     }
     Ok(())
 }
 
-async fn run_storm(kind: StormKind, arguments: StormArguments) -> Result<()> {
-    let StormArguments { address, seconds, rate, seed } = arguments;
-    let window = Duration::from_secs(seconds);
+async fn run_storm(kind: StormKind, options: StormOptions) -> Result<()> {
     print_line(&format!("{}: begins", kind.name()))?;
-    let report = storm::run(kind, StormOptions { address, window, rate, seed }).await?;
+    let report = storm::run(kind, options).await?;
     print_line(&report.line())
 }
 
 async fn run_auth(state: AuthSwitch, target: &Target) -> Result<()> {
-    let channel = connection::open(&target.endpoint()?.into(), 1).await?.remove(0);
+    let channel = connection::open(&target.endpoint()?, 1).await?.remove(0);
     match state {
         AuthSwitch::On => {
             users::enable(channel).await?;
             let User { name, password } = User::of_load();
-            print_line(&format!("authentication is on: --user {name}:{password}"))
+            print_line(&format!("authentication is enabled: --user {name}:{password}"))
         }
         AuthSwitch::Off => {
             users::disable(channel).await?;
-            print_line("authentication is off")
+            print_line("authentication is disabled")
         }
     }
 }
 
 fn run_bcrypt(arguments: BcryptArguments) -> Result<()> {
     let BcryptArguments { threads, cost, seconds, json } = arguments;
-    let json = json.as_deref().map(create).transpose()?;
+    let json = ResultFile::create(json.as_deref())?;
     let cores = || thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let threads = threads.unwrap_or_else(cores);
     let report = check_passwords(cost, threads, Duration::from_secs(seconds))?;
     print_line(&report.line())?;
-    if let Some(mut file) = json {
-        writeln!(file, "{:#}", report.json()).map_err(write_error)?;
-    }
-    Ok(())
+    json.write_json(&report.json())
 }
 
-async fn run_day(target: &Target, arguments: DayArguments) -> Result<()> {
-    let DayArguments { pid, data_dir, hours, keys, requests, connections, .. } = arguments;
-    if let Some(hour) = arguments.defragment.filter(|hour| *hour > hours) {
-        let allowed = format!("it must be at most {hours}, as --hours is");
-        return Err(Error::Local(format!("--defragment {hour}: {allowed}")));
-    }
-    let json = arguments.json.as_deref().map(create).transpose()?;
-    let options = DayOptions {
-        endpoint: target.endpoint()?,
-        process: Process::open(pid)?,
-        data_dir,
-        seed: target.seed,
-        hours,
-        keys,
-        requests,
-        connections,
-        takes_snapshots: arguments.snapshots,
-        defragment_hour: arguments.defragment,
-        bound_percent: arguments.bound as f64,
-    };
-    // A line that cannot be written any more does not end the day.
-    let report = day::run(options, &mut |line| _ = print_line(line)).await?;
-    if let Some(mut file) = json {
-        writeln!(file, "{:#}", report.json()).map_err(write_error)?;
-    }
+async fn run_day(
+    target: &Target,
+    options: DayOptions,
+    pid: u32,
+    json: Option<&Path>,
+) -> Result<()> {
+    let json = ResultFile::create(json)?;
+    let (endpoint, process) = (target.endpoint()?.list()[0].clone(), Process::open(pid)?);
+    let target = DayTarget { endpoint, process, seed: target.seed };
+    // If the standard output no longer accepts a line, the day still continues.
+    let report = day::run(target, options, &mut |line| _ = print_line(line)).await?;
+    json.write_json(&report.json())?;
     print_line(report.lines().trim_end())?;
     report.check()
 }
 
 fn print_curves(files: &[PathBuf], svg: Option<&Path>) -> Result<()> {
-    let days = files.iter().map(|path| {
-        let of = |what: String| Error::Local(format!("{}: {what}", path.display()));
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((name, DayReport::from_json(&read_json(path)?).map_err(of)?))
-    });
-    let days = days.collect::<Result<Vec<_>>>()?;
+    let days = read_all(files, |name, day| Ok((name.to_owned(), DayReport::from_json(day)?)))?;
     day::check_comparable(&days)?;
     print_line(day::markdown(&days).trim_end())?;
-    match svg {
-        Some(path) => create(path)?.write_all(day::svg(&days).as_bytes()).map_err(write_error),
-        None => Ok(()),
-    }
+    ResultFile::create(svg)?.write(&day::svg(&days))
 }
 
 async fn run_disk(dir: PathBuf, json: Option<&Path>) -> Result<()> {
-    let json = json.map(create).transpose()?;
-    let stop = Stop::default();
-    stop.set_at_signals()?;
-    // On a thread of its own: this one hears the signals.
+    let json = ResultFile::create(json)?;
+    let stop = Stop::at_signals()?;
+    // The check blocks, so it runs on another thread. This thread handles the signals.
     let work = move || disk::check_disk(&dir, &stop, &mut progress_printer());
     let report = tokio::task::spawn_blocking(work).await.expect("it does not panic")?;
     print_line(&report.lines())?;
-    match json {
-        Some(mut file) => writeln!(file, "{:#}", report.json()).map_err(write_error),
-        None => Ok(()),
+    json.write_json(&report.json())
+}
+
+/// The file of an option such as `--json`, if the option is used. The file is created before a run,
+/// so that an error in its name does not lose the results.
+struct ResultFile(Option<File>);
+
+impl ResultFile {
+    fn create(path: Option<&Path>) -> Result<ResultFile> {
+        path.map(create).transpose().map(ResultFile)
+    }
+
+    fn write(self, text: &str) -> Result<()> {
+        self.0.map_or(Ok(()), |mut file| file.write_all(text.as_bytes()).map_err(write_error))
+    }
+
+    fn write_json(self, value: &serde_json::Value) -> Result<()> {
+        self.write(&format!("{value:#}\n"))
     }
 }
 
-/// Created before a run, so that an error does not lose its results.
 struct ResultFiles {
-    json: Option<File>,
-    csv: Option<File>,
-    html: Option<File>,
+    json: ResultFile,
+    csv: ResultFile,
+    html: ResultFile,
     svg: Option<PathBuf>,
     prints_samples: bool,
 }
 
 impl ResultFiles {
     fn create(output: &OutputArguments) -> Result<ResultFiles> {
-        let open = |path: &Option<PathBuf>| path.as_deref().map(create).transpose();
-        let (json, csv, html) = (open(&output.json)?, open(&output.csv)?, open(&output.html)?);
-        if let Some(dir) = &output.svg {
-            create_dir(dir)?;
-        }
+        let open = |path: &Option<PathBuf>| ResultFile::create(path.as_deref());
+        let (csv, html, json) = (open(&output.csv)?, open(&output.html)?, open(&output.json)?);
+        output.svg.iter().try_for_each(|dir| create_dir(dir))?;
         let svg = output.svg.clone();
         Ok(ResultFiles { json, csv, html, svg, prints_samples: output.sample })
     }
 
-    /// An error, too, if no request was answered.
+    /// Writes all results. Fails if a result cannot be written. Also fails if no request was
+    /// answered, but only after the results are written.
     fn write(self, report: &Report) -> Result<()> {
         let mut value = report.json();
         value["command"] = command_line().into();
-        if let Some(mut file) = self.json {
-            writeln!(file, "{value:#}").map_err(write_error)?;
-        }
+        self.json.write_json(&value)?;
         let name = report.servers.first().map_or("run", |server| server.short_name());
         let run = RunSummary::from_json(name, &value).map_err(Error::Local)?;
         write_page(&[run], self.html, self.svg.as_deref())?;
-        if let Some(mut file) = self.csv {
-            file.write_all(report.csv().as_bytes()).map_err(write_error)?;
-        }
-        // Behind the files: the output may be a pipe that nothing reads any more.
+        self.csv.write(&report.csv())?;
+        // The files are written first, because printing fails if the reader of the standard output
+        // has exited.
         print_line(report.table().trim_end())?;
         print_line(report.histograms().trim_end())?;
         if self.prints_samples {
@@ -275,7 +254,7 @@ impl ResultFiles {
     }
 }
 
-/// As it can be pasted, but for the password of a user.
+/// Returns the command line, quoted for a shell. The password of a user is replaced.
 fn command_line() -> String {
     let mut is_user = false;
     let arguments = env::args_os().skip(1).map(|argument| {
@@ -292,46 +271,33 @@ fn command_line() -> String {
     iter::once("clearlane-load".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// For a shell.
-fn quoted(argument: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&byte);
-    if !argument.is_empty() && argument.bytes().all(is_plain) {
-        argument.to_owned()
-    } else {
-        format!("'{}'", argument.replace('\'', "'\\''"))
-    }
-}
-
 fn compare(files: &[PathBuf], html: Option<&Path>, svg: Option<&Path>) -> Result<()> {
-    let runs = files.iter().map(|path| {
-        let of = |what: String| Error::Local(format!("{}: {what}", path.display()));
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        RunSummary::from_json(&name, &read_json(path)?).map_err(of)
-    });
-    let runs = runs.collect::<Result<Vec<_>>>()?;
-    if let Some(dir) = svg {
-        create_dir(dir)?;
-    }
-    write_page(&runs, html.map(create).transpose()?, svg)
+    let runs = read_all(files, RunSummary::from_json)?;
+    svg.map_or(Ok(()), create_dir)?;
+    write_page(&runs, ResultFile::create(html)?, svg)
 }
 
-fn write_page(runs: &[RunSummary], html: Option<File>, svg: Option<&Path>) -> Result<()> {
-    if let Some(mut file) = html {
-        file.write_all(page::run_page(runs).as_bytes()).map_err(write_error)?;
-    }
+fn write_page(runs: &[RunSummary], html: ResultFile, svg: Option<&Path>) -> Result<()> {
+    html.write(&page::run_page(runs))?;
     let Some(dir) = svg else { return Ok(()) };
     for figure in page::run_figures(runs) {
-        create(&dir.join(figure.file_name))?
-            .write_all(figure.svg.as_bytes())
-            .map_err(write_error)?;
+        ResultFile::create(Some(&dir.join(figure.file_name)))?.write(&figure.svg)?;
     }
     Ok(())
 }
 
-fn read_json(path: &Path) -> Result<serde_json::Value> {
-    let of = |what: String| Error::Local(format!("{}: {what}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| of(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| of(error.to_string()))
+/// Reads JSON files. `parse` receives the name of each file without its extension, and the value.
+fn read_all<T>(
+    files: &[PathBuf],
+    parse: impl Fn(&str, &serde_json::Value) -> std::result::Result<T, String>,
+) -> Result<Vec<T>> {
+    let read = |path: &PathBuf| {
+        let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        parse(&path.file_stem().unwrap_or_default().to_string_lossy(), &value)
+    };
+    let of = |path: &PathBuf, what| Error::Local(format!("{}: {what}", path.display()));
+    files.iter().map(|path| read(path).map_err(|what: String| of(path, what))).collect()
 }
 
 fn create_dir(path: &Path) -> Result<()> {
@@ -339,10 +305,10 @@ fn create_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(of)
 }
 
-/// A signal ends what runs; the reports of what has ended are written before.
+/// Runs experiments. A signal ends the running experiment. The reports of the experiments before it
+/// are already written.
 async fn run_experiments(arguments: &ExperimentArguments) -> Result<()> {
-    let stop = Stop::default();
-    stop.set_at_signals()?;
+    let stop = Stop::at_signals()?;
     let progress = RefCell::new(progress_printer());
     let tell = move |line: &str| (*progress.borrow_mut())(line);
     experiment::run(arguments, tell, stop, &mut print_line).await
@@ -352,7 +318,7 @@ fn no_answers() -> Error {
     Error::Server("no request was answered".to_owned())
 }
 
-/// Until the process is ended.
+/// Runs the stub until the process is ended.
 async fn run_stub(arguments: StubArguments) -> Result<()> {
     let StubArguments { listen, key_size, value_size, snapshot_size } = arguments;
     let sizes =
@@ -376,7 +342,7 @@ async fn run_fill(space: &KeySpace, options: &FillOptions) -> Result<()> {
     ))
 }
 
-/// A file, or a workload that ships.
+/// Reads a workload from a file, or returns a workload that ships with the program.
 fn read(path: &Path) -> Result<Workload> {
     if let Some(shipped) = path.to_str().and_then(ShippedWorkload::named)
         && !path.exists()
@@ -386,7 +352,7 @@ fn read(path: &Path) -> Result<Workload> {
     let of = |what: String| format!("{}: {what}", path.display());
     let text = fs::read_to_string(path).map_err(|error| {
         let names = workload::SHIPPED.map(|shipped| shipped.name).join(", ");
-        Error::Local(of(format!("{error}; the workloads that ship are {names}")))
+        Error::Local(of(format!("{error}; the workloads that ship with the program are {names}")))
     })?;
     Workload::parse(&text).map_err(|trouble| Error::Workload(of(trouble.to_string())))
 }
@@ -396,14 +362,15 @@ fn create(path: &Path) -> Result<File> {
 }
 
 fn write_error(error: io::Error) -> Error {
-    Error::Local(format!("the results could not be written: {error}"))
+    Error::Local(format!("cannot write the results: {error}"))
 }
 
 fn print_line(text: &str) -> Result<()> {
     writeln!(io::stdout(), "{text}").map_err(write_error)
 }
 
-/// Does nothing if the standard error is redirected: it then has errors only.
+/// Returns a function that prints progress. It prints nothing if the standard error is redirected,
+/// so that a log has only errors.
 fn progress_printer() -> impl FnMut(&str) {
     let is_terminal = io::stderr().is_terminal();
     move |line| {

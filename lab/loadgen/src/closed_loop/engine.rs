@@ -1,4 +1,4 @@
-//! Clients that each send the next request when the one before is answered.
+//! A closed loop: clients that each send the next request when the previous one is answered.
 //!
 //! ```text
 //!   thread ── clients ── next request ── connection of the client ──▶ server
@@ -6,53 +6,50 @@
 //!                 └────────── metrics ◀────────┘
 //! ```
 //!
-//! Clients of a thread share a source of requests and their metrics. A latency counts from when a
-//! request is sent: while the server stands still no request is due, which is what an open loop is
-//! for (`docs/load.md`).
+//! The clients of a thread share one source of requests and one set of metrics. A latency starts
+//! when its request is sent. While the server is blocked, a closed loop sends nothing and so hides
+//! the delay. An open loop shows the delay (`docs/load.md`).
 
-use std::convert::Infallible;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
-use std::thread;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use clearlane_proto::etcdserverpb::RangeRequest;
-use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_net::sched::SchedClass;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
 
+use crate::Result;
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::connection::{self, Connection, Endpoints};
+use crate::connection::{Connection, Endpoints};
+use crate::load_thread::{END_INTERVAL, drain, start_thread, with_progress};
 use crate::requests::Call;
 use crate::response_scanner::ResponseStats;
-use crate::run::{DRAIN, STOPPED_DRAIN};
-use crate::stop::Stop;
+use crate::stop::{Stop, StopAtDrop};
 use crate::users::Session;
-use crate::{Error, Result};
 
-/// After a request that failed: a server that restarts is not asked in vain thousands of times.
+/// Pause after a failed request. Without it, the clients would send thousands of requests that fail
+/// while a server restarts.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
-/// How often a thread looks whether its clients are to end.
-const END_INTERVAL: Duration = Duration::from_millis(50);
-/// Keys of a page.
-const PAGE_KEYS: i64 = 10_000;
+
+/// The counts of the response, or the text of an error.
+pub(crate) type CallResult = std::result::Result<ResponseStats, String>;
 
 pub(crate) enum LoopRequest {
     Call {
         class: usize,
         call: Call,
     },
-    /// A range that is read page by page.
-    Pages(Channel, RangeRequest),
+    /// A request of the first class that consists of several calls.
+    Calls(Pin<Box<dyn Future<Output = CallResult> + Send>>),
 }
 
-/// Makes the next request of a client.
+/// Makes the next request of a client. The argument is the client's number.
 pub(crate) type RequestSource = Box<dyn FnMut(u64) -> LoopRequest + Send>;
 
-/// It is waited for when all connections are open.
+/// A future that completes at the end of the warm-up. It is first polled when all connections are
+/// open.
 pub(crate) type WarmUp = Pin<Box<dyn Future<Output = ()>>>;
 
 pub(crate) struct LoopOptions {
@@ -62,122 +59,122 @@ pub(crate) struct LoopOptions {
     pub(crate) clients: u64,
     pub(crate) threads: u64,
     pub(crate) total: u64,
-    /// Requests a second of all clients.
+    /// Maximum number of requests per second of all clients together. `None` if there is no limit.
     pub(crate) rate: Option<u64>,
-    /// Requests that are sent before its end are not counted.
+    /// The warm-up, if there is one. Requests that are sent before its end are not counted.
     pub(crate) warm_up: Option<WarmUp>,
-    /// After which no request is sent.
+    /// How long requests are sent, counted from the end of the warm-up. `None` if there is no
+    /// limit.
     pub(crate) window: Option<Duration>,
     pub(crate) stop: Stop,
 }
 
 impl LoopOptions {
-    /// Of which each has a client.
+    /// Returns the number of threads. It is at most the number of clients, so that each thread has
+    /// a client.
     pub(crate) fn threads(&self) -> u64 {
         self.threads.min(self.clients).max(1)
     }
+
+    /// Returns the share of each thread: the number of its first connection, how many connections
+    /// it has, and the numbers of its clients.
+    fn shares(&self) -> impl Iterator<Item = ((u64, u64), Vec<u64>)> {
+        let (threads, clients) = (self.threads(), self.clients);
+        let all = self.connections.min(clients).max(threads);
+        // If the connections cannot be divided equally, the first threads have one more.
+        let first = move |thread: u64| all / threads * thread + thread.min(all % threads);
+        (0..threads).map(move |thread| {
+            let connections = (first(thread), first(thread + 1) - first(thread));
+            (connections, (thread..clients).step_by(threads as usize).collect())
+        })
+    }
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct SharedLoop {
-    /// Set when all connections are open.
-    begin: OnceLock<Instant>,
-    has_begun: Notify,
-    /// Since the begin; set at the end of the warm-up.
+    /// The time when all connections were open.
+    begin: Instant,
+    /// The end of the warm-up, as a time since `begin`. Not set until the warm-up ends.
     counted_from: OnceLock<Duration>,
-    opened: Barrier,
-    /// Requests that are still to be sent.
+    /// Number of requests that are still to be sent.
     left: AtomicU64,
-    /// When the next request may be sent, in nanoseconds since the begin.
+    /// The earliest time of the next request, in nanoseconds since `begin`.
     next_slot: AtomicU64,
     slot: Option<Duration>,
     window: Option<Duration>,
     stop: Stop,
-    /// Nothing waits for the results any more.
-    is_given_up: AtomicBool,
     session: Option<Arc<Session>>,
 }
-
-/// Ends the threads when it is dropped.
-struct GiveUp(Arc<SharedLoop>);
 
 struct ClientThread {
     source: Mutex<RequestSource>,
     metrics: Mutex<Vec<ClassMetrics>>,
 }
 
-/// Returns the metrics of each class, and how long it took, without the warm-up. `tell` is called
-/// once a second.
+/// Runs a closed loop. Returns the metrics of each class, and the running time without the warm-up.
+/// `source` makes the request source of each thread from its number. `tell` is called once a second
+/// with the progress.
 pub(crate) async fn run(
-    options: LoopOptions,
+    mut options: LoopOptions,
     classes: usize,
     source: &mut dyn FnMut(u64) -> RequestSource,
     tell: &mut dyn FnMut(&str),
 ) -> Result<(Vec<ClassMetrics>, Duration)> {
-    let threads = options.threads();
-    let connections = options.connections.min(options.clients).max(threads);
-    let shared = Arc::new(SharedLoop {
-        begin: OnceLock::new(),
-        has_begun: Notify::new(),
-        counted_from: match options.warm_up {
-            Some(_) => OnceLock::new(),
-            None => OnceLock::from(Duration::ZERO),
-        },
-        opened: Barrier::new(threads as usize),
-        left: AtomicU64::new(options.total),
-        next_slot: AtomicU64::new(0),
-        slot: options.rate.map(|rate| Duration::from_secs(1) / rate as u32),
-        window: options.window,
-        stop: options.stop.clone(),
-        is_given_up: AtomicBool::new(false),
-        session: options.session.clone(),
-    });
-    let _give_up = GiveUp(Arc::clone(&shared));
+    let stop_at_drop = StopAtDrop::new(&options.stop);
+    let warm_up = options.warm_up.take();
     let new_metrics = || ClassMetrics::of_window(options.window.unwrap_or_default());
-    let (mut joined, mut states, mut first) = (Vec::new(), Vec::new(), 0);
-    for number in 0..threads {
-        let own = |count: u64| count / threads + u64::from(number < count % threads);
-        let state = Arc::new(ClientThread {
-            source: Mutex::new(source(number)),
-            metrics: Mutex::new(vec![new_metrics(); classes]),
-        });
-        let (endpoints, shared) = (options.endpoints.clone(), Arc::clone(&shared));
+    let (mut results, mut states, mut begins) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, (connections, clients)) in (0..).zip(options.shares()) {
+        let (source, metrics) = (Mutex::new(source(number)), vec![new_metrics(); classes]);
+        let state = Arc::new(ClientThread { source, metrics: Mutex::new(metrics) });
         states.push(Arc::clone(&state));
-        // Numbers of clients are those of all threads.
-        let clients = (number..options.clients).step_by(threads as usize).collect::<Vec<_>>();
-        let connections = (first, own(connections).max(1));
-        first += connections.1;
-        let work = move || run_thread(&endpoints, connections, &clients, &shared, &state);
-        let thread = thread::Builder::new().name(format!("clients {number}")).spawn(work);
-        joined.push(thread.map_err(thread_error)?);
+        let (begin, has_begun) = oneshot::channel();
+        begins.push(begin);
+        let work = |connections| run_clients(connections, clients, has_begun, state);
+        let name = format!("clients {number}");
+        let endpoints = &options.endpoints;
+        let class = SchedClass::Normal;
+        results.push(start_thread(name, class, endpoints, connections, work).await?);
     }
-    let mut second = tokio::time::interval(Duration::from_secs(1));
-    second.tick().await;
-    let mut counting = pin!(shared.count_after(options.warm_up));
-    let mut poll = tokio::time::interval(Duration::from_millis(20));
-    while !joined.iter().all(thread::JoinHandle::is_finished) {
-        tokio::select! {
-            never = &mut counting => match never {},
-            _ = poll.tick() => {}
-            _ = second.tick() => tell(&progress(&states, options.total, shared.elapsed())),
+    let shared = Arc::new(SharedLoop::new(&options, warm_up.is_none()));
+    for begin in begins {
+        // Sending does not fail unless the thread has ended, because each thread waits for this
+        // message.
+        let _ = begin.send(Arc::clone(&shared));
+    }
+    let ended = async {
+        let mut elapsed = Duration::ZERO;
+        for result in results {
+            elapsed = elapsed.max(result.await.expect("clients do not panic"));
         }
-    }
-    let mut elapsed = Duration::ZERO;
-    for thread in joined {
-        elapsed = elapsed.max(thread.join().expect("clients do not panic")?);
-    }
+        elapsed
+    };
+    let counting = async {
+        if let Some(warm_up) = warm_up {
+            warm_up.await;
+            shared.counted_from.get_or_init(|| shared.begin.elapsed());
+        }
+        std::future::pending().await
+    };
+    let ended = async {
+        tokio::select! {
+            elapsed = ended => elapsed,
+            never = counting => never,
+        }
+    };
+    let progress = || tell(&progress(&states, options.total, shared.begin.elapsed()));
+    let elapsed = with_progress(ended, Duration::from_secs(1), progress).await;
+    stop_at_drop.disarm();
     let mut sums = vec![new_metrics(); classes];
     for state in states {
         sums.iter_mut().zip(&*state.metrics.lock()).for_each(|(sum, of)| sum.merge(of));
     }
-    // What has no answer keeps a thread for longer, and does not make the window longer.
+    // A thread runs until its requests are answered or given up. The running time that is returned
+    // ends at the latest with the window or with the last response, whichever is later. It ends
+    // earlier if no requests are left.
     let last_answer = sums.iter().map(ClassMetrics::last_answer).max().unwrap_or_default();
     let longest = options.window.map_or(elapsed, |window| window.max(last_answer));
     Ok((sums, elapsed.min(longest)))
-}
-
-fn thread_error(error: std::io::Error) -> Error {
-    Error::Local(format!("no thread could be started: {error}"))
 }
 
 fn progress(states: &[Arc<ClientThread>], total: u64, elapsed: Duration) -> String {
@@ -196,44 +193,26 @@ fn progress(states: &[Arc<ClientThread>], total: u64, elapsed: Duration) -> Stri
     )
 }
 
-/// Returns when the last request ended, since the end of the warm-up.
-fn run_thread(
-    endpoints: &Endpoints,
-    (first, connections): (u64, u64),
-    clients: &[u64],
-    shared: &Arc<SharedLoop>,
-    state: &Arc<ClientThread>,
-) -> Result<Duration> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::Local(format!("no runtime: {error}")))?;
-    runtime.block_on(async {
-        let opened = connection::open_direct(endpoints, first, connections).await;
-        // Also if there was an error: the others wait, and then end.
-        shared.is_given_up.fetch_or(opened.is_err(), Ordering::Relaxed);
-        shared.opened.wait();
-        let connections = opened?;
-        shared.begin.get_or_init(Instant::now);
-        shared.has_begun.notify_one();
-        let mut running = JoinSet::new();
-        for (number, client) in clients.iter().enumerate() {
-            let connection = connections[number % connections.len()].clone();
-            let (shared, state) = (Arc::clone(shared), Arc::clone(state));
-            running.spawn(run_client(*client, connection, shared, state));
-        }
-        let mut drain = Drain::default();
-        while !running.is_empty() {
-            if let Some(drain) = drain.ended(shared) {
-                let text = format!("no answer {} s after the end", drain.as_secs());
-                state.metrics.lock()[0].add_failures(text, running.len() as u64);
-                running.shutdown().await;
-            }
-            let ended = tokio::time::timeout(END_INTERVAL, running.join_next()).await;
-            if let Ok(Some(ended)) = ended {
-                ended.expect("a client neither panics nor is stopped while it is waited for");
-            }
-        }
-        Ok(shared.counted_for().unwrap_or_default())
-    })
+/// Runs the clients of a thread. Returns when the last request has ended or was given up. The
+/// result is the time since the end of the warm-up, or 0 if the warm-up has not ended.
+async fn run_clients(
+    connections: Vec<Connection>,
+    clients: Vec<u64>,
+    has_begun: oneshot::Receiver<Arc<SharedLoop>>,
+    state: Arc<ClientThread>,
+) -> Duration {
+    // Another thread may have failed to open its connections. Then there is no load.
+    let Ok(shared) = has_begun.await else { return Duration::ZERO };
+    let mut running = JoinSet::new();
+    for (client, connection) in clients.into_iter().zip(connections.iter().cycle()) {
+        let (connection, shared) = (connection.clone(), Arc::clone(&shared));
+        running.spawn(run_client(client, connection, shared, Arc::clone(&state)));
+    }
+    if let Some(why) = drain(&mut running, || shared.is_over(), &shared.stop, |()| {}).await {
+        state.metrics.lock()[0].add_failures(why, running.len() as u64);
+        running.shutdown().await;
+    }
+    shared.counted_for().unwrap_or_default()
 }
 
 async fn run_client(
@@ -247,10 +226,12 @@ async fn run_client(
             return;
         }
         let request = (state.source.lock())(client);
-        let sent = shared.elapsed();
+        let sent = shared.begin.elapsed();
         let (class, result) = match request {
-            LoopRequest::Call { class, call } => (class, shared.call(&connection, &call).await),
-            LoopRequest::Pages(channel, range) => (0, shared.read_pages(&channel, range).await),
+            LoopRequest::Call { class, call } => {
+                (class, Session::call(shared.session.as_deref(), &connection, &call).await)
+            }
+            LoopRequest::Calls(calls) => (0, calls.await),
         };
         let has_failed = result.is_err();
         if let Some(completed) = shared.counted(sent, result) {
@@ -262,76 +243,46 @@ async fn run_client(
     }
 }
 
-/// The time for answers when no more requests are sent: shorter from a stop on.
-#[derive(Default)]
-struct Drain {
-    over: Option<Instant>,
-    stopped: Option<Instant>,
-}
-
-impl Drain {
-    /// How long it was, when it has ended.
-    fn ended(&mut self, shared: &SharedLoop) -> Option<Duration> {
-        let begun = |at: &mut Option<Instant>, is: bool| {
-            is.then(|| at.get_or_insert_with(Instant::now).elapsed())
-        };
-        let over = begun(&mut self.over, shared.is_over());
-        let stopped = begun(&mut self.stopped, shared.is_stopped());
-        let ended = |since: Option<Duration>, drain| since.is_some_and(|of| of >= drain);
-        if ended(stopped, STOPPED_DRAIN) {
-            return Some(STOPPED_DRAIN);
-        }
-        ended(over, DRAIN).then_some(DRAIN)
-    }
-}
-
-impl Drop for GiveUp {
-    fn drop(&mut self) {
-        self.0.is_given_up.store(true, Ordering::Relaxed);
-    }
-}
-
 impl SharedLoop {
-    async fn count_after(&self, warm_up: Option<WarmUp>) -> Infallible {
-        if let Some(warm_up) = warm_up {
-            self.has_begun.notified().await;
-            warm_up.await;
-            self.counted_from.get_or_init(|| self.elapsed());
+    /// Starts the clock. Requests are counted from the start, or from the end of a warm-up.
+    fn new(options: &LoopOptions, counts_from_begin: bool) -> SharedLoop {
+        let counted_from = match counts_from_begin {
+            true => OnceLock::from(Duration::ZERO),
+            false => OnceLock::new(),
+        };
+        SharedLoop {
+            begin: Instant::now(),
+            counted_from,
+            left: AtomicU64::new(options.total),
+            next_slot: AtomicU64::new(0),
+            slot: options.rate.map(|rate| Duration::from_secs(1) / rate as u32),
+            window: options.window,
+            stop: options.stop.clone(),
+            session: options.session.clone(),
         }
-        std::future::pending().await
     }
 
-    /// A request that ends now; `None` if it was sent in the warm-up.
-    fn counted(
-        &self,
-        sent: Duration,
-        result: std::result::Result<ResponseStats, String>,
-    ) -> Option<CompletedRequest> {
+    /// Returns the result of a request that ends now, with times since the end of the warm-up.
+    /// Returns `None` if the request was sent during the warm-up.
+    fn counted(&self, sent: Duration, result: CallResult) -> Option<CompletedRequest> {
         let sent = sent.checked_sub(*self.counted_from.get()?)?;
         let answered = self.counted_for()?;
         Some(CompletedRequest { due: sent, sent, answered, result })
     }
 
-    fn elapsed(&self) -> Duration {
-        self.begin.get().map_or(Duration::ZERO, Instant::elapsed)
-    }
-
-    /// Since the end of the warm-up; `None` while it lasts.
+    /// Returns the time since the end of the warm-up, or `None` if the warm-up has not ended.
     fn counted_for(&self) -> Option<Duration> {
-        Some(self.elapsed().saturating_sub(*self.counted_from.get()?))
+        Some(self.begin.elapsed().saturating_sub(*self.counted_from.get()?))
     }
 
-    fn is_stopped(&self) -> bool {
-        self.stop.is_set() || self.is_given_up.load(Ordering::Relaxed)
-    }
-
-    /// Whether no more requests are to be sent, though some are left.
+    /// Returns true if no more requests may be sent, even if some are left.
     fn is_over(&self) -> bool {
         let is_longer = |window| self.counted_for().is_some_and(|elapsed| elapsed >= window);
-        self.is_stopped() || self.window.is_some_and(is_longer)
+        self.stop.is_set() || self.window.is_some_and(is_longer)
     }
 
-    /// Whether there is a request to send.
+    /// Takes one of the remaining requests. Returns false if none is left, or if no more may be
+    /// sent.
     fn take_turn(&self) -> bool {
         if self.is_over() {
             return false;
@@ -340,60 +291,31 @@ impl SharedLoop {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Whether the request is to be sent after that.
+    /// Waits until the rate allows the next request. Returns false if the load has ended by then.
     async fn wait_for_slot(&self) -> bool {
         let Some(slot) = self.slot else { return true };
-        let now = self.elapsed().as_nanos() as u64;
+        let now = self.begin.elapsed().as_nanos() as u64;
         let slot = slot.as_nanos() as u64;
         let take = |next: u64| Some(next.max(now) + slot);
         let taken = self.next_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         let at = Duration::from_nanos(taken.unwrap_or_default().max(now));
         loop {
-            let left = at.saturating_sub(self.elapsed());
+            let left = at.saturating_sub(self.begin.elapsed());
             if left.is_zero() || self.is_over() {
                 return !self.is_over();
             }
             tokio::time::sleep(left.min(END_INTERVAL)).await;
         }
     }
-
-    async fn call(
-        &self,
-        connection: &Connection,
-        call: &Call,
-    ) -> std::result::Result<ResponseStats, String> {
-        match &self.session {
-            Some(session) => session.call(connection, call).await,
-            None => connection.call(call).await,
-        }
-    }
-
-    /// All pages are at the revision of the first.
-    async fn read_pages(
-        &self,
-        channel: &Channel,
-        mut range: RangeRequest,
-    ) -> std::result::Result<ResponseStats, String> {
-        let mut client = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
-        let mut stats = ResponseStats::default();
-        range.limit = PAGE_KEYS;
-        loop {
-            let request = Session::request_of(self.session.as_deref(), range.clone());
-            let page = client.range(request).await.map_err(connection::text)?.into_inner();
-            stats.keys += page.kvs.len() as u64;
-            stats.bytes += clearlane_proto::Message::encoded_len(&page) as u64;
-            let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok(stats) };
-            range.key = [&last.key[..], &[0]].concat().into();
-            range.revision = page.header.map_or(0, |header| header.revision);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use clearlane_proto::etcdserverpb::RangeRequest;
     use tokio::time::sleep;
 
     use super::*;
+    use crate::connection;
     use crate::stub::{self, StubSizes};
 
     fn options(total: u64, warm_up: Option<WarmUp>) -> LoopOptions {
@@ -430,7 +352,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_sent_in_the_warm_up_is_not_counted() {
         assert_eq!(answered(options(20, None)).await.0, 20);
-        // It does not end before the last request.
+        // This warm-up never ends, so none of the 20 requests is counted.
         let endless = Box::pin(std::future::pending());
         assert_eq!(answered(options(20, Some(endless))).await, (0, Duration::ZERO));
     }
@@ -459,7 +381,8 @@ mod tests {
         let running = run(options(u64::MAX, None), 1, &mut sources, &mut tell);
         let early = Duration::from_millis(50);
         assert!(tokio::time::timeout(early, running).await.is_err());
-        // The threads have their sources until they end.
+        // The threads keep their sources until they end. So the loop has ended if only the test
+        // uses `in_use`.
         while Arc::strong_count(&in_use) > 1 {
             sleep(Duration::from_millis(1)).await;
         }

@@ -1,4 +1,4 @@
-//! Whether all members have the same keys.
+//! Checks whether all members have the same keys.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,14 @@ use crate::connection::{self, Endpoints};
 use crate::users::Session;
 use crate::{Error, Result};
 
-/// How long a member may be behind the first.
+/// Maximum time to wait until a member has caught up with the first member.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// At the revision of the first. A member that is behind it, or has not compacted as far, is asked
-/// again.
+/// Compares the hashes of all members at the revision of the first member. If a member lags behind,
+/// or its last compaction differs from the first member's, the request is repeated for up to 10 s.
+/// Fails if the member has not caught up by then, if its hash differs from the first member's hash,
+/// or if a request fails for another reason.
 pub(super) async fn compare(endpoints: &Endpoints, session: Option<&Session>) -> Result<()> {
     let count = endpoints.list().len() as u64;
     let channels = connection::open(endpoints, count).await?;
@@ -28,7 +30,7 @@ pub(super) async fn compare(endpoints: &Endpoints, session: Option<&Session>) ->
         let deadline = Instant::now() + BEHIND_MAX;
         let hash = loop {
             if Instant::now() >= deadline {
-                return Err(wrong("stays behind"));
+                return Err(wrong("still lags after 10 s"));
             }
             let request = Session::request_of(session, HashKvRequest { revision });
             let is_same = |hash: &HashKvResponse| {
@@ -37,7 +39,7 @@ pub(super) async fn compare(endpoints: &Endpoints, session: Option<&Session>) ->
             match client.hash_kv(request).await {
                 Ok(answer) if is_same(answer.get_ref()) => break answer.into_inner(),
                 Err(status) if !status.message().contains("future revision") => {
-                    return Err(wrong(&format!("says {}", status.message())));
+                    return Err(wrong(&format!("failed with {}", status.message())));
                 }
                 _ => sleep(PAUSE).await,
             }

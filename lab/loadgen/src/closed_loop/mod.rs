@@ -1,7 +1,7 @@
 //! The closed loops of `clearlane-load`, with the names and flags of etcd's `benchmark`.
 //!
-//! `watch` and `watch-latency` put keys, and count the events of watches ([`watch`]). The others
-//! have clients with one request at a time ([`engine`]).
+//! `watch` and `watch-latency` put keys and count the events of watches ([`watch`]). In the other
+//! loops, each client has one request at a time ([`engine`]).
 
 pub mod arguments;
 pub(crate) mod engine;
@@ -12,86 +12,38 @@ mod watch;
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::CompactionRequest;
-use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tonic::transport::Channel;
 
-use self::arguments::{ClosedLoop, CommonArguments, LoopArguments};
+use self::arguments::{ClosedLoop, LoopArguments};
 use self::engine::LoopOptions;
 use self::sources::Sources;
 use crate::class_metrics::ClassMetrics;
+use crate::keys::{KeySpace, Sizes};
+use crate::observation::{LoadResult, observe};
 use crate::process::{DriverUsage, Process};
 use crate::report::{ClassReport, Report};
-use crate::requests::Call;
-use crate::run::compare;
-use crate::server_latency::ServerLatency;
 use crate::stop::Stop;
 use crate::target::OpenTarget;
 use crate::users::Session;
-use crate::{Error, Result, connection};
+use crate::{Error, Result, connection, fill};
 
-impl ClosedLoop {
-    pub fn common(&self) -> &CommonArguments {
-        match self {
-            ClosedLoop::Put { options, .. }
-            | ClosedLoop::Range { options, .. }
-            | ClosedLoop::TxnPut { options, .. }
-            | ClosedLoop::TxnMixed { options, .. }
-            | ClosedLoop::LeaseKeepalive { options } => &options.common,
-            ClosedLoop::Watch { common, .. } | ClosedLoop::WatchLatency { common, .. } => common,
-        }
-    }
-
-    fn options(&self) -> Option<&LoopArguments> {
-        match self {
-            ClosedLoop::Put { options, .. }
-            | ClosedLoop::Range { options, .. }
-            | ClosedLoop::TxnPut { options, .. }
-            | ClosedLoop::TxnMixed { options, .. }
-            | ClosedLoop::LeaseKeepalive { options } => Some(options),
-            ClosedLoop::Watch { .. } | ClosedLoop::WatchLatency { .. } => None,
-        }
-    }
-}
-
-/// `tell` is called once a second with the progress.
+/// Runs a closed loop. `tell` is called once a second with the progress.
 pub async fn run(
     asked: &ClosedLoop,
     target: OpenTarget,
     stop: Stop,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report> {
-    let common = asked.common();
+    let (common, options) = asked.options();
     let process = common.pid.map(Process::open).transpose()?;
-    let usage = || process.as_ref().map(Process::usage).transpose();
-    let latency_before = ServerLatency::read(&target.endpoints).await;
-    let before = usage()?;
-    let (outcome, notes) = match asked.options() {
-        Some(options) => run_requests(asked, options, &target, stop, tell).await?,
-        None => (watch::run(asked, &target, stop, tell).await?, Vec::new()),
+    let load = async {
+        match options {
+            Some(options) => run_requests(asked, options, &target, stop, tell).await,
+            None => watch::run(asked, &target, stop, tell).await,
+        }
     };
-    let LoopOutcome { classes, window, driver } = outcome;
-    // The process may be gone.
-    let usage = before.zip(usage().unwrap_or_default());
-    Ok(Report {
-        endpoints: target.endpoints.text(),
-        server_latency: compare(latency_before, &target.endpoints, &classes).await,
-        servers: target.servers,
-        seed: common.target.seed,
-        window,
-        is_open_loop: false,
-        classes,
-        usage,
-        notes,
-        driver,
-    })
-}
-
-struct LoopOutcome {
-    classes: Vec<ClassReport>,
-    /// How long requests were sent.
-    window: Duration,
-    driver: DriverUsage,
+    observe(&target, process.as_ref(), common.target.seed, load).await
 }
 
 async fn run_requests(
@@ -100,16 +52,16 @@ async fn run_requests(
     target: &OpenTarget,
     stop: Stop,
     tell: &mut dyn FnMut(&str),
-) -> Result<(LoopOutcome, Vec<String>)> {
+) -> Result<LoadResult> {
     let session = target.session.as_deref();
     let has_check = matches!(asked, ClosedLoop::Put { check_hashkv: true, .. });
     if has_check && target.endpoints.list().len() < 2 {
-        let allowed = "it compares members, and --endpoints has one";
+        let allowed = "it compares members, but --endpoints has one address";
         return Err(Error::Local(format!("--check-hashkv: {allowed}")));
     }
     let channel = connection::open(&target.endpoints, 1).await?.remove(0);
-    let sources = Sources::prepare(asked, options, &target.endpoints, session).await?;
     let LoopArguments { common, total, rate, seconds, threads } = options;
+    let sources = Sources::prepare(asked, common, target).await?;
     let loop_options = LoopOptions {
         endpoints: target.endpoints.clone(),
         session: target.session.clone(),
@@ -122,18 +74,18 @@ async fn run_requests(
         window: seconds.map(Duration::from_secs),
         stop,
     };
-    let (names, mut notes) = (sources.classes(), Vec::new());
+    let (names, mut notes) = (sources.classes, Vec::new());
     let driver = DriverUsage::begin(loop_options.threads());
     let mut source = |thread| sources.source(common.target.seed.wrapping_add(thread << 32));
     let work = engine::run(loop_options, names.len(), &mut source, tell);
-    let (metrics, elapsed) = match *asked {
+    tokio::pin!(work);
+    let (metrics, window) = match *asked {
         ClosedLoop::Put { compact_interval, compact_index_delta, .. } if compact_interval > 0 => {
             let every = Duration::from_secs(compact_interval);
-            tokio::pin!(work);
             tokio::select! {
                 done = &mut work => done?,
-                failed = compact(channel.clone(), session, every, compact_index_delta) => {
-                    notes.push(format!("there were no further compactions: {failed}"));
+                failed = compact(channel, session, every, compact_index_delta) => {
+                    notes.push(format!("compactions ended with an error: {failed}"));
                     work.await?
                 }
             }
@@ -144,49 +96,51 @@ async fn run_requests(
     if has_check && let Err(error) = hashes::compare(&target.endpoints, session).await {
         notes.push(error.to_string());
     }
-    let class = |(name, metrics): (&&'static str, ClassMetrics)| ClassReport {
-        name: (*name).to_owned(),
-        operation: sources.operation(name),
-        rate: None,
-        metrics,
-    };
-    let classes = names.iter().zip(metrics).map(class).collect();
-    Ok((LoopOutcome { classes, window: elapsed, driver }, notes))
+    let class = |(name, metrics)| class_report(name, sources.operation.unwrap_or(name), metrics);
+    let classes = names.iter().copied().zip(metrics).map(class).collect();
+    Ok(LoadResult { is_open_loop: false, classes, window, driver, notes })
 }
 
-/// Until a compaction fails, which is returned.
+fn class_report(name: &str, operation: &'static str, metrics: ClassMetrics) -> ClassReport {
+    ClassReport { name: name.to_owned(), operation, rate: None, metrics }
+}
+
+/// Compacts the store at intervals of `every`. Each compaction keeps the last `delta` revisions.
+/// Ends only when a compaction fails, or the revision cannot be read, and returns that error. A
+/// revision that is already compacted is not considered a failure.
 async fn compact(
     channel: Channel,
     session: Option<&Session>,
     every: Duration,
     delta: u64,
 ) -> Error {
-    let mut client = KvClient::new(channel);
+    let mut client = KvClient::new(channel.clone());
     loop {
         tokio::time::sleep(every).await;
-        let range = RangeRequest { key: "0".into(), limit: 1, ..RangeRequest::default() };
-        let revision = match client.range(Session::request_of(session, range)).await {
-            Ok(answer) => answer.into_inner().header.map_or(0, |header| header.revision),
-            Err(status) => return failed("a read", &status),
+        let revision = match fill::revision(channel.clone(), session).await {
+            Ok(revision) => revision - i64::try_from(delta).unwrap_or(i64::MAX),
+            Err(error) => return error,
         };
-        let revision = revision - i64::try_from(delta).unwrap_or(i64::MAX);
         if revision <= 0 {
             continue;
         }
         let compaction = CompactionRequest { revision, physical: false };
         match client.compact(Session::request_of(session, compaction)).await {
-            Ok(_) => {}
-            Err(status) if status.code() == tonic::Code::OutOfRange => {}
-            Err(status) => return failed("a compaction", &status),
+            Err(status) if status.code() != tonic::Code::OutOfRange => {
+                return connection::error("a compaction failed")(status);
+            }
+            _ => {}
         }
     }
 }
 
-fn failed(what: &str, status: &tonic::Status) -> Error {
-    Error::Server(format!("{what} failed: {}", status.message()))
-}
-
-/// A call whose answer is read and not checked.
-fn call(path: &'static str, message: &impl clearlane_proto::Message) -> Call {
-    Call::new(path, message, None)
+/// Creates a key space without a prefix. Fails if the keys are too short for `count` numbers.
+fn key_space(count: u64, key_size: u64, value_size: u64) -> Result<KeySpace> {
+    let shortest = KeySpace::min_key_size("", count);
+    if key_size < shortest {
+        let allowed = format!("{count} different keys need at least {shortest} bytes each");
+        return Err(Error::Local(format!("--key-size {key_size}: {allowed}")));
+    }
+    let value = Sizes::constant(value_size);
+    Ok(KeySpace { prefix: String::new(), count, key_size, value })
 }

@@ -1,9 +1,11 @@
-//! The requests of a closed loop.
+//! Sources of the requests of closed loops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use clearlane_proto::Message;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
@@ -15,14 +17,14 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use super::arguments::{
-    ClosedLoop, Consistency, KeyArguments, LoopArguments, RangeArguments, Ratio,
+    ClosedLoop, CommonArguments, Consistency, KeyArguments, RangeArguments, Ratio,
 };
-use super::engine::{LoopRequest, RequestSource};
-use super::{call, failed};
-use crate::connection::Endpoints;
-use crate::keys::{KeySpace, Sizes, ValueGenerator};
-use crate::requests::Call;
-use crate::response_scanner::ResponseShape;
+use super::engine::{CallResult, LoopRequest, RequestSource};
+use super::key_space;
+use crate::keys::{KeySpace, ValueGenerator};
+use crate::requests::{Call, put};
+use crate::response_scanner::{ResponseShape, ResponseStats};
+use crate::target::OpenTarget;
 use crate::users::Session;
 use crate::{Error, Result, connection};
 
@@ -32,21 +34,20 @@ const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const LEASE_TTL_SECONDS: i64 = 100;
-/// At a time.
+/// Maximum number of lease grants in flight.
 const GRANTS_MAX: usize = 100;
-/// Of a transaction. No server takes as much.
+/// Maximum size of a transaction in bytes. No server accepts a transaction of this size, so more is
+/// rejected as a wrong argument.
 const TXN_BYTES_MAX: u64 = 256 << 20;
+const PAGE_KEYS: i64 = 10_000;
 
-/// Where the requests of all threads come from.
-pub(super) enum Sources {
-    Put(PutSource),
-    TxnPut(PutSource, u64),
-    TxnMixed(PutSource, Call, Ratio),
-    Range(Call),
-    /// Over channels that clients use in turn.
-    Pages(Vec<Channel>, RangeRequest),
-    /// A call for each client.
-    KeepAlive(Arc<Vec<Call>>),
+/// Makes the requests of all threads.
+pub(super) struct Sources {
+    pub(super) classes: &'static [&'static str],
+    /// The operation of the class, if it differs from the class's name. A read in pages or as a
+    /// stream has a separate name, because the server does not measure it as one range request.
+    pub(super) operation: Option<&'static str>,
+    source: Box<dyn Fn(SmallRng) -> RequestSource>,
 }
 
 #[derive(Clone)]
@@ -54,38 +55,29 @@ pub(super) struct PutSource {
     space: KeySpace,
     values: ValueGenerator,
     sequential: bool,
-    /// The number of the next key, if keys are sequential: of all threads.
+    /// The number of the next key, if keys are sequential. All threads share it.
     next: Arc<AtomicU64>,
 }
 
 impl Sources {
     pub(super) async fn prepare(
         asked: &ClosedLoop,
-        options: &LoopArguments,
-        endpoints: &Endpoints,
-        session: Option<&Session>,
+        common: &CommonArguments,
+        target: &OpenTarget,
     ) -> Result<Sources> {
-        let seed = options.common.target.seed;
-        Ok(match asked {
+        let seed = common.target.seed;
+        match asked {
             ClosedLoop::Put { keys, sequential_keys, .. } => {
-                let source = PutSource::new(*keys, seed)?;
-                Sources::Put(PutSource { sequential: *sequential_keys, ..source })
-            }
-            ClosedLoop::TxnPut { keys, txn_ops, .. } if *txn_ops > keys.key_space_size => {
-                // A transaction may put a key once.
-                let there = keys.key_space_size;
-                let allowed = format!("it must be at most --key-space-size, {there}");
-                return Err(Error::Local(format!("--txn-ops {txn_ops}: {allowed}")));
-            }
-            ClosedLoop::TxnPut { keys, txn_ops, .. }
-                if txn_ops * (keys.key_size + keys.val_size) > TXN_BYTES_MAX =>
-            {
-                let bytes = txn_ops * (keys.key_size + keys.val_size);
-                let allowed = format!("a transaction may have {TXN_BYTES_MAX}");
-                return Err(Error::Local(format!("--txn-ops {txn_ops}: {bytes} bytes; {allowed}")));
+                let mut puts = PutSource::new(*keys, seed)?;
+                puts.sequential = *sequential_keys;
+                Ok(Sources::of_calls(&["put"], move |_, rng| (0, call(PUT, &puts.next_put(rng)))))
             }
             ClosedLoop::TxnPut { keys, txn_ops, .. } => {
-                Sources::TxnPut(PutSource::new(*keys, seed)?, *txn_ops)
+                check_txn(keys, *txn_ops)?;
+                let (puts, ops) = (PutSource::new(*keys, seed)?, *txn_ops);
+                Ok(Sources::of_calls(&["txn-put"], move |_, rng| {
+                    (0, call(TXN, &puts.next_txn(ops, rng)))
+                }))
             }
             ClosedLoop::TxnMixed { keys, end_key, limit, consistency, rw_ratio, .. } => {
                 let range = RangeRequest {
@@ -95,113 +87,140 @@ impl Sources {
                     serializable: *consistency == Consistency::Serializable,
                     ..RangeRequest::default()
                 };
-                let txn = TxnRequest {
-                    success: vec![RequestOp { request: Some(Op::RequestRange(range)) }],
-                    ..TxnRequest::default()
-                };
-                Sources::TxnMixed(PutSource::new(*keys, seed)?, call(TXN, &txn), *rw_ratio)
+                let read = call(TXN, &txn([Op::RequestRange(range)]));
+                let (puts, Ratio(reads)) = (PutSource::new(*keys, seed)?, *rw_ratio);
+                Ok(Sources::of_calls(&["read", "write"], move |_, rng| {
+                    match rng.random_range(0..reads + 1000) < reads {
+                        true => (0, read.clone()),
+                        false => (1, call(TXN, &puts.next_txn(1, rng))),
+                    }
+                }))
             }
             ClosedLoop::Range { range, .. } if range.paginate => {
-                let range = request(range)?;
-                Sources::Pages(connection::open(endpoints, options.common.conns).await?, range)
+                Sources::of_pages(request(range)?, common, target).await
             }
             ClosedLoop::Range { range, .. } => {
                 let message = request(range)?;
-                Sources::Range(if range.stream {
-                    Call { answer: ResponseShape::Stream, ..call(RANGE_STREAM, &message) }
+                let (call, operation) = if range.stream {
+                    let call = call(RANGE_STREAM, &message);
+                    (Call { answer: ResponseShape::Stream, ..call }, Some("range-stream"))
                 } else {
-                    call(RANGE, &message)
-                })
+                    (call(RANGE, &message), None)
+                };
+                let sources = Sources::of_calls(&["range"], move |_, _| (0, call.clone()));
+                Ok(Sources { operation, ..sources })
             }
             ClosedLoop::LeaseKeepalive { .. } => {
-                let channel = connection::open(endpoints, 1).await?.remove(0);
-                let leases = grant(channel, session, options.common.clients).await?;
+                let channel = connection::open(&target.endpoints, 1).await?.remove(0);
+                let leases = grant(channel, target.session.as_deref(), common.clients).await?;
                 let keep_alive = |id| Call {
                     answer: ResponseShape::KeepAlive,
                     ..Call::new(LEASE_KEEP_ALIVE, &LeaseKeepAliveRequest { id }, Some(1))
                 };
-                Sources::KeepAlive(Arc::new(leases.into_iter().map(keep_alive).collect()))
+                let calls = leases.into_iter().map(keep_alive).collect::<Vec<_>>();
+                Ok(Sources::of_calls(&["lease-keepalive"], move |client, _| {
+                    (0, calls[client as usize].clone())
+                }))
             }
             ClosedLoop::Watch { .. } | ClosedLoop::WatchLatency { .. } => {
                 unreachable!("a watch has no source of requests")
             }
-        })
-    }
-
-    pub(super) fn classes(&self) -> &'static [&'static str] {
-        match self {
-            Sources::Put(_) => &["put"],
-            Sources::TxnPut(..) => &["txn-put"],
-            Sources::TxnMixed(..) => &["read", "write"],
-            Sources::Range(_) | Sources::Pages(..) => &["range"],
-            Sources::KeepAlive(_) => &["lease-keepalive"],
         }
     }
 
-    /// What a class does, if that is not its name: a scan by pages, or as a stream, is more than
-    /// one range.
-    pub(super) fn operation(&self, class: &'static str) -> &'static str {
-        match self {
-            Sources::Pages(..) => "range-pages",
-            Sources::Range(call) if call.answer == ResponseShape::Stream => "range-stream",
-            _ => class,
-        }
+    /// Creates sources of single calls. `next` makes the next call of a client, with the number of
+    /// its class.
+    fn of_calls(
+        classes: &'static [&'static str],
+        next: impl Fn(u64, &mut SmallRng) -> (usize, Call) + Send + Sync + 'static,
+    ) -> Sources {
+        let next = Arc::new(next);
+        let source = Box::new(move |mut rng: SmallRng| -> RequestSource {
+            let next = Arc::clone(&next);
+            Box::new(move |client| {
+                let (class, call) = next(client, &mut rng);
+                LoopRequest::Call { class, call }
+            })
+        });
+        Sources { classes, operation: None, source }
     }
 
-    /// Of one thread.
+    /// Creates sources that read a range in pages. Clients use the channels in turn.
+    async fn of_pages(
+        range: RangeRequest,
+        common: &CommonArguments,
+        target: &OpenTarget,
+    ) -> Result<Sources> {
+        let channels = connection::open(&target.endpoints, common.conns).await?;
+        let session = target.session.clone();
+        let source = Box::new(move |_: SmallRng| -> RequestSource {
+            let (channels, session, range) = (channels.clone(), session.clone(), range.clone());
+            Box::new(move |client| {
+                let channel = channels[client as usize % channels.len()].clone();
+                LoopRequest::Calls(Box::pin(read_pages(channel, session.clone(), range.clone())))
+            })
+        });
+        Ok(Sources { classes: &["range"], operation: Some("range-pages"), source })
+    }
+
+    /// Returns the source of one thread.
     pub(super) fn source(&self, seed: u64) -> RequestSource {
-        let mut rng = SmallRng::seed_from_u64(seed);
-        let of_class = |class, call| LoopRequest::Call { class, call };
-        match self {
-            Sources::Put(puts) => {
-                let mut puts = puts.clone();
-                Box::new(move |_| of_class(0, call(PUT, &puts.next_put(&mut rng))))
-            }
-            Sources::TxnPut(puts, ops) => {
-                let (mut puts, ops) = (puts.clone(), *ops);
-                Box::new(move |_| of_class(0, call(TXN, &puts.next_txn(ops, &mut rng))))
-            }
-            Sources::TxnMixed(puts, read, Ratio(reads)) => {
-                let (mut puts, read, reads) = (puts.clone(), read.clone(), *reads);
-                Box::new(move |_| match rng.random_range(0..reads + 1000) < reads {
-                    true => of_class(0, read.clone()),
-                    false => of_class(1, call(TXN, &puts.next_txn(1, &mut rng))),
-                })
-            }
-            Sources::Range(call) => {
-                let call = call.clone();
-                Box::new(move |_| of_class(0, call.clone()))
-            }
-            Sources::Pages(channels, range) => {
-                let (channels, range) = (channels.clone(), range.clone());
-                Box::new(move |client| {
-                    let channel = channels[client as usize % channels.len()].clone();
-                    LoopRequest::Pages(channel, range.clone())
-                })
-            }
-            Sources::KeepAlive(calls) => {
-                let calls = Arc::clone(calls);
-                Box::new(move |client| of_class(0, calls[client as usize].clone()))
-            }
-        }
+        (self.source)(SmallRng::seed_from_u64(seed))
+    }
+}
+
+/// Creates a call whose response may have any number of keys.
+fn call(path: &'static str, message: &impl Message) -> Call {
+    Call::new(path, message, None)
+}
+
+fn txn(operations: impl IntoIterator<Item = Op>) -> TxnRequest {
+    let success = operations.into_iter().map(|operation| RequestOp { request: Some(operation) });
+    TxnRequest { success: success.collect(), ..TxnRequest::default() }
+}
+
+fn check_txn(keys: &KeyArguments, txn_ops: u64) -> Result<()> {
+    let (there, bytes) = (keys.key_space_size, txn_ops * (keys.key_size + keys.val_size));
+    let wrong = if txn_ops > there {
+        // A transaction must not put the same key twice.
+        format!("must be at most --key-space-size, {there}")
+    } else if bytes > TXN_BYTES_MAX {
+        format!("a transaction would have {bytes} bytes; at most {TXN_BYTES_MAX} are allowed")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Local(format!("--txn-ops {txn_ops}: {wrong}")))
+}
+
+/// Reads a range in pages. All pages are read at the revision of the first page.
+async fn read_pages(
+    channel: Channel,
+    session: Option<Arc<Session>>,
+    mut range: RangeRequest,
+) -> CallResult {
+    let mut client = KvClient::new(channel).max_decoding_message_size(usize::MAX);
+    let mut stats = ResponseStats::default();
+    range.limit = PAGE_KEYS;
+    loop {
+        let request = Session::request_of(session.as_deref(), range.clone());
+        let page = client.range(request).await.map_err(connection::text)?.into_inner();
+        stats.keys += page.kvs.len() as u64;
+        stats.bytes += page.encoded_len() as u64;
+        let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok(stats) };
+        range.key = [&last.key[..], &[0]].concat().into();
+        range.revision = page.header.map_or(0, |header| header.revision);
     }
 }
 
 impl PutSource {
     fn new(keys: KeyArguments, seed: u64) -> Result<PutSource> {
         let KeyArguments { key_size, val_size, key_space_size } = keys;
-        let shortest = KeySpace::min_key_size("", key_space_size);
-        if key_size < shortest {
-            let allowed = format!("{key_space_size} keys have at least {shortest} bytes");
-            return Err(Error::Local(format!("--key-size {key_size}: {allowed}")));
-        }
-        let value = Sizes::constant(val_size);
-        let space = KeySpace { prefix: String::new(), count: key_space_size, key_size, value };
-        let values = ValueGenerator::new(value, seed);
+        let space = key_space(key_space_size, key_size, val_size)?;
+        let values = ValueGenerator::new(space.value, seed);
         Ok(PutSource { space, values, sequential: false, next: Arc::default() })
     }
 
-    fn next_put(&mut self, rng: &mut SmallRng) -> PutRequest {
+    fn next_put(&self, rng: &mut SmallRng) -> PutRequest {
         let number = if self.sequential {
             self.next.fetch_add(1, Ordering::Relaxed) % self.space.count
         } else {
@@ -211,21 +230,17 @@ impl PutSource {
     }
 
     fn put(&self, number: u64, rng: &mut SmallRng) -> PutRequest {
-        crate::requests::put(&self.space, number, self.values.random_value(rng))
+        put(&self.space, number, self.values.random_value(rng))
     }
 
-    /// Puts keys that follow each other.
-    fn next_txn(&mut self, ops: u64, rng: &mut SmallRng) -> TxnRequest {
+    /// Puts `ops` consecutive keys in one transaction.
+    fn next_txn(&self, ops: u64, rng: &mut SmallRng) -> TxnRequest {
         let from = self.space.random_start(ops, rng);
-        let puts = (from..from + ops).map(|number| {
-            let put = Op::RequestPut(self.put(number, rng));
-            RequestOp { request: Some(put) }
-        });
-        TxnRequest { success: puts.collect(), ..TxnRequest::default() }
+        txn((from..from + ops).map(|number| Op::RequestPut(self.put(number, rng))))
     }
 }
 
-/// Of a range without an end: that of all keys.
+/// Returns the end of a range. An empty text is the end after all keys.
 fn end_of(text: &str) -> Bytes {
     if text.is_empty() { Bytes::from_static(&[0]) } else { Bytes::copy_from_slice(text.as_bytes()) }
 }
@@ -233,7 +248,7 @@ fn end_of(text: &str) -> Bytes {
 fn request(range: &RangeArguments) -> Result<RangeRequest> {
     let (key, range_end) = match (&range.end, range.prefix) {
         (None, false) if range.key.is_empty() => {
-            let allowed = "a key has at least one byte; --prefix reads all keys";
+            let allowed = "a key has at least one byte; use --prefix to read all keys";
             return Err(Error::Local(format!("the key is empty: {allowed}")));
         }
         (None, false) => (range.key.clone().into_bytes(), Bytes::new()),
@@ -251,12 +266,13 @@ fn request(range: &RangeArguments) -> Result<RangeRequest> {
     })
 }
 
-/// In a range from the empty key, all keys come first.
+/// Returns the first key of a range. An empty key is replaced by the smallest possible key.
 fn key_or_first(key: &str) -> Vec<u8> {
     if key.is_empty() { vec![0] } else { key.as_bytes().to_vec() }
 }
 
-/// The first key behind all that begin with these bytes.
+/// Returns the first key after all keys that start with `prefix`. If no key follows them, returns a
+/// zero byte, which as the end of a range means that the range has no end.
 fn prefix_end(prefix: &[u8]) -> Bytes {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX);
     let Some(last) = last else { return Bytes::from_static(&[0]) };
@@ -276,7 +292,7 @@ async fn grant(channel: Channel, session: Option<&Session>, leases: u64) -> Resu
         while granting.len() >= GRANTS_MAX || number + 1 == leases && !granting.is_empty() {
             let Some(done) = granting.join_next().await else { break };
             let answer = done.expect("a grant neither panics nor is stopped");
-            granted.push(answer.map_err(|status| failed("a grant", &status))?.into_inner().id);
+            granted.push(answer.map_err(connection::error("a grant failed"))?.into_inner().id);
         }
     }
     Ok(granted)
@@ -297,7 +313,7 @@ mod tests {
     #[test]
     fn keys_are_as_long_as_asked_and_as_many() {
         let keys = KeyArguments { key_size: 4, val_size: 3, key_space_size: 5 };
-        let mut puts = PutSource { sequential: true, ..PutSource::new(keys, 1).expect("it fits") };
+        let puts = PutSource { sequential: true, ..PutSource::new(keys, 1).expect("it fits") };
         let mut rng = SmallRng::seed_from_u64(1);
         let made: Vec<_> = (0..6).map(|_| puts.next_put(&mut rng).key).collect();
         assert_eq!(made, ["0000", "0001", "0002", "0003", "0004", "0000"]);
@@ -305,6 +321,9 @@ mod tests {
         assert_eq!(txn.success.len(), 5);
         let wrong = PutSource::new(KeyArguments { key_space_size: 10_000, ..keys }, 1);
         let told = wrong.err().map(|error| error.to_string());
-        assert_eq!(told.as_deref(), Some("--key-size 4: 10000 keys have at least 5 bytes"));
+        assert_eq!(
+            told.as_deref(),
+            Some("--key-size 4: 10000 different keys need at least 5 bytes each")
+        );
     }
 }

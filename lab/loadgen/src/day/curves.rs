@@ -1,37 +1,39 @@
-//! The days of several servers, as one picture and one table.
+//! Compares the days of several servers in one picture and one table.
 
 use std::fmt::Write as _;
 
 use super::report::{DayReport, Series, hours};
+use super::verdict::{Verdict, Windows};
 use crate::plot::{Axis, Better, Line, Plot, Scale, distinct_colours};
 use crate::{Error, Result};
 
-/// An error if they are not of the same hours, keys and requests.
+/// Fails if the days differ in hours, keys or requests.
 pub fn check_comparable(days: &[(String, DayReport)]) -> Result<()> {
     let load = |day: &DayReport| {
-        let hours = *day.windows.late.end();
-        [("hours", hours), ("keys", day.keys), ("requests in a period", day.requests)]
+        [("hours", day.hours), ("keys", day.keys), ("requests in a period", day.requests)]
     };
     let Some(((first, day), others)) = days.split_first() else { return Ok(()) };
     for (name, other) in others {
         for ((what, expected), (_, found)) in load(day).into_iter().zip(load(other)) {
             if found != expected {
                 let why = format!("{name} has {found} {what}, {first} has {expected}");
-                return Err(Error::Local(format!("{why}: only equal days can be compared")));
+                return Err(Error::Local(format!(
+                    "{why}: days must have equal options to be compared"
+                )));
             }
         }
     }
     Ok(())
 }
 
-/// The resident sets by the hour, from 0 on.
+/// Draws the resident set of each server by the hour. Both axes start at 0.
 pub fn svg(days: &[(String, DayReport)]) -> String {
     let colours = distinct_colours(days.iter().map(|(name, _)| name.as_str()));
     let line = |((name, day), colour): (&(String, DayReport), _)| Line {
         label: name.clone(),
         colour,
         points: day
-            .points(Series::Resident)
+            .points(Series::RESIDENT)
             .into_iter()
             .map(|(hour, mb)| (hour as f64, mb))
             .collect(),
@@ -49,42 +51,34 @@ pub fn svg(days: &[(String, DayReport)]) -> String {
     plot.svg()
 }
 
-/// A row for each series of each server.
+/// Returns a table with a row for each series of each server, and a sentence for each server.
 pub fn markdown(days: &[(String, DayReport)]) -> String {
     let Some((_, first)) = days.first() else { return String::new() };
+    let windows = Windows::of(first.hours);
     let mut table = format!(
         "| | {} | {} | change | slope, % a day | least to most |\n|---|---|---|---|---|---|\n",
-        hours(&first.windows.early),
-        hours(&first.windows.late),
+        hours(&windows.early),
+        hours(&windows.late),
     );
     for (name, day) in days {
-        for series in Series::ALL {
-            let Some(verdict) = day.verdict(series) else { continue };
+        for (series, verdict) in day.verdicts() {
+            let Verdict { early, late, change_percent, min, max, .. } = verdict;
+            let slope = verdict.slope_percent_per_day;
             let _ = writeln!(
                 table,
-                "| {name}, {} | {:.1} MB | {:.1} MB | {:+.1} % | {:+.1} | {:.1} to {:.1} MB |",
-                series.name(),
-                verdict.early,
-                verdict.late,
-                verdict.change_percent,
-                verdict.slope_percent_per_day,
-                verdict.min,
-                verdict.max,
+                "| {name}, {series} | {early:.1} MB | {late:.1} MB | {change_percent:+.1} % \
+                 | {slope:+.1} | {min:.1} to {max:.1} MB |",
             );
         }
     }
     for (name, day) in days {
-        let outcome = day.check().map_or_else(
-            |why| why.to_string(),
-            |()| {
-                format!(
-                    "the resident set stays within {} %, and nothing is left",
-                    day.bound_percent
-                )
-            },
-        );
-        let requests = day.samples.last().map_or(0, |sample| sample.requests);
-        let seconds = day.samples.last().map_or(0, |sample| sample.elapsed_ms / 1000);
+        let bound = day.bound_percent;
+        let outcome = match day.check() {
+            Ok(()) => format!("the resident set stays within {bound} %, and nothing is left over"),
+            Err(why) => why.to_string(),
+        };
+        let last = day.samples.last().copied().unwrap_or_default();
+        let (requests, seconds) = (last.requests, last.elapsed_ms / 1000);
         let _ = write!(table, "\n{name}: {outcome}; {requests} requests in {seconds} s.\n");
     }
     table
@@ -114,7 +108,7 @@ mod tests {
         assert_eq!(check_comparable(&days), Ok(()));
         days[1].1.requests = 5000;
         let why = "a <b> has 5000 requests in a period, clearlane has 4000";
-        let told = Error::Local(format!("{why}: only equal days can be compared"));
+        let told = Error::Local(format!("{why}: days must have equal options to be compared"));
         assert_eq!(check_comparable(&days), Err(told));
         days[1].1 = report(12, |_| 80);
         let told = check_comparable(&days).expect_err("fewer hours").to_string();

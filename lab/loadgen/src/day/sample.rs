@@ -1,9 +1,9 @@
-//! What a server has at the end of an hour: memory from Linux, counts and sizes from itself.
+//! The state of a server at the end of an hour. Linux reports its memory, and the server reports
+//! its counts and sizes.
 
 use std::fmt;
-use std::fs::{self, DirEntry};
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,36 +12,39 @@ use bytes::Bytes;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::{LeaseLeasesRequest, RangeRequest};
-use serde_json::{Value, json};
-use tonic::transport::{Channel, Endpoint};
+use futures_util::TryFutureExt as _;
+use serde::{Deserialize, Serialize};
+use tonic::transport::Channel;
 
-use super::{ANSWER_TIMEOUT, DayOptions, answered};
+use super::{ANSWER_TIMEOUT, DayTarget, answered};
 use crate::connection::text;
-use crate::process::Process;
+use crate::server_latency::get_metrics;
 use crate::{Error, Result};
 
 const MB: f64 = 1e6;
-/// Of `st_blocks`, whatever the blocks of the file system are.
+/// The unit of `st_blocks`. It does not depend on the block size of the file system.
 const BLOCK_BYTES: u64 = 512;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// From 1 on, at its end.
+    /// The number of the hour, starting with 1. The sample is taken at its end.
     pub hour: u64,
-    /// Since the first period.
+    /// Number of requests since the start of the first period.
     pub requests: u64,
     pub elapsed_ms: u64,
     pub resident_bytes: u64,
     pub db_bytes: u64,
     pub db_in_use_bytes: u64,
-    /// What the files of the directory take, if it is known.
+    /// Bytes that the files of the data directory use on the disk. `None` if the directory is not
+    /// known.
     pub disk_bytes: Option<u64>,
     pub open_files: u64,
+    #[serde(flatten)]
     pub live: LiveCounts,
 }
 
-/// What clients have there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Numbers of keys, leases and watches on the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveCounts {
     pub keys: u64,
     pub leases: u64,
@@ -60,93 +63,45 @@ impl fmt::Display for LiveCounts {
 }
 
 impl Sample {
-    /// The names of the columns of a line.
+    /// Returns the names of the columns.
     pub(super) fn head() -> String {
-        format!(
-            "{:>4} {:>9} {:>7} {:>11} {:>8} {:>9} {:>8} {:>8} {:>6} {:>8} {:>7} {:>5}",
-            "hour",
-            "requests",
-            "s",
-            "resident MB",
-            "db MB",
-            "in use MB",
-            "disk MB",
-            "keys",
-            "leases",
-            "watchers",
-            "streams",
-            "files"
-        )
+        let columns = Sample::default().columns();
+        columns.map(|(name, width, _)| format!("{name:>width$}")).join(" ")
     }
 
     pub(super) fn line(&self) -> String {
-        let Sample { hour, requests, open_files, live, .. } = self;
-        let LiveCounts { keys, leases, watchers, watch_streams } = live;
+        self.columns().map(|(_, width, value)| format!("{value:>width$}")).join(" ")
+    }
+
+    /// Returns the name, width and value of each column.
+    fn columns(&self) -> [(&'static str, usize, String); 12] {
         let mb = |bytes: u64| format!("{:.1}", bytes as f64 / MB);
-        let (resident, db, in_use) =
-            (mb(self.resident_bytes), mb(self.db_bytes), mb(self.db_in_use_bytes));
-        let disk = self.disk_bytes.map_or_else(|| "-".to_owned(), mb);
-        let seconds = self.elapsed_ms as f64 / 1e3;
-        format!(
-            "{hour:>4} {requests:>9} {seconds:>7.1} {resident:>11} {db:>8} {in_use:>9} {disk:>8} \
-             {keys:>8} {leases:>6} {watchers:>8} {watch_streams:>7} {open_files:>5}"
-        )
-    }
-
-    pub(super) fn json(&self) -> Value {
         let LiveCounts { keys, leases, watchers, watch_streams } = self.live;
-        json!({
-            "hour": self.hour,
-            "requests": self.requests,
-            "elapsed_ms": self.elapsed_ms,
-            "resident_bytes": self.resident_bytes,
-            "db_bytes": self.db_bytes,
-            "db_in_use_bytes": self.db_in_use_bytes,
-            "disk_bytes": self.disk_bytes,
-            "open_files": self.open_files,
-            "keys": keys,
-            "leases": leases,
-            "watchers": watchers,
-            "watch_streams": watch_streams,
-        })
-    }
-
-    /// The error is the name of the field that is missing.
-    pub(super) fn from_json(value: &Value) -> std::result::Result<Sample, &'static str> {
-        let field = |name: &'static str| value[name].as_u64().ok_or(name);
-        Ok(Sample {
-            hour: field("hour")?,
-            requests: field("requests")?,
-            elapsed_ms: field("elapsed_ms")?,
-            resident_bytes: field("resident_bytes")?,
-            db_bytes: field("db_bytes")?,
-            db_in_use_bytes: field("db_in_use_bytes")?,
-            disk_bytes: field("disk_bytes").ok(),
-            open_files: field("open_files")?,
-            live: LiveCounts {
-                keys: field("keys")?,
-                leases: field("leases")?,
-                watchers: field("watchers")?,
-                watch_streams: field("watch_streams")?,
-            },
-        })
+        [
+            ("hour", 4, self.hour.to_string()),
+            ("requests", 9, self.requests.to_string()),
+            ("s", 7, format!("{:.1}", self.elapsed_ms as f64 / 1e3)),
+            ("resident MB", 11, mb(self.resident_bytes)),
+            ("db MB", 8, mb(self.db_bytes)),
+            ("in use MB", 9, mb(self.db_in_use_bytes)),
+            ("disk MB", 8, self.disk_bytes.map_or_else(|| "-".to_owned(), mb)),
+            ("keys", 8, keys.to_string()),
+            ("leases", 6, leases.to_string()),
+            ("watchers", 8, watchers.to_string()),
+            ("streams", 7, watch_streams.to_string()),
+            ("files", 5, self.open_files.to_string()),
+        ]
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Sampler {
-    endpoint: Endpoint,
-    channel: Channel,
-    process: Process,
-    data_dir: Option<PathBuf>,
+    pub(super) target: DayTarget,
+    pub(super) channel: Channel,
+    pub(super) data_dir: Option<PathBuf>,
 }
 
 impl Sampler {
-    pub(super) fn new(options: &DayOptions, channel: Channel) -> Sampler {
-        let DayOptions { endpoint, process, data_dir, .. } = options.clone();
-        Sampler { endpoint, channel, process, data_dir }
-    }
-
     pub(super) async fn sample(
         &self,
         hour: u64,
@@ -156,14 +111,14 @@ impl Sampler {
         let page = self.page().await?;
         let live = self.counts_of(&page).await?;
         let disk_bytes = self.data_dir.as_deref().map(|dir| {
-            directory_bytes(dir)
-                .map_err(|error| Error::Local(format!("--data-dir {}: {error}", dir.display())))
+            let failed = |error| Error::Local(format!("--data-dir {}: {error}", dir.display()));
+            fs::canonicalize(dir).and_then(|dir| disk_bytes(&dir)).map_err(failed)
         });
         Ok(Sample {
             hour,
             requests,
             elapsed_ms: elapsed.as_millis() as u64,
-            resident_bytes: self.process.usage()?.resident_bytes,
+            resident_bytes: self.target.process.usage()?.resident_bytes,
             db_bytes: metric(&page, "etcd_mvcc_db_total_size_in_bytes")?,
             db_in_use_bytes: metric(&page, "etcd_mvcc_db_total_size_in_use_in_bytes")?,
             disk_bytes: disk_bytes.transpose()?,
@@ -177,11 +132,11 @@ impl Sampler {
     }
 
     async fn counts_of(&self, page: &str) -> Result<LiveCounts> {
-        // From the smallest key on, without an end.
+        // All keys: from the smallest key, without an end.
         let (key, range_end) = (Bytes::from_static(&[0]), Bytes::from_static(&[0]));
         let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
         let mut client = KvClient::new(self.channel.clone());
-        let counted = async { client.range(count).await.map_err(text) };
+        let counted = client.range(count).map_err(text);
         let counted = answered("a count of all keys", ANSWER_TIMEOUT, counted).await?;
         Ok(LiveCounts {
             keys: counted.into_inner().count.unsigned_abs(),
@@ -191,40 +146,19 @@ impl Sampler {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of leases.
     pub(super) async fn leases(&self) -> Result<u64> {
         let mut client = LeaseClient::new(self.channel.clone());
-        let listed = async { client.lease_leases(LeaseLeasesRequest {}).await.map_err(text) };
+        let listed = client.lease_leases(LeaseLeasesRequest {}).map_err(text);
         let listed = answered("a list of leases", ANSWER_TIMEOUT, listed).await?;
         Ok(listed.into_inner().leases.len() as u64)
     }
 
-    /// `/metrics`, over a connection of its own.
+    /// Returns the text of `/metrics`. The request uses a separate connection.
     async fn page(&self) -> Result<String> {
-        let address = self.endpoint.uri().authority().map_or("", |host| host.as_str()).to_owned();
-        let got = async {
-            let got = tokio::task::spawn_blocking(move || get_metrics(&address)).await;
-            let got = got.expect("it neither panics nor is stopped");
-            got.map_err(|error| error.to_string())
-        };
-        let what = format!("/metrics of {}", self.endpoint.uri());
-        answered(&what, ANSWER_TIMEOUT, got).await
+        let what = format!("/metrics of {}", self.target.endpoint.uri());
+        answered(&what, ANSWER_TIMEOUT, get_metrics(&self.target.endpoint)).await
     }
-}
-
-/// By HTTP/1.0: its answer ends with the connection.
-fn get_metrics(address: &str) -> io::Result<String> {
-    let mut socket = TcpStream::connect(address)?;
-    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    write!(socket, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer)?;
-    let (head, page) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.lines().next().unwrap_or_default();
-    if status.split(' ').nth(1) != Some("200") {
-        return Err(io::Error::other(format!("answered with {status:?}")));
-    }
-    Ok(page.to_owned())
 }
 
 fn metric(page: &str, name: &str) -> Result<u64> {
@@ -234,25 +168,23 @@ fn metric(page: &str, name: &str) -> Result<u64> {
     value.map(|value| value as u64).ok_or_else(missing)
 }
 
-/// Of all files below. What is removed meanwhile does not count.
-fn directory_bytes(dir: &Path) -> io::Result<u64> {
+/// Returns the bytes that a file, or all files below a directory, use on the disk. For a file, the
+/// result is at most its length, without the unused rest of its last block. A file with parts that
+/// were never written uses less than its length. A file that is removed while this function reads
+/// its directory is skipped.
+fn disk_bytes(path: &Path) -> io::Result<u64> {
+    let about = fs::symlink_metadata(path)?;
+    if !about.is_dir() {
+        return Ok(about.len().min(about.blocks() * BLOCK_BYTES));
+    }
     let mut bytes = 0;
-    for entry in fs::read_dir(dir)? {
-        bytes += match entry.and_then(|entry| entry_bytes(&entry)) {
+    for entry in fs::read_dir(path)? {
+        bytes += match entry.and_then(|entry| disk_bytes(&entry.path())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             on_disk => on_disk?,
         };
     }
     Ok(bytes)
-}
-
-/// A file takes less than its length if parts of it were never written.
-fn entry_bytes(entry: &DirEntry) -> io::Result<u64> {
-    let about = entry.metadata()?;
-    match about.is_dir() {
-        true => directory_bytes(&entry.path()),
-        false => Ok(about.len().min(about.blocks() * BLOCK_BYTES)),
-    }
 }
 
 #[cfg(test)]
@@ -265,16 +197,6 @@ mod tests {
         assert_eq!(metric(page, "a_b"), Ok(15_000_000));
         let missing = Error::Server("/metrics has no a".to_owned());
         assert_eq!(metric(page, "a"), Err(missing));
-    }
-
-    #[test]
-    fn a_sample_comes_back_from_json() {
-        let live = LiveCounts { keys: 5, leases: 6, watchers: 7, watch_streams: 8 };
-        let without = Sample { hour: 1, resident_bytes: 9, live, ..Sample::default() };
-        for sample in [without, Sample { disk_bytes: Some(3), ..without }] {
-            assert_eq!(Sample::from_json(&sample.json()), Ok(sample));
-        }
-        assert_eq!(Sample::from_json(&json!({ "hour": 1 })), Err("requests"));
     }
 
     #[test]
@@ -291,11 +213,11 @@ mod tests {
         for name in ["a", "below/b"] {
             fs::write(dir.path().join(name), b"12345").expect("a file");
         }
-        assert_eq!(directory_bytes(dir.path()).expect("it is there"), 10);
+        assert_eq!(disk_bytes(dir.path()).expect("it is there"), 10);
         let sparse = fs::File::create(dir.path().join("c")).expect("a file");
         sparse.set_len(1 << 20).expect("a length");
-        let with_it = directory_bytes(dir.path()).expect("it is there");
+        let with_it = disk_bytes(dir.path()).expect("it is there");
         assert!(with_it < 1 << 20, "{with_it}");
-        assert!(directory_bytes(&dir.path().join("gone")).is_err());
+        assert!(disk_bytes(&dir.path().join("gone")).is_err());
     }
 }

@@ -1,23 +1,26 @@
-//! Whether a series grows: its last quarter beside an early one, and a line through all but the
-//! beginning.
+//! Decides whether a series grows. It compares the last quarter of the day with an early part, and
+//! computes the slope of a line through the last three quarters.
 //!
-//! The first eighth of the day is left out: caches fill, and threads start. Medians are compared,
-//! so that one sample at a bad time decides nothing.
+//! The early part starts after an eighth of the day. Before that, caches fill and threads start, so
+//! memory grows for a good reason. The values that are compared are medians, so one sample at a bad
+//! time changes nothing.
 
 use std::ops::RangeInclusive;
 
-/// With fewer there is no hour early and another one late.
+use crate::experiment::median;
+
+/// Minimum number of hours. A shorter day would not have an early and a late hour.
 pub const HOURS_MIN: u64 = 2;
 const HOURS_OF_DAY: f64 = 24.0;
 
-/// Which hours are compared.
+/// The hours that are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// Of 24 hours, 3 to 9.
+    /// The early hours. For a day of 24 hours: 3 to 9.
     pub early: RangeInclusive<u64>,
-    /// Of 24 hours, 19 to 24.
+    /// The late hours. For a day of 24 hours: 19 to 24.
     pub late: RangeInclusive<u64>,
-    /// Of 24 hours, 7 to 24: of these is the slope.
+    /// The hours whose slope is computed. For a day of 24 hours: 7 to 24.
     pub sloped: RangeInclusive<u64>,
 }
 
@@ -29,29 +32,32 @@ impl Windows {
     }
 }
 
-/// What became of one series.
+/// The development of one series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// Medians.
+    /// The median of the early hours. `late` is the median of the late hours.
     pub early: f64,
     pub late: f64,
-    /// From the early to the late median.
+    /// The change from the early median to the late median.
     pub change_percent: f64,
-    /// Least squares, as a part of the mean. 0 if there is one point.
+    /// The slope of a line through the points of the sloped hours, by least squares, in per cent of
+    /// the mean of these points. It is 0 if there is only one point.
     pub slope_percent_per_day: f64,
     pub min: f64,
     pub max: f64,
 }
 
 impl Verdict {
-    /// Of points of an hour and a value. `None` if a window has no points.
+    /// Computes the verdict. A point is an hour and a value. Returns `None` if the early or the
+    /// late hours have no points.
     pub fn of(points: &[(u64, f64)], windows: &Windows) -> Option<Verdict> {
         let within = |window: &RangeInclusive<u64>| {
             let inside = points.iter().filter(|(hour, _)| window.contains(hour));
             inside.copied().collect::<Vec<_>>()
         };
-        let early = median(&within(&windows.early))?;
-        let late = median(&within(&windows.late))?;
+        let median_of =
+            |window| median(within(window).into_iter().map(|(_, value)| value).collect());
+        let (early, late) = (median_of(&windows.early)?, median_of(&windows.late)?);
         let values = || points.iter().map(|(_, value)| *value);
         Some(Verdict {
             early,
@@ -68,15 +74,8 @@ impl Verdict {
     }
 }
 
-fn median(points: &[(u64, f64)]) -> Option<f64> {
-    let mut values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
-    values.sort_by(f64::total_cmp);
-    let upper = *values.get(values.len() / 2)?;
-    let lower = values[(values.len() - 1) / 2];
-    Some((lower + upper) / 2.0)
-}
-
-/// Nothing of nothing is 0.
+/// Returns `part` in per cent of `whole`. If `part` is 0, the result is 0, even if `whole` is also
+/// 0.
 fn percent(part: f64, whole: f64) -> f64 {
     if part == 0.0 { 0.0 } else { 100.0 * part / whole }
 }
@@ -128,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_grows_by_the_hour_is_not() {
-        // 1 % of the first hour's value with each hour.
+        // Each hour adds 1 % of the value at the first hour.
         let leak = verdict(24, |hour| 99.0 + hour as f64);
         assert_eq!((leak.early, leak.late, leak.min, leak.max), (105.0, 120.5, 100.0, 123.0));
         assert!((leak.change_percent - 14.76).abs() < 0.01, "{leak:?}");

@@ -6,56 +6,58 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::Experiment;
+use crate::arguments::quoted;
+use crate::named::Named;
 use crate::servers::{ERAS, era_of_version};
 
-/// Instead of an era: no server of ours.
+/// The value of `--era` for experiments without a server of ours.
 pub(super) const NO_ERA: &str = "none";
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct ExperimentArguments {
-    /// One that `list` lists, or all
+    /// The name of an experiment; `all` runs all experiments, and `list` lists their names
     #[arg(value_name = "NAME|all|list")]
     pub selection: Selection,
-    /// How long it takes, and how large it is
+    /// The duration and the size of the experiment
     #[arg(long, value_enum, default_value_t = Scale::Small)]
     pub scale: Scale,
-    /// Where the reports are written
+    /// The directory for the reports
     #[arg(long, value_name = "DIR", default_value = "experiments")]
     pub out: PathBuf,
-    /// An era of Clearlane instead of those that the experiment is about, or none; may be repeated
+    /// An era of Clearlane, instead of the experiment's own eras, or `none`; may be repeated
     #[arg(long, value_name = "ERA", value_parser = era)]
     pub era: Vec<String>,
-    /// etcd's server, to be measured beside
+    /// The program of etcd's server, which is also measured
     #[arg(long, value_name = "BINARY")]
     pub etcd: Option<PathBuf>,
-    /// Addresses of a cluster that runs, to be measured beside: its keys below /experiment/ are
+    /// Addresses of a running cluster, which is also measured: its keys below /experiment/ are
     /// overwritten and deleted
     #[arg(long, value_name = "URL,...", value_delimiter = ',')]
     pub endpoints: Vec<String>,
-    /// Our server, if it is not beside this program
+    /// The program of Clearlane's server; by default in the directory of this program
     #[arg(long, value_name = "BINARY")]
     pub clearlane: Option<PathBuf>,
-    /// A Redis server, for the experiment redis: its keys experiment:... are overwritten
+    /// A running Redis server, for the experiment redis; its keys experiment:... are overwritten
     #[arg(long, value_name = "HOST:PORT")]
     pub redis: Option<String>,
-    /// Rounds, in which the servers take turns: figures are medians (1 at scale small, 5 at full,
-    /// if it is left out)
+    /// Number of rounds, in which the servers take turns: figures are medians (by default 1 at
+    /// scale small and 5 at scale full)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub rounds: Option<u64>,
-    /// The number of keys in each expensive read (as many as hold a lock for 100 ms, measured
-    /// before the load, if it is left out)
+    /// Number of keys in each expensive read (by default a number that holds a lock for 100 ms,
+    /// measured before the load)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     pub keys: Option<u64>,
-    /// Repeats times, keys and values
+    /// Seed of random times, keys and values; the same seed repeats them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scale {
-    /// seconds for each run: a first look
+    /// a few seconds for each run, for a first look
     Small,
-    /// as published, where two cores can
+    /// the published size, as far as two cores allow
     Full,
 }
 
@@ -76,7 +78,7 @@ pub enum Selection {
 }
 
 impl ExperimentArguments {
-    /// What to type to have one of the experiments again.
+    /// Returns the command that repeats one of the experiments.
     pub(super) fn command(&self, experiment: &str) -> String {
         let mut command =
             format!("clearlane-load experiment {experiment} --scale {}", self.scale.name());
@@ -100,15 +102,6 @@ impl ExperimentArguments {
     }
 }
 
-/// For a shell, if it needs that.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
 impl FromStr for Selection {
     type Err = String;
 
@@ -121,7 +114,7 @@ impl FromStr for Selection {
                 None => {
                     let names = Experiment::all().iter().map(|experiment| experiment.name());
                     let names = names.collect::<Vec<_>>().join(", ");
-                    Err(format!("there is no such experiment; there are all, list, {names}"))
+                    Err(format!("unknown experiment; known are all, list, {names}"))
                 }
             },
         }
@@ -135,7 +128,7 @@ fn era(text: &str) -> Result<String, String> {
     if let Some(era) = era_of_version(text) {
         return Ok(era.to_owned());
     }
-    Err(format!("there is no such era; there are {}, and {NO_ERA}", ERAS.join(", ")))
+    Err(format!("unknown era; known are {} and {NO_ERA}", ERAS.join(", ")))
 }
 
 #[cfg(test)]
@@ -183,8 +176,8 @@ mod tests {
     fn what_cannot_be_meant_is_told() {
         for (line, told) in [
             ("", "<NAME|all|list>"),
-            ("fly", "there is no such experiment; there are all, list, expensive-reads, "),
-            ("all --era 3.9", "there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"),
+            ("fly", "unknown experiment; known are all, list, expensive-reads, "),
+            ("all --era 3.9", "unknown era; known are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane"),
             ("all --scale huge", "possible values: small, full"),
             ("all --rounds 0", "0 is not in 1..=100"),
             ("all --keys 99", "99 is not in 100..=10000000"),

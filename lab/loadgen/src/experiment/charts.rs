@@ -1,41 +1,12 @@
-//! Tables and plots of [`Measurements`].
+//! Draws tables and plots of [`Measurements`].
 
 use super::measurements::Measurements;
 use super::number::number;
+use super::plan::Column;
 use crate::page::Section;
-use crate::plot::{Axis, BarGroup, Bars, Better, Line, Plot, Scale, era_colour};
+use crate::plot::{Axis, BarGroup, Bars, Better, Line, Plot, era_colour};
 
-/// A column of a table with a row for each server.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Column<'a> {
-    pub(super) heading: &'a str,
-    pub(super) cell: Cell<'a>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Cell<'a> {
-    Median(&'a str),
-    /// Of all rounds.
-    Max(&'a str),
-    /// One median over another.
-    Times(&'a str, &'a str),
-}
-
-impl<'a> Column<'a> {
-    pub(super) fn median(heading: &'a str, figure: &'a str) -> Column<'a> {
-        Column { heading, cell: Cell::Median(figure) }
-    }
-
-    pub(super) fn max(heading: &'a str, figure: &'a str) -> Column<'a> {
-        Column { heading, cell: Cell::Max(figure) }
-    }
-
-    pub(super) fn times(heading: &'a str, figure: &'a str, of: &'a str) -> Column<'a> {
-        Column { heading, cell: Cell::Times(figure, of) }
-    }
-}
-
-/// How a table names a server.
+/// Returns the name of a server in tables.
 pub(super) fn label(server: &str) -> String {
     if server.starts_with(|first: char| first.is_ascii_digit()) {
         format!("era {server}")
@@ -44,15 +15,11 @@ pub(super) fn label(server: &str) -> String {
     }
 }
 
-/// A row for each server.
-pub(super) fn table(measured: &Measurements, columns: &[Column<'_>]) -> Section {
-    let headings = columns.iter().map(|column| column.heading.to_owned());
+/// Returns a table with a row for each server.
+pub(super) fn table(measured: &Measurements, columns: &[Column]) -> Section {
+    let headings = columns.iter().map(|column| column[0].clone());
     let row = |server: &String| {
-        let cells = columns.iter().map(|column| match column.cell {
-            Cell::Median(figure) => measured.median(server, figure),
-            Cell::Max(figure) => measured.max(server, figure),
-            Cell::Times(figure, of) => measured.times(server, figure, of),
-        });
+        let cells = columns.iter().map(|column| measured.ratio(server, &column[1..]));
         [label(server)].into_iter().chain(cells.map(shown)).collect()
     };
     Section::Table {
@@ -61,21 +28,23 @@ pub(super) fn table(measured: &Measurements, columns: &[Column<'_>]) -> Section 
     }
 }
 
-/// A row for each point, with a column for each server and figure: `(heading, figure)`.
+/// Returns a table with a row for each point of a curve. It has all columns for each server.
 pub(super) fn table_by_point(
     measured: &Measurements,
     point: &str,
-    figures: &[(&str, &str)],
+    of_server: &[Column],
 ) -> Section {
     let mut columns = vec![point.to_owned()];
     for server in measured.servers() {
-        columns.extend(figures.iter().map(|(heading, _)| format!("{} {heading}", label(server))));
+        let headings = of_server.iter().map(|column| format!("{} {}", label(server), column[0]));
+        columns.extend(headings);
     }
-    let points = figures.first().map_or_else(Vec::new, |(_, figure)| measured.points(figure));
+    let points = of_server.first().map_or_else(Vec::new, |column| measured.points(&column[1]));
     let row = |at: f64| {
         let mut row = vec![number(at)];
         for server in measured.servers() {
-            row.extend(figures.iter().map(|(_, name)| shown(measured.median_at(server, name, at))));
+            let cells = of_server.iter().map(|column| measured.median_at(server, &column[1], at));
+            row.extend(cells.map(shown));
         }
         row
     };
@@ -86,18 +55,18 @@ fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 
-/// A group for each server, with a bar for each `(label, figure)`.
+/// Returns a bar chart with a group for each server, and a bar for each `(label, figure)`.
 pub(super) fn bars(
     measured: &Measurements,
     title: &str,
     y: Axis,
     better: Better,
-    figures: &[(&str, &str)],
+    figures: &[(String, String)],
 ) -> Section {
     let group = |server: &String| {
-        let bar = |(label, figure): &(&str, &str)| {
+        let bar = |(label, figure): &(String, String)| {
             let value = measured.median(server, figure)?;
-            Some(((*label).to_owned(), era_colour(server), value))
+            Some((label.clone(), era_colour(server), value))
         };
         BarGroup { label: label(server), bars: figures.iter().filter_map(bar).collect() }
     };
@@ -106,7 +75,7 @@ pub(super) fn bars(
     Section::Figure { svg, caption: title.to_owned() }
 }
 
-/// A line for each server, over the points of the figure.
+/// Returns a plot with a line for each server, over the points of the figure.
 pub(super) fn lines(
     measured: &Measurements,
     title: &str,
@@ -125,24 +94,10 @@ pub(super) fn lines(
     Section::Figure { svg, caption: title }
 }
 
-/// Of the percentiles of a class in a phase, a line for each server.
-pub(super) fn percentiles(measured: &Measurements, title: &str, phase_and_class: &str) -> Section {
-    let x = Axis { label: "percentile".to_owned(), scale: Scale::Nines };
-    let figure = format!("{phase_and_class}/latency by percentile");
-    lines(measured, title, [x, log("latency, ms")], Better::Lower, &figure)
-}
-
-pub(super) fn linear(label: &str) -> Axis {
-    Axis { label: label.to_owned(), scale: Scale::Linear }
-}
-
-pub(super) fn log(label: &str) -> Axis {
-    Axis { label: label.to_owned(), scale: Scale::Log }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plot::Scale;
 
     fn measured() -> Measurements {
         let mut measured = Measurements::new(vec!["3.2".to_owned(), "etcd".to_owned()]);
@@ -153,12 +108,14 @@ mod tests {
         measured
     }
 
+    fn column(words: &[&str]) -> Column {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
     #[test]
     fn a_table_has_a_row_for_each_server_and_says_what_is_missing() {
-        let columns = [
-            Column::median("calm, ms", "calm/p99"),
-            Column::times("times", "beside/p99", "calm/p99"),
-        ];
+        let columns =
+            [column(&["calm, ms", "calm/p99"]), column(&["times", "beside/p99", "calm/p99"])];
         let Section::Table { columns, rows } = table(&measured(), &columns) else { panic!() };
         assert_eq!(columns, ["server", "calm, ms", "times"]);
         assert_eq!(rows, [["era 3.2", "2", "25"], ["etcd", "-", "-"]]);
@@ -166,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_table_by_point_has_a_column_for_each_server() {
-        let table = table_by_point(&measured(), "clients", &[("puts/s", "rate")]);
+        let table = table_by_point(&measured(), "clients", &[column(&["puts/s", "rate"])]);
         let Section::Table { columns, rows } = table else { panic!() };
         assert_eq!(columns, ["clients", "era 3.2 puts/s", "etcd puts/s"]);
         assert_eq!(rows, [["0.50", "-", "7,000"], ["1,000", "8", "-"]]);
@@ -175,10 +132,11 @@ mod tests {
     #[test]
     fn plots_have_each_server_that_was_measured() {
         let measured = measured();
-        let axes = [linear("clients"), log("puts per second")];
+        let axis = |label: &str| Axis::new(label, Scale::Log);
+        let axes = [Axis::new("clients", Scale::Linear), axis("puts per second")];
         let of_lines = lines(&measured, "rates", axes, Better::Higher, "rate");
-        let labels = [("calm", "calm/p99"), ("beside", "beside/p99")];
-        let of_bars = bars(&measured, "p99", log("p99, ms"), Better::Lower, &labels);
+        let labels = ["calm", "beside"].map(|phase| (phase.to_owned(), format!("{phase}/p99")));
+        let of_bars = bars(&measured, "p99", axis("p99, ms"), Better::Lower, &labels);
         for section in [of_lines, of_bars] {
             let Section::Figure { svg, .. } = section else { panic!() };
             assert!(svg.contains("era 3.2") && svg.contains("<svg"), "{svg}");

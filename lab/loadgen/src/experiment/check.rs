@@ -1,7 +1,8 @@
-//! Does a measurement go in the published direction?
+//! Checks whether a measurement goes in the published direction.
 //!
-//! A check has a bound that a right server passes by far, also in a short run on two cores. A bar
-//! is a goal of this project: a report says if it is reached, and nothing fails if it is not.
+//! A check has a generous bound, which a correct server passes easily, even in a short run on two
+//! cores. A *bar* is a goal of this project. A report shows whether it is reached, but nothing
+//! fails if it is not.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use super::number::number;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// In words, with the bound.
+    /// The claim in words, with the bound.
     pub claim: String,
     pub measured: String,
     pub verdict: Verdict,
@@ -19,7 +20,7 @@ pub struct Check {
 pub enum Verdict {
     Holds,
     Fails,
-    /// A server that it compares was not there, or has no answers.
+    /// The check compares a server that was not measured or has no responses.
     NotMeasured,
     BarReached,
     BarMissed,
@@ -34,7 +35,7 @@ impl Check {
         Check::new(format!("{claim}: at most {}", number(bound)), value, |value| value <= bound)
     }
 
-    /// The same as a goal of ours.
+    /// Turns the check into a bar, a goal of this project.
     pub(super) fn into_bar(self) -> Check {
         let verdict = match self.verdict {
             Verdict::Holds => Verdict::BarReached,
@@ -79,7 +80,7 @@ impl Verdict {
         }
     }
 
-    /// As `name` has it.
+    /// Returns the verdict with this name, or `None` if there is no such verdict.
     pub(super) fn named(name: &str) -> Option<Verdict> {
         let all = [
             Verdict::Holds,
@@ -91,7 +92,8 @@ impl Verdict {
         all.into_iter().find(|verdict| verdict.name() == name)
     }
 
-    /// Of several checks. Those that were not measured do not count, unless there is no other.
+    /// Returns the verdict of several checks. It is `Fails` if a check fails, otherwise `Holds` if
+    /// a check holds, and otherwise `NotMeasured`. Bars are ignored.
     pub fn of(checks: &[Check]) -> Verdict {
         let any = |verdict| checks.iter().any(|check| check.verdict == verdict);
         match (any(Verdict::Fails), any(Verdict::Holds)) {
@@ -106,7 +108,7 @@ impl Verdict {
             Verdict::Holds => "In the published direction.",
             Verdict::Fails => "NOT IN THE PUBLISHED DIRECTION.",
             Verdict::NotMeasured | Verdict::BarReached | Verdict::BarMissed => {
-                "Without a server that the published direction is about."
+                "The servers of the published direction were not measured."
             }
         }
     }
@@ -124,7 +126,7 @@ mod tests {
         assert_eq!(verdict(Check::at_most("a", Some(3.0), 3.0)), Verdict::Holds);
         assert_eq!(verdict(Check::at_most("a", Some(3.1), 3.0)), Verdict::Fails);
         assert_eq!(verdict(Check::at_most("a", None, 3.0)), Verdict::NotMeasured);
-        // Neither more nor less.
+        // NaN is neither above nor below a bound.
         assert_eq!(verdict(Check::at_most("a", Some(f64::NAN), 3.0)), Verdict::Fails);
         let line = Check::at_least("times in 3.2", Some(14.23), 3.0).line();
         assert_eq!(line, "holds: times in 3.2: at least 3; measured: 14.2");

@@ -1,7 +1,8 @@
-//! So many clients, each of which sends its next request when the one before is answered: what a
-//! server can do at most, and how long a client waits then.
+//! A closed loop of many clients. Each client sends its next request when the previous one is
+//! answered. The loop shows the maximum rate of a server, and how long a client waits at that rate.
 //!
-//! Threads of their own, half as many as there are cores: the other half is the server's.
+//! The loop uses half as many threads as there are cores, but at least 1 and at most 8. The other
+//! cores are for the server.
 
 use std::thread;
 use std::time::Duration;
@@ -20,15 +21,15 @@ use crate::workload::Workload;
 use crate::{Error, Result};
 
 const THREADS_MAX: usize = 8;
-/// At most, as in etcd's own measurements.
+/// Maximum number of clients on a connection, as in etcd's own measurements.
 const CLIENTS_PER_CONNECTION: u64 = 10;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClosedLoop<'a> {
-    /// Clients are spread over them.
+    /// The servers. Clients are spread over them.
     pub(super) endpoints: &'a [String],
     pub(super) workload: &'a Workload,
-    /// The name of the class whose requests are sent; its rate and arrivals do not count.
+    /// The name of the class whose requests are sent. Its rate and arrivals are ignored.
     pub(super) class: &'a str,
     pub(super) clients: u64,
     pub(super) window: Duration,
@@ -38,7 +39,7 @@ pub(super) struct ClosedLoop<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct ClosedLoopReport {
     pub(super) metrics: ClassMetrics,
-    /// In which requests were sent and answered.
+    /// How long requests were sent and answered.
     pub(super) window: Duration,
 }
 
@@ -47,7 +48,8 @@ impl ClosedLoopReport {
         self.metrics.answered_per_second(self.window)
     }
 
-    /// `FIGURE/per second`, `FIGURE/p50` and `FIGURE/p99`, at a point if there are several.
+    /// Records `FIGURE/per second`, `FIGURE/p50` and `FIGURE/p99`. `at` is the point of a curve, or
+    /// `None` if there is no curve.
     pub(super) fn record(
         &self,
         figure: &str,
@@ -58,35 +60,32 @@ impl ClosedLoopReport {
         let at = at.into();
         into.add_at(server, &format!("{figure}/per second"), at, self.per_second());
         for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
-            if let Some(latency) = self.metrics.latency_ms(quantile) {
-                into.add_at(server, &format!("{figure}/{name}"), at, latency);
-            }
+            let latency = self.metrics.latency_ms(quantile);
+            into.add_at(server, &format!("{figure}/{name}"), at, latency);
         }
         warn_of_failures(&self.metrics, &format!("{server}, {figure}"), into);
     }
 }
 
 impl ClosedLoop<'_> {
-    /// Behind a warm-up.
-    pub(super) async fn run(self) -> Result<ClosedLoopReport> {
-        self.run_after(Box::pin(async { sleep(WARM_UP).await })).await
-    }
-
-    /// In the window of an open loop that goes on beside it: before, it warms up.
-    pub(super) async fn run_beside(self, begin: WindowBegin) -> Result<ClosedLoopReport> {
-        self.run_after(Box::pin(async move { begin.wait().await })).await
-    }
-
-    async fn run_after(self, warm_up: WarmUp) -> Result<ClosedLoopReport> {
+    /// Runs the loop, and counts requests after a warm-up. The warm-up lasts
+    /// [`WARM_UP`]. An open loop sets `begin`: then the warm-up ends when the window of the open
+    /// loop starts.
+    pub(super) async fn run(self, begin: Option<WindowBegin>) -> Result<ClosedLoopReport> {
+        let warm_up: WarmUp = match begin {
+            Some(begin) => Box::pin(async move { begin.wait().await }),
+            None => Box::pin(sleep(WARM_UP)),
+        };
         let ClosedLoop { endpoints, workload, class, clients, window, seed } = self;
         let found = workload.classes.iter().find(|known| known.name == class);
-        let no_class = || Error::Workload(format!("there is no class {class}"));
+        let no_class = || Error::Workload(format!("the workload has no class {class}"));
         let class = found.ok_or_else(no_class)?;
         let endpoints = endpoints.iter().map(|endpoint| connection::endpoint(endpoint));
         let endpoints = endpoints.collect::<Result<Vec<_>>>()?;
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / 2).clamp(1, THREADS_MAX) as u64;
-        // Each thread has as many of each endpoint, if there are clients for them.
+        // Each thread has the same number of connections to each endpoint, if there are enough
+        // clients.
         let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
         let options = LoopOptions {
             connections: connections.next_multiple_of(endpoints.len() as u64 * threads),

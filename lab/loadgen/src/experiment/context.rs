@@ -1,4 +1,5 @@
-//! What all experiments are given: how large, how often, which servers; and what they measure on.
+//! The settings that all experiments share: the scale, the number of rounds, and the servers. Also
+//! starts the servers for an experiment.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +15,14 @@ use crate::servers::{Cluster, ClusterOptions, ClusterUsage, ServerProgram};
 use crate::stop::Stop;
 use crate::{Error, Result, connection};
 
-/// Below it are the keys of all experiments. Of a cluster that is given, they are deleted.
+/// Prefix of the keys of all experiments. These keys are deleted in a cluster that is given by its
+/// endpoints.
 pub(super) const PREFIX: &str = "/experiment/";
-/// In tables, the name of a cluster that is given by its endpoints.
+/// The name in tables of a cluster that is given by its endpoints.
 const GIVEN: &str = "given";
+/// The reason why an experiment is skipped if only a given cluster can be measured.
+pub(super) const STARTS_ITS_SERVERS: &str = "skipped: it starts its servers itself, and cannot \
+    use the cluster of --endpoints; name an era or --etcd BINARY";
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
 
 pub struct Context {
@@ -25,32 +30,36 @@ pub struct Context {
     pub(super) rounds: u64,
     pub(super) seed: u64,
     pub(super) redis: Option<String>,
-    /// Number of keys in an expensive read, instead of a measured one.
+    /// The number of keys in an expensive read. If `None`, it is measured.
     pub(super) keys: Option<u64>,
     clearlane: PathBuf,
-    /// Instead of those of an experiment.
+    /// The eras to measure. If `None`, each experiment chooses its eras.
     eras: Option<Vec<String>>,
     etcd: Option<ServerProgram>,
     given: Vec<String>,
     tell: Box<dyn Fn(&str)>,
-    /// What runs is given up.
+    /// When this is set, the running measurement is dropped.
     pub(super) stop: Stop,
 }
 
-/// A server under test.
+/// A server that is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// Which is started.
+    /// A program that is started for the measurement.
     Program(ServerProgram),
-    /// Which runs already: the endpoints.
+    /// The endpoints of a cluster that runs already.
     Given(Vec<String>),
 }
 
-/// One that answers.
+/// A cluster that answers requests.
 #[derive(Debug)]
-pub(super) enum Running {
-    Started(Cluster),
-    Given(Vec<String>),
+pub(super) struct Running {
+    /// The cluster that was started. `None` for a given cluster.
+    pub(super) cluster: Option<Cluster>,
+    /// The addresses of all members. If there is a learner, its address is the last one.
+    pub(super) endpoints: Vec<String>,
+    /// The address of the leader. For a given cluster, its first address.
+    pub(super) leader: String,
 }
 
 impl std::fmt::Debug for Context {
@@ -63,8 +72,8 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
-    /// An error if a program is not there, or an endpoint does not answer. `tell` is given lines of
-    /// progress.
+    /// Creates the context. Fails if a program does not exist, or if an endpoint does not answer.
+    /// `tell` is called with lines of progress.
     pub async fn new(
         arguments: &ExperimentArguments,
         tell: impl Fn(&str) + 'static,
@@ -105,28 +114,19 @@ impl Context {
         (self.tell)(line);
     }
 
-    pub(super) fn pick<T>(&self, small: T, full: T) -> T {
-        match self.scale {
-            Scale::Small => small,
-            Scale::Full => full,
-        }
-    }
-
-    /// Those that can be started with flags, killed, or be of several members: these eras unless
-    /// others are asked for, and etcd if there is one.
-    pub(super) fn programs(&self, eras: &[&str]) -> Result<Vec<Subject>> {
-        let eras = match &self.eras {
-            Some(eras) => eras.clone(),
-            None => eras.iter().map(|era| (*era).to_owned()).collect(),
-        };
+    /// Returns the servers that can be started with flags, be killed, or have several members:
+    /// Clearlane in each era that the user has named, or otherwise in each of `eras`, and etcd if
+    /// the user has named its program.
+    pub(super) fn programs(&self, eras: &[String]) -> Result<Vec<Subject>> {
+        let eras = self.eras.as_deref().unwrap_or(eras);
         let programs = eras.iter().map(|era| ServerProgram::clearlane(&self.clearlane, era));
         let mut programs = programs.collect::<Result<Vec<_>>>()?;
         programs.extend(self.etcd.clone());
         Ok(programs.into_iter().map(Subject::Program).collect())
     }
 
-    /// Our server in this era, whichever eras are compared; without a server of ours, the first one
-    /// that is compared.
+    /// Returns Clearlane in this era, even if the user has named other eras. If the user has
+    /// excluded Clearlane (`--era none`), returns etcd or the given cluster.
     pub(super) fn program_or_given(&self, era: &str) -> Result<Subject> {
         if self.starts_ours() {
             return ServerProgram::clearlane(&self.clearlane, era).map(Subject::Program);
@@ -134,7 +134,7 @@ impl Context {
         self.servers(&[])?.into_iter().next().ok_or_else(no_server)
     }
 
-    /// Whether there is nothing to start beside a cluster that is given.
+    /// Returns whether a given cluster is the only server.
     pub(super) fn has_only_given(&self) -> bool {
         !self.given.is_empty() && !self.starts_ours() && self.etcd.is_none()
     }
@@ -143,8 +143,9 @@ impl Context {
         self.eras.as_ref().is_none_or(|eras| !eras.is_empty())
     }
 
-    /// Those, and the cluster that is given, if there is one.
-    pub(super) fn servers(&self, eras: &[&str]) -> Result<Vec<Subject>> {
+    /// Returns the same servers as [`programs`](Context::programs), and also the given cluster if
+    /// there is one.
+    pub(super) fn servers(&self, eras: &[String]) -> Result<Vec<Subject>> {
         let mut servers = self.programs(eras)?;
         if !self.given.is_empty() {
             servers.push(Subject::Given(self.given.clone()));
@@ -152,7 +153,7 @@ impl Context {
         Ok(servers)
     }
 
-    /// Each program with its version, for reports.
+    /// Returns each program with its version, for reports.
     pub fn versions(&self) -> Result<Vec<(String, String)>> {
         let mut versions = Vec::new();
         if self.starts_ours() {
@@ -168,8 +169,8 @@ impl Context {
         Ok(versions)
     }
 
-    /// The points of a curve, from its end in every other round: the store grows from one point to
-    /// the next. `seed` is that of the round.
+    /// Returns the points of a curve in the order for a round. Every other round starts at the end,
+    /// because the store grows from one point to the next. `seed` is the seed of the round.
     pub(super) fn in_order<T: Clone>(&self, points: &[T], seed: u64) -> Vec<T> {
         let mut points = points.to_vec();
         if seed.wrapping_sub(self.seed) % 2 == 1 {
@@ -178,8 +179,9 @@ impl Context {
         points
     }
 
-    /// In rounds, one server after the other. A run that fails ends all; after an interruption,
-    /// what runs is given up, and the figures of those before are returned.
+    /// Measures the servers one after the other, in rounds. If a measurement fails, the experiment
+    /// fails. After an interruption, the running measurement is dropped, and the figures of the
+    /// earlier measurements are returned.
     pub(super) async fn in_turns(
         &self,
         subjects: &[Subject],
@@ -214,28 +216,16 @@ impl Context {
         }
         Ok(all)
     }
-
-    /// Flags are for programs alone.
-    pub(super) async fn start(
-        &self,
-        subject: &Subject,
-        options: ClusterOptions,
-    ) -> Result<Running> {
-        match subject {
-            Subject::Program(program) => {
-                Ok(Running::Started(Cluster::start(program, options).await?))
-            }
-            Subject::Given(endpoints) => {
-                delete_all(&endpoints[0]).await?;
-                Ok(Running::Given(endpoints.clone()))
-            }
-        }
-    }
 }
 
 fn no_server() -> Error {
-    let allowed = "name an era, --etcd BINARY, or --endpoints URL if that is possible here";
-    Error::Local(format!("no server is left to be measured: {allowed}"))
+    let allowed = "use --era ERA, --etcd BINARY, or --endpoints URL if the experiment allows it";
+    Error::Local(format!("there is no server to measure: {allowed}"))
+}
+
+/// The error of an experiment that cannot use a given cluster.
+pub(super) fn given() -> Error {
+    Error::Local(STARTS_ITS_SERVERS.to_owned())
 }
 
 fn of_server(name: &str, error: &Error) -> Error {
@@ -250,7 +240,26 @@ impl Subject {
         }
     }
 
-    /// After a run that was given up: leaves no key in a cluster that was given, if it answers.
+    /// Starts the server, or deletes the old keys of a given cluster. `options` apply only to
+    /// programs.
+    pub(super) async fn start(&self, options: ClusterOptions) -> Result<Running> {
+        match self {
+            Subject::Program(program) => {
+                let cluster = Cluster::start(program, options).await?;
+                let leader = cluster.endpoint(cluster.leader().await?);
+                let endpoints = cluster.endpoints();
+                Ok(Running { cluster: Some(cluster), endpoints, leader })
+            }
+            Subject::Given(endpoints) => {
+                let (endpoints, leader) = (endpoints.clone(), endpoints[0].clone());
+                delete_all(&leader).await?;
+                Ok(Running { cluster: None, endpoints, leader })
+            }
+        }
+    }
+
+    /// Call this after a measurement that failed or was dropped. It deletes the keys in a given
+    /// cluster, if the cluster answers within 30 s.
     pub(super) async fn clean_up(&self) {
         if let Subject::Given(endpoints) = self {
             let _ = tokio::time::timeout(CLEAN_UP_MAX, delete_all(&endpoints[0])).await;
@@ -259,31 +268,28 @@ impl Subject {
 }
 
 impl Running {
-    pub(super) fn endpoint(&self) -> String {
-        self.endpoints().swap_remove(0)
+    /// Adds a learner, which becomes the last member.
+    pub(super) async fn add_learner(&mut self) -> Result<()> {
+        let cluster = self.cluster.as_mut().ok_or_else(given)?;
+        cluster.add_learner().await?;
+        self.endpoints = cluster.endpoints();
+        Ok(())
     }
 
-    pub(super) fn endpoints(&self) -> Vec<String> {
-        match self {
-            Running::Started(cluster) => cluster.endpoints(),
-            Running::Given(endpoints) => endpoints.clone(),
-        }
+    /// Returns the address of the last member, which is the learner if there is one.
+    pub(super) fn learner(&self) -> &str {
+        self.endpoints.last().expect("a cluster has a member")
     }
 
-    /// Of a cluster that is given, it is not known.
+    /// Returns the total usage of all members. `None` for a given cluster.
     pub(super) fn usage(&self) -> Result<Option<ClusterUsage>> {
-        match self {
-            Running::Started(cluster) => cluster.usage().map(Some),
-            Running::Given(_) => Ok(None),
-        }
+        self.cluster.as_ref().map(Cluster::usage).transpose()
     }
 
-    /// Leaves no key in a cluster that was given.
+    /// Ends a cluster that was started. In a given cluster, deletes the keys of the experiment
+    /// instead.
     pub(super) async fn end(self) -> Result<()> {
-        match self {
-            Running::Started(_) => Ok(()),
-            Running::Given(endpoints) => delete_all(&endpoints[0]).await,
-        }
+        if self.cluster.is_none() { delete_all(&self.leader).await } else { Ok(()) }
     }
 }
 
@@ -298,20 +304,19 @@ async fn check_answers(endpoint: &str) -> Result<()> {
     match tokio::time::timeout(wanted, client.status(StatusRequest::default())).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(status)) => Err(told(status.message().to_owned())),
-        Err(_) => Err(told(format!("no answer within {} s", wanted.as_secs()))),
+        Err(_) => Err(told(format!("no response within {} s", wanted.as_secs()))),
     }
 }
 
 async fn delete_all(endpoint: &str) -> Result<()> {
-    // The last byte of the prefix, and one more: all keys that begin with the prefix.
+    // The prefix ends with `/`, and `0` is the next byte. So the range has all keys with the
+    // prefix.
     let range_end = format!("{}0", PREFIX.trim_end_matches('/'));
     let delete = DeleteRangeRequest {
         key: PREFIX.into(),
         range_end: range_end.into(),
         ..DeleteRangeRequest::default()
     };
-    KvClient::new(channel(endpoint).await?).delete_range(delete).await.map_err(|status| {
-        Error::Server(format!("the keys below {PREFIX} stay: {}", status.message()))
-    })?;
-    Ok(())
+    let deleted = KvClient::new(channel(endpoint).await?).delete_range(delete).await;
+    deleted.map(drop).map_err(connection::error(format!("cannot delete the keys below {PREFIX}")))
 }

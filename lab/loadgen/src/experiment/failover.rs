@@ -1,8 +1,9 @@
-//! A member is killed under load: how long is nothing served, and is anything lost?
+//! Kills a member under load. Measures for how long no write succeeds, and whether any write is
+//! lost.
 //!
-//! Each writer puts a key of its own number again and again, and goes to the next member if one
-//! does not answer. A put is *acknowledged* if its answer came; afterwards each such key must be
-//! there, with its value.
+//! Each writer puts its own keys, one after the other. If a member does not answer, the writer
+//! tries the next member. A put is *acknowledged* if its response has arrived. At the end, each
+//! acknowledged key must exist with its value.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,35 +16,15 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-use super::charts::{Column, bars, linear, table};
-use super::check::Check;
-use super::clusters::cluster;
-use super::context::{Context, PREFIX, Subject, channel};
-use super::findings::{Findings, Story};
+use super::context::{PREFIX, channel, given};
 use super::measurements::Measurements;
-use crate::plot::Better;
-use crate::servers::{Cluster, ClusterOptions, ETCD};
+use super::turn::Turn;
+use crate::servers::{Cluster, ETCD};
 use crate::{Error, Result, connection};
 
-const STORY: Story = Story {
-    title: "A member is killed under load",
-    see: "Without a follower, the two others go on. Without the leader, nothing is written until \
-          its followers have missed it for an election timeout, one to two times a second here, \
-          and have elected another. No put that was acknowledged is lost in either case: a \
-          majority has it.",
-    published: "An election takes about the election timeout, 1,000 ms by default; writes wait \
-                for it and are not lost.",
-    source: "etcd.io, operations guide, failure modes",
-    differs: "Clients here try another member after half a second without an answer; with a longer \
-              patience the gap of a client is longer than that of the cluster.",
-};
-
-const WRITERS: u64 = 8;
-/// After that, another member is tried.
-const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(10);
 const PAGE_KEYS: i64 = 5000;
-/// In which a member with its data answers again, and has caught up.
+/// Maximum time to read all keys again. The restarted member must catch up before it answers.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,73 +35,17 @@ enum Victim {
 
 #[derive(Clone, Debug, Default)]
 struct Written {
-    /// When each put was acknowledged, since the beginning.
+    /// For each acknowledged put: the time of its response, since the start, and its key.
     acknowledged: Vec<(Duration, Bytes)>,
     failed: u64,
-    /// When writers were told to end.
+    /// The time when the writers were stopped, since the start.
     end: Duration,
 }
 
-pub(super) async fn failover(context: &Context) -> Result<Findings> {
-    let before = Duration::from_secs(context.pick(1, 5));
-    // Longer than a gap may be.
-    let after = Duration::from_secs(context.pick(8, 15));
-    let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
-        kill_each(context, subject, seed, (before, after), into).await
-    };
-    let subjects = context.programs(&["clearlane"])?;
-    let measured = context.in_turns(&subjects, measure).await?;
-    let columns = [
-        Column::median("follower killed: gap, s", "follower/gap s"),
-        Column::median("acknowledged puts", "follower/acknowledged"),
-        Column::max("of them lost, at most", "follower/lost"),
-        Column::median("leader killed: gap, s", "leader/gap s"),
-        Column::median("acknowledged puts", "leader/acknowledged"),
-        Column::max("of them lost, at most", "leader/lost"),
-        Column::median("attempts that failed", "leader/failed"),
-    ];
-    let gaps = [("follower killed", "follower/gap s"), ("leader killed", "leader/gap s")];
-    let title = "The longest time without an acknowledged put";
-    let shown = vec![
-        table(&measured, &columns),
-        bars(&measured, title, linear("seconds"), Better::Lower, &gaps),
-    ];
-    let mut checks = Vec::new();
-    for server in measured.servers() {
-        for victim in ["follower", "leader"] {
-            let lost = measured.max(server, &format!("{victim}/lost"));
-            let claim =
-                format!("{server}, acknowledged puts that a round has lost with a {victim}");
-            checks.push(Check::at_most(&claim, lost, 0.0));
-        }
-        let leader = measured.median(server, "leader/gap s");
-        checks.push(Check::at_most(&format!("{server}, gap in s after the leader"), leader, 5.0));
-        let times = measured.times(server, "leader/gap s", "follower/gap s");
-        let claim = format!("{server}, the gap after the leader over that after a follower");
-        checks.push(Check::at_least(&claim, times, 1.0));
-    }
-    let setting = vec![format!(
-        "Three members, {WRITERS} writers that put new keys as fast as they are acknowledged, and \
-         go to another member if one fails or takes longer than {} ms. After {} s a follower is \
-         killed with SIGKILL, {} s later it is started again; then the same with the leader. At \
-         the end every acknowledged key is looked for at the member that was killed.",
-        PATIENCE.as_millis(),
-        before.as_secs(),
-        after.as_secs()
-    )];
-    Ok(Findings { story: STORY, setting, shown, checks, measured })
-}
-
-/// A follower, then the leader.
-async fn kill_each(
-    context: &Context,
-    subject: &Subject,
-    seed: u64,
-    (before, after): (Duration, Duration),
-    into: &mut Measurements,
-) -> Result<()> {
-    let options = ClusterOptions { members: 3, ..ClusterOptions::default() };
-    let mut cluster = cluster(context.start(subject, options).await?)?;
+/// Kills a follower, and then the leader.
+pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<()> {
+    let (mut running, server) = (turn.start(&[]).await?, turn.server());
+    let cluster = running.cluster.as_mut().ok_or_else(given)?;
     for victim in [Victim::Follower, Victim::Leader] {
         let leader = cluster.leader().await?;
         let killed = match victim {
@@ -128,23 +53,23 @@ async fn kill_each(
             Victim::Leader => leader,
         };
         let name = victim.name();
-        context.tell(&format!("{}: the {name} is killed", subject.name()));
-        let (written, at) =
-            write_and_kill(&mut cluster, killed, seed, victim, before, after).await?;
-        let gap = longest_gap(&written, at);
-        let server = subject.name();
-        // Looked for at the member that was away.
+        turn.context.tell(&format!("{server}: killing the {name}"));
+        let (written, at) = write_and_kill(turn, cluster, killed, victim).await?;
+        // The keys are read at the member that was killed, or at the next member if etcd's member
+        // does not restart.
         let (back, asked) = match cluster.restart(killed).await {
             Ok(()) => (true, killed),
-            // Ours must come back; etcd's is what it is.
+            // The restart of a Clearlane member must succeed. If the restart of etcd's member
+            // fails, that is only a warning.
             Err(error) if server == ETCD => {
-                into.warn(format!("{server}: the {name} has not come back: {error}"));
+                into.warn(format!("{server}: the {name} did not restart: {error}"));
                 (false, (killed + 1) % cluster.len())
             }
             Err(error) => return Err(error),
         };
         let lost = count_lost(&cluster.endpoint(asked), &written, victim).await?;
-        into.add(server, &format!("{name}/gap s"), gap.as_secs_f64());
+        let gap = longest_gap(&written, at).as_secs_f64();
+        into.add(server, &format!("{name}/gap s"), gap);
         into.add(server, &format!("{name}/lost"), lost as f64);
         into.add(server, &format!("{name}/acknowledged"), written.acknowledged.len() as f64);
         into.add(server, &format!("{name}/failed"), written.failed as f64);
@@ -168,23 +93,25 @@ impl Victim {
     }
 }
 
-/// Returns what was written, and when the member was killed, since the beginning.
+/// Kills a member while writers put keys. Returns the writes, and the time from the start of the
+/// writers until the member was killed.
 async fn write_and_kill(
+    turn: &Turn<'_>,
     cluster: &mut Cluster,
     killed: usize,
-    seed: u64,
     victim: Victim,
-    before: Duration,
-    after: Duration,
 ) -> Result<(Written, Duration)> {
+    let seconds = |name| turn.values.get(name).map(Duration::from_secs);
+    let (before, after) = (seconds("seconds_before")?, seconds("seconds_after")?);
+    let patience = Duration::from_millis(turn.values.get("patience_ms")?);
     let endpoints = cluster.endpoints();
     let endpoints = endpoints.iter().map(|endpoint| connection::endpoint(endpoint));
     let endpoints = endpoints.collect::<Result<Vec<_>>>()?;
     let (start, is_over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
     let mut writers = JoinSet::new();
-    for number in 0..WRITERS {
-        let members = Members { endpoints: endpoints.clone(), at: number as usize, channel: None };
-        let prefix = format!("{}{seed}/{number}/", victim.prefix());
+    for number in 0..turn.values.get("writers")? {
+        let members = Members { endpoints: endpoints.clone(), at: number, channel: None, patience };
+        let prefix = format!("{}{}/{number}/", victim.prefix(), turn.seed);
         writers.spawn(write(members, prefix, start, Arc::clone(&is_over)));
     }
     sleep(before).await;
@@ -202,11 +129,13 @@ async fn write_and_kill(
     Ok((written, at))
 }
 
-/// The members, of which one is used until it fails.
+/// The members. One of them is used until it fails.
 struct Members {
     endpoints: Vec<Endpoint>,
     at: usize,
     channel: Option<Channel>,
+    /// Maximum time of an attempt. After this time, another member is tried.
+    patience: Duration,
 }
 
 impl Members {
@@ -222,7 +151,7 @@ impl Members {
             KvClient::new(channel.clone()).put(put).await.ok()?;
             Some(channel)
         };
-        self.channel = timeout(PATIENCE, attempt).await.ok().flatten();
+        self.channel = timeout(self.patience, attempt).await.ok().flatten();
         if self.channel.is_none() {
             self.at += 1;
         }
@@ -230,7 +159,8 @@ impl Members {
     }
 }
 
-/// A key that was tried and not acknowledged may be there or not, so it is not tried again.
+/// Writes keys until `is_over` is set. After a failure the key may exist or not, so the next
+/// attempt uses a new key.
 async fn write(
     mut members: Members,
     prefix: String,
@@ -253,8 +183,9 @@ async fn write(
     written
 }
 
-/// Between two acknowledgements, of which the second came after the member was killed, or from the
-/// last one to the end.
+/// Returns the longest time between two acknowledgements if the second one arrived after the member
+/// was killed. If there is no earlier acknowledgement, the time starts at the kill. The time from
+/// the last acknowledgement to the end of the load is also considered.
 fn longest_gap(written: &Written, killed: Duration) -> Duration {
     let times = written.acknowledged.iter().map(|(at, _)| *at);
     let mut last = killed;
@@ -268,7 +199,8 @@ fn longest_gap(written: &Written, killed: Duration) -> Duration {
     longest
 }
 
-/// With linearizable reads: what the member lacks it gets before it answers them.
+/// Counts the acknowledged keys that are missing or have a wrong value. The reads are linearizable,
+/// so the member first catches up.
 async fn count_lost(endpoint: &str, written: &Written, victim: Victim) -> Result<usize> {
     let found = timeout(VERIFY_TIMEOUT, keys_below(endpoint, &victim.prefix())).await;
     let late = || Error::Server("the keys could not be read again within 60 s".to_owned());
@@ -277,7 +209,8 @@ async fn count_lost(endpoint: &str, written: &Written, victim: Victim) -> Result
     Ok(written.acknowledged.iter().filter(|(_, key)| is_lost(key)).count())
 }
 
-/// In order; those whose value is not the one that was put are left out.
+/// Returns the keys below a prefix, in order. A key whose value is not the value that was put is
+/// skipped.
 async fn keys_below(endpoint: &str, prefix: &str) -> Result<Vec<Bytes>> {
     let mut client = KvClient::new(channel(endpoint).await?);
     let range_end = Bytes::from(format!("{}0", prefix.trim_end_matches('/')));
@@ -289,12 +222,11 @@ async fn keys_below(endpoint: &str, prefix: &str) -> Result<Vec<Bytes>> {
             limit: PAGE_KEYS,
             ..RangeRequest::default()
         };
-        let page = client.range(page).await.map_err(|status| {
-            Error::Server(format!("the keys could not be read again: {}", status.message()))
-        })?;
-        let page = page.into_inner();
+        let page = client.range(page).await;
+        let page =
+            page.map_err(connection::error("the keys could not be read again"))?.into_inner();
         let Some(last) = page.kvs.last() else { return Ok(keys) };
-        // The next key that there may be.
+        // The smallest possible key after the last one.
         from = [&last.key[..], &[0]].concat().into();
         let right = page.kvs.into_iter().filter(|pair| pair.key == pair.value);
         keys.extend(right.map(|pair| pair.key));

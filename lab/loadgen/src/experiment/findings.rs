@@ -1,6 +1,9 @@
-//! What an experiment has found, and the report of it: a page, the same as Markdown, and the
-//! figures as JSON.
+//! The results of an experiment, and its report: a page, the same text as Markdown, and the figures
+//! as JSON.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::check::{Check, Verdict};
@@ -8,42 +11,50 @@ use super::machine::Machine;
 use super::measurements::Measurements;
 use crate::page::Section;
 
-/// What is said of an experiment whatever it measures.
-#[derive(Clone, Copy, Debug)]
+/// The texts of an experiment that do not depend on its measurements.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Story {
-    pub(super) title: &'static str,
-    /// What one should see.
-    pub(super) see: &'static str,
-    pub(super) published: &'static str,
-    /// Where that is published.
-    pub(super) source: &'static str,
-    /// Where figures of ours are others than those, and why.
-    pub(super) differs: &'static str,
+    pub(super) title: String,
+    /// What the reader should notice in the figures.
+    pub(super) see: String,
+    pub(super) published: String,
+    /// The source of the published results.
+    pub(super) source: String,
+    /// How our figures differ from the published ones, and why.
+    pub(super) differs: String,
+}
+
+impl Story {
+    /// Returns the texts of all experiments, by the experiment's name.
+    pub(super) fn all() -> BTreeMap<String, Story> {
+        toml::from_str(include_str!("stories.toml")).expect("a test reads the same text")
+    }
 }
 
 #[derive(Clone, Debug)]
 pub struct Findings {
-    pub(super) story: Story,
-    /// What was done, a paragraph each.
+    /// The description of the measurement. Each text is a paragraph.
     pub(super) setting: Vec<String>,
-    /// Tables and figures; the first figure is shown on the page of all experiments.
+    /// Tables and figures. The page of all experiments shows the first figure.
     pub(super) shown: Vec<Section>,
     pub(super) checks: Vec<Check>,
     pub(super) measured: Measurements,
 }
 
-/// Of one experiment: it was made, or it cannot be.
+/// The outcome of an experiment: it was measured, or it was skipped.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Found(Box<Findings>),
-    /// The reason.
+    /// The reason why it was skipped.
     Skipped(String),
 }
 
-/// With which it was measured.
+/// The conditions of a measurement, for its report.
 #[derive(Clone, Debug)]
 pub(super) struct Conditions<'a> {
     pub(super) name: &'a str,
+    pub(super) story: &'a Story,
     pub(super) command: &'a str,
     pub(super) scale: &'a str,
     pub(super) rounds: u64,
@@ -54,10 +65,6 @@ pub(super) struct Conditions<'a> {
 }
 
 impl Findings {
-    pub fn title(&self) -> &str {
-        self.story.title
-    }
-
     pub fn verdict(&self) -> Verdict {
         Verdict::of(&self.checks)
     }
@@ -70,7 +77,7 @@ impl Findings {
         &self.measured
     }
 
-    /// For the page of all experiments.
+    /// Returns the figure for the page of all experiments.
     pub(super) fn first_figure(&self) -> Option<&str> {
         self.shown.iter().find_map(|section| match section {
             Section::Figure { svg, .. } => Some(svg.as_str()),
@@ -78,7 +85,7 @@ impl Findings {
         })
     }
 
-    /// For a terminal.
+    /// Returns the tables for a terminal.
     pub(super) fn tables(&self) -> Vec<Section> {
         let tables = self.shown.iter().filter(|section| matches!(section, Section::Table { .. }));
         tables.cloned().collect()
@@ -87,7 +94,7 @@ impl Findings {
     pub(super) fn sections(&self, conditions: &Conditions<'_>) -> Vec<Section> {
         let heading = |text: &str| Section::Heading(text.to_owned());
         let text = |text: &str| Section::Text(text.to_owned());
-        let Story { see, published, source, differs, .. } = self.story;
+        let Story { see, published, source, differs, .. } = conditions.story;
         let mut sections = vec![text(self.verdict().sentence())];
         sections.extend(self.measured.warnings().iter().map(|warning| text(warning)));
         sections.push(heading("Setting"));
@@ -104,7 +111,7 @@ impl Findings {
         let rows = self.checks.iter().map(|Check { claim, measured, verdict }| {
             vec![claim.clone(), measured.clone(), verdict.name().to_owned()]
         });
-        let columns = ["what must be so", "measured", ""].map(str::to_owned).to_vec();
+        let columns = ["requirement", "measured", ""].map(str::to_owned).to_vec();
         sections.push(Section::Table { columns, rows: rows.collect() });
         sections
     }
@@ -112,12 +119,12 @@ impl Findings {
     pub(super) fn json(&self, conditions: &Conditions<'_>) -> Value {
         json!({
             "experiment": conditions.name,
-            "title": self.title(),
+            "title": conditions.story.title,
             "command": conditions.command,
             "scale": conditions.scale,
             "rounds": conditions.rounds,
             "seed": conditions.seed,
-            "machine": conditions.machine.json(),
+            "machine": conditions.machine,
             "withheld_percent": conditions.withheld_percent,
             "versions": conditions.versions,
             "verdict": self.verdict().name(),
@@ -137,7 +144,25 @@ impl Conditions<'_> {
         format!(
             "Scale {scale}, seed {seed}, {rounds}, in which the servers take turns; figures are \
              medians. Servers: {versions}. The host withheld {withheld_percent:.1} % of the \
-             processor time that was wanted."
+             requested processor time."
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Experiment;
+    use crate::named::Named;
+
+    #[test]
+    fn each_experiment_has_its_story() {
+        let mut stories = Story::all();
+        for experiment in Experiment::all() {
+            let story = stories.remove(&experiment.name()).expect("there is one of that name");
+            let Story { title, see, published, source, differs } = story;
+            assert!([title, see, published, source, differs].iter().all(|text| !text.is_empty()));
+        }
+        assert!(stories.is_empty(), "{stories:?}");
     }
 }

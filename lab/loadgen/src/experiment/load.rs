@@ -1,6 +1,8 @@
-//! The load of experiments: the open loop of `clearlane-load run`, and what goes on beside it.
+//! The load of experiments: the open loop of `clearlane-load run`, and requests that are repeated
+//! while it runs.
 //!
-//! A workload is written as a file of `clearlane-load run` would be; a report shows it.
+//! A workload is a text in the format of the files for `clearlane-load run`. The report of an
+//! experiment shows the text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,11 +10,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tonic::transport::Channel;
 
 use super::context::{Context, Running};
 use super::measurements::Measurements;
+use super::turn::Turn;
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::connection::{Connection, open_direct};
 use crate::keys::KeySpace;
 use crate::report::{Report, late_warning};
 use crate::requests::{Call, RequestGenerator};
@@ -23,10 +26,10 @@ use crate::workload::Workload;
 use crate::{Error, Result, connection, fill};
 
 const FILL_CONNECTIONS: u64 = 4;
-/// After a request that failed.
+/// Pause after a failed request.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// What is recorded of each class.
+/// The quantiles that are recorded for each class.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
 pub(super) async fn fill(
@@ -40,55 +43,41 @@ pub(super) async fn fill(
     fill::fill(space, &endpoint.into(), None, FILL_CONNECTIONS, seed, &mut tell).await.map(drop)
 }
 
-/// One phase: the load at its own times.
-#[derive(Debug)]
-pub(super) struct Phase<'a> {
-    /// In the names of its figures.
-    pub(super) name: &'a str,
-    pub(super) endpoint: &'a str,
-    pub(super) workload: &'a Workload,
-    pub(super) user: Option<User>,
-    pub(super) seed: u64,
-    /// Set by the phase, behind its warm-up.
-    pub(super) begin: WindowBegin,
-}
-
-/// Of the same load, at least, before each run: the first answers of a connection are slower.
+/// Minimum time of a warm-up, which sends the same load before each measurement. The first
+/// responses of a connection are slower than later ones.
 pub(super) const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Long enough for one request of each class: the first long answers take several times as long.
+/// Returns the time of a warm-up. It is long enough for one request of each class, because the
+/// first long responses take several times as long as later ones.
 fn warm_up(workload: &Workload) -> Duration {
     let longest = workload.classes.iter().map(|class| 1.0 / class.rate).fold(0.0, f64::max);
     WARM_UP.max(Duration::from_secs_f64(longest))
 }
 
-impl Phase<'_> {
-    /// Records `PHASE/CLASS/p99` and others, what the servers used, and a warning if the driver was
-    /// late.
-    pub(super) async fn run(
-        self,
-        context: &Context,
-        server: &str,
-        running: &Running,
-        into: &mut Measurements,
-    ) -> Result<()> {
-        let Phase { name, endpoint, workload, user, seed, begin } = self;
-        let endpoint = connection::endpoint(endpoint)?;
-        let target = OpenTarget::open(endpoint.into(), user).await?;
-        let warm_up = warm_up(workload);
-        let stop = context.stop.clone();
-        let options = RunOptions { warm_up, begin, stop, ..RunOptions::new(target, seed) };
-        let before = running.usage()?;
-        let mut tell = |line: &str| context.tell(line);
-        let report = run(workload, &options, &mut tell).await?;
-        if let Some((before, after)) = before.zip(running.usage()?) {
-            let processor = (after.processor - before.processor).as_secs_f64();
-            into.add(server, &format!("{name}/processor s"), processor);
-            into.add(server, &format!("{name}/peak MB"), after.peak_bytes as f64 / 1e6);
-        }
-        record(&report, name, server, into);
-        Ok(())
+/// Sends the requests of a workload when they are due, after a warm-up. Sets `begin` when the
+/// window after the warm-up starts. Records `NAME/CLASS/p99` and other figures, the usage of the
+/// servers, and a warning if the driver was late.
+pub(super) async fn open_loop(
+    turn: &Turn<'_>,
+    running: &Running,
+    (name, workload): (&str, &Workload),
+    begin: WindowBegin,
+    into: &mut Measurements,
+) -> Result<()> {
+    let server = turn.server();
+    let user = turn.plan.has_users.then(User::of_load);
+    let target = OpenTarget::open(connection::endpoint(&running.leader)?.into(), user).await?;
+    let (warm_up, stop) = (warm_up(workload), turn.context.stop.clone());
+    let options = RunOptions { warm_up, begin, stop, ..RunOptions::new(target, turn.seed) };
+    let before = running.usage()?;
+    let report = run(workload, &options, &mut |line| turn.context.tell(line)).await?;
+    if let Some((before, after)) = before.zip(running.usage()?) {
+        let processor = (after.processor - before.processor).as_secs_f64();
+        into.add(server, &format!("{name}/processor s"), processor);
+        into.add(server, &format!("{name}/peak MB"), after.peak_bytes as f64 / 1e6);
     }
+    record(&report, name, server, into);
+    Ok(())
 }
 
 fn record(report: &Report, phase: &str, server: &str, into: &mut Measurements) {
@@ -110,8 +99,8 @@ pub(super) fn warn_of_failures(metrics: &ClassMetrics, place: &str, into: &mut M
     }
 }
 
-/// Requests that are sent again and again beside a phase, each on a connection of its own; it ends
-/// when it is dropped.
+/// Requests that are repeated while a phase runs, each on its own connection. They end when this
+/// value is dropped.
 #[derive(Debug)]
 pub(super) struct Background {
     tasks: JoinSet<()>,
@@ -119,33 +108,32 @@ pub(super) struct Background {
     start: Instant,
 }
 
-/// How often a request of a [`Background`] is sent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Repetition {
-    /// Before the first one.
-    pub(super) delay: Duration,
-    /// Between an answer and the next request.
-    pub(super) pause: Duration,
-}
-
 impl Background {
+    /// Starts to send after `delay`. `pause` is the time between a response and the next request.
     pub(super) async fn start(
         endpoint: &str,
         calls: Vec<Call>,
-        repetition: Repetition,
+        [delay, pause]: [Duration; 2],
     ) -> Result<Background> {
         let endpoint = connection::endpoint(endpoint)?;
-        let channels = connection::open(&endpoint.into(), calls.len() as u64).await?;
+        let connections = open_direct(&endpoint.into(), 0, calls.len() as u64).await?;
         let (mut tasks, metrics) = (JoinSet::new(), Arc::<Mutex<ClassMetrics>>::default());
         let start = Instant::now();
-        for (channel, call) in channels.into_iter().zip(calls) {
-            tasks.spawn(repeat(channel, call, start, repetition, Arc::clone(&metrics)));
+        for (connection, call) in connections.into_iter().zip(calls) {
+            let metrics = Arc::clone(&metrics);
+            tasks.spawn(async move {
+                sleep(delay).await;
+                loop {
+                    let is_answered = send(&connection, &call, start, &metrics).await;
+                    sleep(if is_answered { pause } else { pause.max(PAUSE_AFTER_FAILURE) }).await;
+                }
+            });
         }
         Ok(Background { tasks, metrics, start })
     }
 
-    /// Gives up what is under way, and records `NAME/p50`, `NAME/max`, `NAME/per second` of what
-    /// has ended.
+    /// Drops the requests in flight. Records the latencies of the completed requests under
+    /// `NAME/p50`, `NAME/max` and others, and their rate under `NAME/per second`.
     pub(super) async fn end(mut self, name: &str, server: &str, into: &mut Measurements) {
         self.tasks.shutdown().await;
         let metrics = self.metrics.lock();
@@ -156,34 +144,20 @@ impl Background {
     }
 }
 
-async fn repeat(
-    channel: Channel,
-    call: Call,
-    start: Instant,
-    Repetition { delay, pause }: Repetition,
-    metrics: Arc<Mutex<ClassMetrics>>,
-) {
-    sleep(delay).await;
-    loop {
-        let is_answered = send(&channel, &call, start, &metrics).await;
-        sleep(if is_answered { pause } else { pause.max(PAUSE_AFTER_FAILURE) }).await;
-    }
-}
-
 async fn send(
-    channel: &Channel,
+    connection: &Connection,
     call: &Call,
     start: Instant,
     metrics: &Mutex<ClassMetrics>,
 ) -> bool {
     let sent = start.elapsed();
-    let result = connection::call(channel.clone(), call.clone()).await;
+    let result = connection.call(call).await;
     let is_answered = result.is_ok();
     metrics.lock().add(CompletedRequest { due: sent, sent, answered: start.elapsed(), result });
     is_answered
 }
 
-/// One client that sends the same request for so long, and some times at least.
+/// Runs one client that sends the same request for the time `window`, and at least three times.
 pub(super) async fn in_a_loop(
     endpoint: &str,
     call: &Call,
@@ -191,18 +165,18 @@ pub(super) async fn in_a_loop(
 ) -> Result<ClassMetrics> {
     const TIMES_MIN: u64 = 3;
     let endpoint = connection::endpoint(endpoint)?;
-    let channel = connection::open(&endpoint.into(), 1).await?.remove(0);
+    let connection = open_direct(&endpoint.into(), 0, 1).await?.remove(0);
     let (start, metrics) = (Instant::now(), Mutex::<ClassMetrics>::default());
     let mut times = 0;
     while times < TIMES_MIN || start.elapsed() < window {
-        send(&channel, call, start, &metrics).await;
+        send(&connection, call, start, &metrics).await;
         times += 1;
     }
     Ok(metrics.into_inner())
 }
 
-/// Requests of the first class, which are puts: as many revisions, one after the other in the
-/// store, many at once on the way.
+/// Sends `count` requests of the first class, which are puts, to create as many revisions. Many
+/// puts are in flight at once. The store applies them one after the other.
 pub(super) async fn write_revisions(
     endpoint: &str,
     workload: &Workload,
@@ -212,15 +186,15 @@ pub(super) async fn write_revisions(
     const CONNECTIONS: u64 = 4;
     const CLIENTS: u64 = 128;
     let endpoint = connection::endpoint(endpoint)?;
-    let channels = connection::open(&endpoint.into(), CONNECTIONS).await?;
+    let connections = open_direct(&endpoint.into(), 0, CONNECTIONS).await?;
     let (mut clients, class) = (JoinSet::new(), &workload.classes[0]);
-    for (client, channel) in (0..CLIENTS).zip(channels.iter().cycle().cloned()) {
+    for (client, connection) in (0..CLIENTS).zip(connections.iter().cycle().cloned()) {
         let own = count / CLIENTS + u64::from(client < count % CLIENTS);
         let seed = seed.wrapping_mul(CLIENTS).wrapping_add(client);
         let mut puts = RequestGenerator::new(class, workload, (None, 0), seed)?;
         clients.spawn(async move {
             for _ in 0..own {
-                connection::call(channel.clone(), puts.next_call()).await?;
+                connection.call(&puts.next_call()).await?;
             }
             Ok::<_, String>(())
         });
@@ -238,12 +212,10 @@ const PERCENTILES: [f64; 9] = [10.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 9
 fn record_latency(metrics: &ClassMetrics, name: &str, server: &str, into: &mut Measurements) {
     for (quantile_name, quantile) in QUANTILES {
         let figure = format!("{name}/{quantile_name}");
-        into.add_some(server, &figure, metrics.latency_ms(quantile));
+        into.add(server, &figure, metrics.latency_ms(quantile));
     }
     let figure = format!("{name}/latency by percentile");
     for percentile in PERCENTILES {
-        if let Some(latency) = metrics.latency_ms(percentile / 100.0) {
-            into.add_at(server, &figure, percentile, latency);
-        }
+        into.add_at(server, &figure, percentile, metrics.latency_ms(percentile / 100.0));
     }
 }

@@ -1,24 +1,25 @@
-//! On which machine, as Linux says.
+//! Describes the machine of an experiment, as Linux reports it.
 
 use std::fs;
 use std::thread;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use time::OffsetDateTime;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     cores: usize,
     processor: String,
     memory_gib: u64,
     kernel: String,
     date: String,
-    /// Where servers have their data.
+    /// The directory below which servers have their data.
     data: String,
 }
 
-/// Ticks of all cores since the machine started: those that were wanted, and of them those that
-/// the host of a virtual machine gave to others.
+/// Processor ticks of all cores since the machine started. `wanted` is the number of ticks in which
+/// a core had work to do. `withheld` is the part of `wanted` in which the core did not run, because
+/// the host of a virtual machine ran something else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ticks {
     wanted: u64,
@@ -26,7 +27,8 @@ pub(super) struct Ticks {
 }
 
 impl Machine {
-    /// What the system does not tell is left out or said to be unknown.
+    /// Reads the properties of this system. A property that the system does not report is empty or
+    /// marked as unknown.
     pub fn of_this_system() -> Machine {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -54,18 +56,6 @@ impl Machine {
              share them; data below {data}."
         )
     }
-
-    pub(super) fn json(&self) -> Value {
-        let Machine { cores, processor, memory_gib, kernel, date, data } = self;
-        json!({
-            "cores": cores,
-            "processor": processor,
-            "memory_gib": memory_gib,
-            "kernel": kernel,
-            "date": date,
-            "data": data,
-        })
-    }
 }
 
 impl Ticks {
@@ -73,7 +63,8 @@ impl Ticks {
         Ticks::parse(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Of the line of all cores: user, nice, system, idle, waiting, two of interrupts, withheld.
+    /// Parses the line for all cores in the text of `/proc/stat`. The fields of the line are user,
+    /// nice, system, idle, waiting, two kinds of interrupts, and withheld.
     fn parse(stat: &str) -> Option<Ticks> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks = line.split_whitespace().map(|field| field.parse::<u64>().ok());
@@ -106,6 +97,5 @@ mod tests {
         let machine = Machine::of_this_system();
         let sentence = machine.sentence();
         assert!(sentence.contains(" cores of ") && sentence.ends_with('.'), "{sentence}");
-        assert_eq!(machine.json()["cores"], json!(machine.cores));
     }
 }

@@ -1,7 +1,7 @@
-//! What was measured: figures by server, one for each round, and their medians.
+//! The measured figures of each server, with a value for each round, and the medians of the values.
 //!
-//! A figure has a name as `beside/cheap/p99`; one that is measured at several points, as at several
-//! numbers of clients, has the point, too.
+//! A figure has a name such as `beside/cheap/p99`. If it is measured at several points, for example
+//! for several numbers of clients, each value also has its point.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub struct Measurements {
 struct Sample {
     server: String,
     figure: String,
-    /// The point, if there are several.
+    /// The point of a curve. `None` if there is no curve.
     at: Option<f64>,
     value: f64,
 }
@@ -28,62 +28,60 @@ impl Measurements {
         Measurements { servers, ..Measurements::default() }
     }
 
-    pub(super) fn add(&mut self, server: &str, figure: &str, value: f64) {
+    /// Adds a value. `None` is a value that was not measured, and adds nothing.
+    pub(super) fn add(&mut self, server: &str, figure: &str, value: impl Into<Option<f64>>) {
         self.add_at(server, figure, None, value);
     }
 
-    /// Without a point, the same as `add`.
+    /// Adds a value at a point of a curve. If `at` is `None`, this does the same as `add`.
     pub(super) fn add_at(
         &mut self,
         server: &str,
         figure: &str,
         at: impl Into<Option<f64>>,
-        value: f64,
+        value: impl Into<Option<f64>>,
     ) {
         let (server, figure, at) = (server.to_owned(), figure.to_owned(), at.into());
-        self.samples.push(Sample { server, figure, at, value });
+        let sample = value.into().map(|value| Sample { server, figure, at, value });
+        self.samples.extend(sample);
     }
 
-    /// Nothing, if it was not measured.
-    pub(super) fn add_some(&mut self, server: &str, figure: &str, value: Option<f64>) {
-        value.into_iter().for_each(|value| self.add(server, figure, value));
-    }
-
-    /// Said once, however many rounds have it.
+    /// Adds a warning. The same text in several rounds is added only once.
     pub(super) fn warn(&mut self, text: String) {
         if !self.warnings.contains(&text) {
             self.warnings.push(text);
         }
     }
 
-    /// For a run that is given up: its figures must not count.
+    /// Adds the figures and warnings of a completed run. Each run records into its own
+    /// `Measurements`. So if a run is dropped, its figures are also dropped.
     pub(super) fn take(&mut self, other: Measurements) {
         self.samples.extend(other.samples);
         other.warnings.into_iter().for_each(|text| self.warn(text));
     }
 
-    /// One that is measured beside those that take turns.
+    /// Adds the name of a server that is measured in addition to the compared servers.
     pub(super) fn add_server(&mut self, name: &str) {
         self.servers.push(name.to_owned());
     }
 
-    /// Whether it is one of those that were measured.
+    /// Returns whether this server was measured.
     pub(super) fn has(&self, server: &str) -> bool {
         self.servers.iter().any(|known| known == server)
     }
 
-    /// Its figures are kept elsewhere.
+    /// Adds only the warnings. The figures must be added elsewhere, or they are lost.
     pub(super) fn take_warnings(&mut self, other: Measurements) {
         self.take(Measurements { samples: Vec::new(), ..other });
     }
 
-    /// For a second load of the same experiment.
+    /// Adds a prefix to the names of all figures, for a second load of the same experiment.
     pub(super) fn with_prefix(mut self, prefix: &str) -> Measurements {
         self.samples.iter_mut().for_each(|sample| sample.figure.insert_str(0, prefix));
         self
     }
 
-    /// In the order of tables.
+    /// Returns the servers in the order in which tables list them.
     pub fn servers(&self) -> &[String] {
         &self.servers
     }
@@ -96,7 +94,7 @@ impl Measurements {
         self.median_of(server, figure, None)
     }
 
-    /// Of all rounds: for what must not happen in any.
+    /// Returns the maximum over all rounds. Use it for events that must not happen in any round.
     pub fn max(&self, server: &str, figure: &str) -> Option<f64> {
         let of = |sample: &&Sample| sample.server == server && sample.figure == figure;
         self.samples.iter().filter(of).map(|sample| sample.value).reduce(f64::max)
@@ -114,12 +112,23 @@ impl Measurements {
         median(found.map(|sample| sample.value).collect())
     }
 
-    /// One median over the other.
-    pub fn times(&self, server: &str, figure: &str, of: &str) -> Option<f64> {
-        quotient(self.median(server, figure), self.median(server, of))
+    /// Returns the first of these figures, divided by the second figure if there are two. Each is
+    /// `FIGURE`, `FIGURE @ POINT`, `max of FIGURE`, or a number. Returns `None` if a figure was not
+    /// measured, or if the divisor is 0.
+    pub(super) fn ratio(&self, server: &str, figures: &[String]) -> Option<f64> {
+        let value = |figure: &String| {
+            if let Some(figure) = figure.strip_prefix("max of ") {
+                self.max(server, figure)
+            } else if let Some((figure, at)) = figure.split_once(" @ ") {
+                self.median_at(server, figure, at.parse().ok()?)
+            } else {
+                figure.parse().ok().or_else(|| self.median(server, figure))
+            }
+        };
+        figures.iter().map(value).reduce(quotient).flatten()
     }
 
-    /// Where the figure was measured, ascending.
+    /// Returns the points where the figure was measured, in ascending order.
     pub fn points(&self, figure: &str) -> Vec<f64> {
         let samples = self.samples.iter().filter(|sample| sample.figure == figure);
         let mut points = samples.filter_map(|sample| sample.at).collect::<Vec<_>>();
@@ -128,13 +137,13 @@ impl Measurements {
         points
     }
 
-    /// The medians of one server at all points.
+    /// Returns the medians of one server at all points.
     pub fn line(&self, server: &str, figure: &str) -> Vec<(f64, f64)> {
         let points = self.points(figure).into_iter();
         points.filter_map(|at| Some((at, self.median_at(server, figure, at)?))).collect()
     }
 
-    /// All samples, of each round.
+    /// Returns all samples of all rounds.
     pub fn json(&self) -> Value {
         let mut servers = BTreeMap::<_, BTreeMap<_, Vec<Value>>>::new();
         for Sample { server, figure, at, value } in &self.samples {
@@ -151,8 +160,9 @@ pub(super) fn quotient(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     (below > 0.0).then(|| above / below)
 }
 
-/// Of an even number, the mean of the two in the middle.
-fn median(mut values: Vec<f64>) -> Option<f64> {
+/// Returns the median. For an even number of values, it is the mean of the two values in the
+/// middle.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let upper = values.get(values.len() / 2)?;
     let lower = values.get(values.len().saturating_sub(1) / 2)?;
@@ -173,16 +183,19 @@ mod tests {
             measured.add_at("a", "rate", 0.0, value * 2.0);
         }
         measured.add("a", "calm", 1.5);
-        measured.add_some("a", "none", None);
+        measured.add("a", "none", None);
         assert_eq!(measured.median("a", "p99"), Some(3.0));
         assert_eq!(measured.median("b", "p99"), Some(30.0));
         assert_eq!(measured.line("a", "rate"), [(0.0, 6.0), (8.0, 3.0)]);
         assert_eq!(measured.line("b", "rate"), []);
-        assert_eq!(measured.times("a", "p99", "calm"), Some(2.0));
-        assert_eq!(
-            (measured.median("a", "none"), measured.times("b", "p99", "calm")),
-            (None, None)
-        );
+        let ratio = |server: &str, figures: &[&str]| {
+            let figures = figures.iter().map(|figure| (*figure).to_owned()).collect::<Vec<_>>();
+            measured.ratio(server, &figures)
+        };
+        assert_eq!(ratio("a", &["p99", "calm"]), Some(2.0));
+        assert_eq!((measured.median("a", "none"), ratio("b", &["p99", "calm"])), (None, None));
+        assert_eq!(ratio("a", &["rate @ 0", "2.5"]), Some(2.4));
+        assert_eq!((ratio("b", &["max of p99"]), ratio("b", &["max of x"])), (Some(50.0), None));
         let json = measured.json();
         assert_eq!(json["a"]["p99"], json!([5.0, 1.0, 3.0]));
         assert_eq!(json["a"]["rate"][1], json!([0.0, 10.0]));

@@ -1,38 +1,40 @@
-//! Experiments that others have published about etcd, each repeated with one command.
+//! Experiments that others have published about etcd. One command repeats each of them.
 //!
 //! ```text
-//!   one file each: setting, phases ──▶ Measurements ──▶ Findings ──▶ Output: page, text, JSON
-//!         │                                              checks of the published direction
-//!         └── servers::Cluster, load, closed_loop
+//!   plans.toml ──▶ Plan ──▶ phases, curve ──▶ Measurements ──▶ Findings ──▶ Output
+//!                             │                tables, plots, checks of the published direction
+//!                             └── servers::Cluster, load, closed_loop
 //! ```
 //!
-//! Servers take turns, round by round, each started anew with empty data; a figure is the median of
-//! its rounds. [`run`] fails if a check does.
+//! An experiment is a plan in `plans.toml`. The texts of its report are in `stories.toml`. Three
+//! experiments measure with their own code, in the modules `failover`, `pages` and `redis`.
+//!
+//! The servers take turns in rounds. A server that an experiment starts has empty data at the start
+//! of each round. A figure is the median of its rounds. [`run`] fails if a check fails.
 
 mod arguments;
-mod beside;
-mod big_reads;
 mod charts;
 mod check;
 mod closed_loop;
-mod clusters;
-mod consistency;
 mod context;
+mod curve;
 mod expensive;
 mod failover;
 mod findings;
-mod history;
-mod learner;
 mod load;
-mod logins;
 mod machine;
 mod measurements;
 mod number;
 mod output;
 mod pages;
-mod rates;
+mod phases;
+mod plan;
 mod redis;
+mod report;
 mod resp;
+mod turn;
+
+use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 
@@ -42,121 +44,117 @@ pub use self::context::Context;
 pub use self::findings::{Findings, Outcome};
 pub use self::machine::Machine;
 pub use self::measurements::Measurements;
+pub(crate) use self::measurements::median;
 
-use self::findings::Conditions;
+use self::context::{STARTS_ITS_SERVERS, Subject};
+use self::expensive::size_expensive_read;
+use self::findings::{Conditions, Story};
 use self::machine::Ticks;
 use self::output::Output;
+use self::plan::{Plan, Plans};
+use self::turn::Turn;
+use crate::named::Named;
 use crate::stop::Stop;
 use crate::{Error, Result, page};
 
-const STARTS_ITS_SERVERS: &str = "skipped: it starts its servers itself, and does not use those of \
-    --endpoints; name an era or --etcd BINARY";
-
-/// The first line of a doc is shown by `clearlane-load experiment list`.
+/// An experiment. `clearlane-load experiment list` shows the first line of each value's doc
+/// comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Experiment {
-    /// one expensive read a second beside cheap ones and puts, in every era (the Alibaba test)
+    /// one expensive read a second next to cheap reads and puts, in every era (the Alibaba test)
     ExpensiveReads,
-    /// a read of all keys each second beside small ones and puts (etcd #9384)
+    /// a read of all keys each second next to small reads and puts (etcd #9384)
     SmallBesideBig,
-    /// long reads, many short ones and puts of 10 KB at once (etcd #10523)
+    /// long reads, many short reads and puts of 10 KB at once (etcd #10523)
     TripleLoad,
-    /// what a linearizable read costs more than a serializable one, with three members
+    /// how much more a linearizable read costs than a serializable one, with three members
     SerializableVsLinearizable,
-    /// how many reads a server answers beside 0 to 3,000 writes per second
+    /// the number of reads that a server answers during 0 to 3,000 writes per second
     ReadsUnderWrites,
-    /// puts of 256 bytes to 1 MiB, and the small reads beside them
+    /// puts of 256 bytes to 1 MiB, next to small reads
     LargeValues,
-    /// how many puts share a sync of the log as clients become more
+    /// how many puts share a sync of the log, for a growing number of clients
     WriteBatching,
-    /// the count of a prefix and its first page, as keys become more
+    /// the count of a prefix and its first page, for a growing number of keys
     CountAndPage,
-    /// puts beside a watcher that is far behind (etcd #22264)
+    /// puts next to a watcher that lags far behind (etcd #22264)
     LaggingWatcher,
-    /// reads and puts while what was overwritten is removed
+    /// reads and puts while a compaction removes overwritten records
     CompactionUnderLoad,
-    /// reads and puts while the store is rewritten
+    /// reads and puts while a defragmentation rewrites the store
     DefragUnderLoad,
-    /// reads and puts beside snapshots: those of the applier, and those that are sent
+    /// reads and puts beside snapshots, both in the applier and for a client
     SnapshotUnderLoad,
     /// puts and reads with one, three and five members
     Members,
     /// puts and reads with 0.1 to 20 ms between members
     RoundTrip,
-    /// a member is killed under load: how long nothing is served, and what is lost
+    /// a member is killed under load: how long no write succeeds, and whether a write is lost
     Failover,
-    /// logins beside reads and puts: passwords checked inside the lock of the batch, and outside
+    /// logins beside reads and puts: passwords are checked inside or outside the lock of the batch
     Authenticate,
-    /// expensive reads at the leader, and at a learner
+    /// expensive reads at the leader, or at a learner
     Learner,
-    /// put, get and notification against Redis
+    /// puts, gets and notifications, compared with Redis
     Redis,
 }
 
 impl Experiment {
-    pub fn all() -> &'static [Experiment] {
-        Experiment::value_variants()
-    }
-
-    /// As in the command line.
-    pub fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-
-    /// What is measured.
-    pub fn about(self) -> String {
-        let help = self.to_possible_value().and_then(|value| value.get_help().cloned());
-        help.unwrap_or_default().to_string()
-    }
-
-    /// With flags, or several: a cluster that is given does not do.
-    fn starts_its_servers(self) -> bool {
-        matches!(
-            self,
-            Experiment::CompactionUnderLoad
-                | Experiment::DefragUnderLoad
-                | Experiment::SnapshotUnderLoad
-                | Experiment::Members
-                | Experiment::RoundTrip
-                | Experiment::Failover
-                | Experiment::Authenticate
-                | Experiment::Learner
-        )
-    }
-
     pub async fn measure(self, context: &Context) -> Result<Outcome> {
-        if self.starts_its_servers() && context.has_only_given() {
+        let plans = Plans::read();
+        let plan = plans.plan(&self.name());
+        if plan.starts_its_servers && context.has_only_given() {
             return Ok(Outcome::Skipped(STARTS_ITS_SERVERS.to_owned()));
         }
-        let findings = match self {
-            Experiment::ExpensiveReads => big_reads::expensive_reads(context).await,
-            Experiment::SmallBesideBig => big_reads::small_beside_big(context).await,
-            Experiment::TripleLoad => big_reads::triple_load(context).await,
-            Experiment::SerializableVsLinearizable => {
-                consistency::serializable_vs_linearizable(context).await
-            }
-            Experiment::ReadsUnderWrites => rates::reads_under_writes(context).await,
-            Experiment::LargeValues => rates::large_values(context).await,
-            Experiment::WriteBatching => rates::write_batching(context).await,
-            Experiment::CountAndPage => pages::count_and_page(context).await,
-            Experiment::LaggingWatcher => history::lagging_watcher(context).await,
-            Experiment::CompactionUnderLoad => history::compaction_under_load(context).await,
-            Experiment::DefragUnderLoad => history::defrag_under_load(context).await,
-            Experiment::SnapshotUnderLoad => history::snapshot_under_load(context).await,
-            Experiment::Members => clusters::members(context).await,
-            Experiment::RoundTrip => clusters::round_trip(context).await,
-            Experiment::Failover => failover::failover(context).await,
-            Experiment::Authenticate => logins::authenticate(context).await,
-            Experiment::Learner => learner::learner(context).await,
-            Experiment::Redis => return redis::redis(context).await,
+        if self == Experiment::Redis && context.redis.is_none() {
+            return Ok(Outcome::Skipped(redis::SKIPPED.to_owned()));
+        }
+        let mut findings = self.measure_plan(context, &plans, &plan).await?;
+        if let (Scale::Full, Some(then)) = (context.scale, &plan.then) {
+            let then = plans.whole(then);
+            findings.append(self.measure_plan(context, &plans, &then).await?, &then.prefix);
+        }
+        Ok(Outcome::Found(Box::new(findings)))
+    }
+
+    async fn measure_plan(self, context: &Context, plans: &Plans, plan: &Plan) -> Result<Findings> {
+        let mut values = plans.values(plan, context.scale);
+        if plan.has_expensive_read {
+            size_expensive_read(context, &mut values).await?;
+        }
+        let redis = context.redis.as_ref().filter(|_| self == Experiment::Redis);
+        if let Some(address) = redis {
+            values.set("syncs", redis::syncs(address).await?);
+        }
+        let eras = plan.servers.at(context.scale);
+        let subjects = match plan.starts_its_servers {
+            true => context.programs(eras)?,
+            false => context.servers(eras)?,
         };
-        Ok(Outcome::Found(Box::new(findings?)))
+        let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
+            let turn = Turn { context, plan, values: values.clone(), subject, seed };
+            match (self, redis) {
+                (Experiment::Redis, Some(address)) => redis::measure(&turn, address, into).await,
+                (Experiment::CountAndPage, _) => pages::measure(&turn, into).await,
+                (Experiment::Failover, _) => failover::measure(&turn, into).await,
+                _ if plan.phases.is_empty() => curve::measure(&turn, into).await,
+                _ => phases::measure(&turn, into).await,
+            }
+        };
+        let mut measured = context.in_turns(&subjects, measure).await?;
+        if redis.is_some() {
+            measured.add_server(redis::REDIS);
+        }
+        Ok(Findings::of(plan, &values, measured))
     }
 }
 
-/// Measures, and writes the reports. `tell` is given lines of progress, `print` what a terminal
-/// shows of each report. An error at the end if a check fails, or an experiment could not be made;
-/// the others are made all the same.
+/// Measures the selected experiments and writes the reports; for `Selection::List`, only prints the
+/// list of experiments. `tell` is called with lines of progress, and `print` with the text of each
+/// report for a terminal.
+///
+/// If a check fails or an experiment cannot be measured, the other experiments still run, and then
+/// this function fails. It also fails after an interruption.
 pub async fn run(
     arguments: &ExperimentArguments,
     tell: impl Fn(&str) + 'static,
@@ -164,12 +162,7 @@ pub async fn run(
     print: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
     let experiments = match arguments.selection {
-        Selection::List => {
-            let each = Experiment::all().iter();
-            let mut lines =
-                each.map(|experiment| format!("{:27} {}", experiment.name(), experiment.about()));
-            return lines.try_for_each(|line| print(&line));
-        }
+        Selection::List => return print(&Experiment::list()),
         Selection::All => Experiment::all().to_vec(),
         Selection::One(experiment) => vec![experiment],
     };
@@ -179,6 +172,7 @@ pub async fn run(
         output: Output::new(&arguments.out)?,
         machine: Machine::of_this_system(),
         versions: context.versions()?,
+        stories: Story::all(),
         context,
     };
     let mut wrong = Vec::new();
@@ -187,7 +181,7 @@ pub async fn run(
             wrong.push(experiment.name());
         }
         if runner.context.stop.is_set() {
-            let what = "interrupted; the reports of what has ended are there";
+            let what = "interrupted; the reports of completed experiments are written";
             return Err(Error::Local(what.to_owned()));
         }
     }
@@ -195,7 +189,7 @@ pub async fn run(
         return Ok(());
     }
     let wrong = wrong.join(", ");
-    Err(Error::Server(format!("not in the published direction, or not made: {wrong}")))
+    Err(Error::Server(format!("failed or not in the published direction: {wrong}")))
 }
 
 struct Runner<'a> {
@@ -204,10 +198,12 @@ struct Runner<'a> {
     output: Output,
     machine: Machine,
     versions: Vec<(String, String)>,
+    stories: BTreeMap<String, Story>,
 }
 
 impl Runner<'_> {
-    /// Returns whether all is right: an experiment that is skipped is.
+    /// Runs an experiment. Returns false if one of its checks fails, or if it could not be
+    /// measured. For a skipped experiment, returns true.
     async fn run(
         &mut self,
         experiment: Experiment,
@@ -224,7 +220,7 @@ impl Runner<'_> {
                 return Ok(true);
             }
             Err(error) => {
-                self.output.add_skipped(experiment, &format!("could not be made: {error}"))?;
+                self.output.add_skipped(experiment, &format!("could not be measured: {error}"))?;
                 print(&format!("{name}: COULD NOT BE MADE: {error}\n"))?;
                 return Ok(false);
             }
@@ -232,6 +228,7 @@ impl Runner<'_> {
         let command = self.arguments.command(&name);
         let conditions = Conditions {
             name: &name,
+            story: &self.stories[&name],
             command: &command,
             scale: self.context.scale.name(),
             rounds: self.context.rounds,
@@ -241,13 +238,13 @@ impl Runner<'_> {
             versions: &self.versions,
         };
         let path = self.output.report(&findings, &conditions)?;
-        print(&shown_at_terminal(&findings, &path.display().to_string()))?;
+        print(&shown_at_terminal(&findings, &conditions, &path.display().to_string()))?;
         Ok(findings.verdict() != Verdict::Fails)
     }
 }
 
-fn shown_at_terminal(findings: &Findings, path: &str) -> String {
-    let tables = page::markdown(findings.title(), &findings.tables());
+fn shown_at_terminal(findings: &Findings, conditions: &Conditions<'_>, path: &str) -> String {
+    let tables = page::markdown(&conditions.story.title, &findings.tables());
     let warnings = findings.measured().warnings().iter().map(|text| format!("warning: {text}\n"));
     let checks = findings.checks().iter().map(|check| format!("{}\n", check.line()));
     let lines = warnings.chain(checks).collect::<String>();

@@ -1,4 +1,6 @@
-//! Figures as text: three digits are enough, and large ones have commas. Whole ones have no point.
+//! Formats figures as text. A whole number has no decimal point, and any other number below 100 has
+//! one or two digits after the point. Larger numbers are rounded to whole numbers and have commas.
+//! A number that is not finite is shown as `-`.
 
 pub(super) fn number(value: f64) -> String {
     let magnitude = value.abs();
@@ -17,7 +19,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// Without digits behind the point.
+/// Rounds a value to a whole number, and formats it with commas.
 pub(super) fn whole(value: f64) -> String {
     with_commas(&format!("{value:.0}"))
 }

@@ -1,4 +1,4 @@
-//! Writes the reports into a directory, and the page that links them.
+//! Writes the reports into a directory, and a page with links to them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,34 +8,36 @@ use serde_json::Value;
 use super::Experiment;
 use super::check::Verdict;
 use super::findings::{Conditions, Findings};
+use crate::named::Named;
 use crate::page::{self, Section};
 use crate::{Error, Result};
 
 #[derive(Debug)]
 pub(super) struct Output {
     dir: PathBuf,
-    /// With the reasons.
+    /// The skipped experiments with the reasons.
     skipped: Vec<(Experiment, String)>,
 }
 
-const ABOUT: &str = "Each experiment was published by others about etcd; here it is repeated with \
-                     each generation of etcd's read path, with this server's own, and with etcd \
-                     itself if it is there.";
+const ABOUT: &str = "Others have published each experiment about etcd. Here it is repeated with \
+                     each generation of etcd's read path, with this server's own read path, and \
+                     with etcd itself if it was given.";
 
 impl Output {
-    /// An error if the directory cannot be made: before anything is measured.
+    /// Creates the directory. Call it before anything is measured, so that an error does not lose
+    /// results.
     pub(super) fn new(dir: &Path) -> Result<Output> {
         fs::create_dir_all(dir).map_err(|error| of_file(dir, &error))?;
         Ok(Output { dir: dir.to_owned(), skipped: Vec::new() })
     }
 
-    /// Returns the page's path.
+    /// Writes a report. Returns the path of its page.
     pub(super) fn report(
         &self,
         findings: &Findings,
         conditions: &Conditions<'_>,
     ) -> Result<PathBuf> {
-        let (name, title) = (conditions.name, findings.title());
+        let (name, title) = (conditions.name, &conditions.story.title);
         let sections = findings.sections(conditions);
         self.write(&format!("{name}.md"), &page::markdown(title, &sections))?;
         self.write(&format!("{name}.svg"), findings.first_figure().unwrap_or_default())?;
@@ -50,8 +52,8 @@ impl Output {
         self.write_index()
     }
 
-    /// Of all reports in the directory, also those of earlier runs. It is written anew each time:
-    /// it is there after an interruption, too.
+    /// Writes the page with all reports in the directory, including the reports of earlier runs. It
+    /// is written after each experiment, so that it exists even after an interruption.
     fn write_index(&self) -> Result<()> {
         let mut index = vec![Section::Text(ABOUT.to_owned())];
         for experiment in Experiment::all() {
@@ -63,7 +65,7 @@ impl Output {
         self.write("index.html", &page::html("Experiments", &index)).map(drop)
     }
 
-    /// `None` if there is no report of this experiment.
+    /// Returns the entry of an experiment, or `None` if it has no report that can be read.
     fn entry(&self, name: &str) -> Option<Vec<Section>> {
         let read = |ending| fs::read_to_string(self.dir.join(format!("{name}.{ending}"))).ok();
         let report = serde_json::from_str::<Value>(&read("json")?).ok()?;
@@ -97,11 +99,9 @@ mod tests {
     use super::super::measurements::Measurements;
     use super::*;
 
-    fn findings(title: &'static str, value: f64) -> Findings {
-        let story = Story { title, see: "", published: "", source: "", differs: "" };
+    fn findings(title: &str, value: f64) -> Findings {
         let figure = Section::Figure { svg: format!("<svg>{title}</svg>"), caption: String::new() };
         Findings {
-            story,
             setting: Vec::new(),
             shown: vec![figure],
             checks: vec![Check::at_least("a", Some(value), 1.0)],
@@ -113,24 +113,25 @@ mod tests {
     fn reports_of_earlier_runs_stay_on_the_page_of_all() {
         let dir = tempfile::tempdir().expect("there is room");
         let machine = Machine::of_this_system();
-        let conditions = |name, scale| Conditions {
-            name,
-            command: "",
-            scale,
-            rounds: 1,
-            seed: 1,
-            machine: &machine,
-            withheld_percent: 0.0,
-            versions: &[],
-        };
-        let report = |output: &Output, name, scale, findings: Findings| {
-            output.report(&findings, &conditions(name, scale)).expect("it is written");
+        let report = |output: &Output, name: &str, scale: &str, (title, value): (&str, f64)| {
+            let conditions = Conditions {
+                name,
+                story: &Story { title: title.to_owned(), ..Story::default() },
+                command: "",
+                scale,
+                rounds: 1,
+                seed: 1,
+                machine: &machine,
+                withheld_percent: 0.0,
+                versions: &[],
+            };
+            output.report(&findings(title, value), &conditions).expect("it is written");
         };
         let first = Output::new(dir.path()).expect("it is there");
-        report(&first, "members", "full", findings("Some members", 0.0));
-        report(&first, "failover", "full", findings("Killed", 2.0));
+        report(&first, "members", "full", ("Some members", 0.0));
+        report(&first, "failover", "full", ("Killed", 2.0));
         let mut second = Output::new(dir.path()).expect("it is there");
-        report(&second, "failover", "small", findings("Killed again", 2.0));
+        report(&second, "failover", "small", ("Killed again", 2.0));
         second.add_skipped(Experiment::Redis, "skipped: there is none").expect("it is written");
         let page = fs::read_to_string(dir.path().join("index.html")).expect("it was written");
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));

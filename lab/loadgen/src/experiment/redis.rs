@@ -1,4 +1,4 @@
-//! Put, get and notification, against Redis.
+//! Measures puts, gets and notifications at a server and at Redis.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,125 +13,40 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::beside::{data_keys, filled};
-use super::charts::{Column, bars, linear, log, table};
-use super::check::Check;
-use super::closed_loop::{ClosedLoop, ClosedLoopReport};
-use super::context::{Context, PREFIX, Subject, channel};
-use super::findings::{Findings, Outcome, Story};
+use super::closed_loop::ClosedLoopReport;
+use super::context::{PREFIX, channel};
+use super::curve::run_loops;
 use super::load::WARM_UP;
-use super::measurements::{Measurements, quotient};
+use super::measurements::Measurements;
+use super::plan::LoopPlan;
 use super::resp::{RedisConnection, Reply};
+use super::turn::Turn;
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::plot::Better;
 use crate::response_scanner::ResponseStats;
-use crate::servers::{ClusterOptions, ETCD};
-use crate::workload::Workload;
 use crate::{Error, Result};
 
-const STORY: Story = Story {
-    title: "Put, get and notification, against Redis",
-    see: "Redis does less for each request: no history, no index of revisions, no raft, and a \
-          protocol of plain lines. With its append-only file synced always, a put has the same \
-          promise of one machine as here; without, it has none, and is that much quicker.",
-    published: "Redis 7.0 with the file synced always, 500 clients on two cores: 120,192 SET and \
-                111,732 GET per second. etcd 3.7.1 on the same machine: 20,345 puts, 29,729 \
-                serializable and 26,452 linearizable gets per second.",
-    source: "both measured on the machine of this project, each with its own program",
-    differs: "Redis' own program takes hardly any time for each command, and the load here waits \
-              for each answer. Of 100 clients, those of etcd's API share ten connections, and so \
-              their system calls; those of Redis have one each. What compares is the one client.",
-};
-
-pub(super) const SKIPPED: &str =
-    "skipped: there is no Redis; give one that runs by --redis HOST:PORT";
-const REDIS: &str = "redis";
-const KEYS: u64 = 2000;
-const VALUE_BYTES: u64 = 256;
+pub(super) const SKIPPED: &str = "skipped: it needs a running Redis, which --redis HOST:PORT names";
+pub(super) const REDIS: &str = "redis";
 const KEY_PREFIX: &str = "experiment:";
 const NOTIFICATIONS: usize = 200;
 const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) async fn redis(context: &Context) -> Result<Outcome> {
-    let Some(address) = &context.redis else { return Ok(Outcome::Skipped(SKIPPED.to_owned())) };
-    let syncs = append_only(address).await?;
-    let (workers, window) = (100, Duration::from_secs(context.pick(2, 10)));
-    let subjects = context.servers(&["clearlane"])?;
-    let load = workload()?;
-    let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
-        let server = subject.name();
-        let running = filled(context, subject, ClusterOptions::default(), &[&load], seed).await?;
-        let endpoints = [running.endpoint()];
-        for (phase, clients) in [("one", 1), ("many", workers)] {
-            for class in ["put", "get"] {
-                let (endpoints, workload) = (&endpoints[..], &load);
-                let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
-                closed.run().await?.record(&format!("{phase}/{class}"), None, server, into);
-            }
-        }
-        let notified = watch_and_put(&endpoints[0]).await?;
-        into.add_some(server, "notification/p50", notified.latency_ms(0.5));
-        into.add_some(server, "notification/p99", notified.latency_ms(0.99));
-        running.end().await?;
-        measure_redis(address, workers, window, into).await
-    };
-    let mut measured = context.in_turns(&subjects, measure).await?;
-    measured.add_server(REDIS);
-    let columns = [
-        Column::median("one client, put p50, ms", "one/put/p50"),
-        Column::median("get p50, ms", "one/get/p50"),
-        Column::median("100 clients, puts per second", "many/put/per second"),
-        Column::median("gets per second", "many/get/per second"),
-        Column::median("notification p50, ms", "notification/p50"),
-        Column::median("notification p99, ms", "notification/p99"),
-    ];
-    let one =
-        [("put", "one/put/p50"), ("get", "one/get/p50"), ("notification", "notification/p50")];
-    let many = [("put", "many/put/per second"), ("get", "many/get/per second")];
-    let shown = vec![
-        table(&measured, &columns),
-        bars(&measured, "100 clients", log("requests per second"), Better::Higher, &many),
-        bars(&measured, "One client", linear("p50, ms"), Better::Lower, &one),
-    ];
-    let mut checks = Vec::new();
-    for server in measured.servers().iter().filter(|server| *server != REDIS) {
-        let get = |server: &str| measured.median(server, "one/get/p50");
-        let claim = format!("one client, p50 of a get at {server} over that at redis");
-        checks.push(Check::at_least(&claim, quotient(get(server), get(REDIS)), 0.9).into_bar());
-    }
-    if measured.has(ETCD) {
-        let gets = |server: &str| measured.median(server, "many/get/per second");
-        let claim = "gets per second of 100 clients, redis over etcd";
-        checks.push(Check::at_least(claim, quotient(gets(REDIS), gets(ETCD)), 1.0));
-    }
-    let setting = vec![format!(
-        "{KEYS} keys with {VALUE_BYTES} bytes; gets are serializable. One client and {workers}, \
-         each in a closed loop for {} s. A notification is a watch, or a message of a channel: \
-         from when the put or the message is sent until it comes. Redis' {syncs}.",
-        window.as_secs()
-    )];
-    Ok(Outcome::Found(Box::new(Findings { story: STORY, setting, shown, checks, measured })))
+/// Measures a server, and then Redis.
+pub(super) async fn measure(turn: &Turn<'_>, address: &str, into: &mut Measurements) -> Result<()> {
+    let (server, running) = (turn.server(), turn.start(&[]).await?);
+    run_loops(turn, &running, None, into).await?;
+    record_notifications(server, &watch_and_put(&running.leader).await?, into);
+    running.end().await?;
+    measure_redis(turn, address, into).await
 }
 
-fn workload() -> Result<Workload> {
-    let keys = data_keys(KEYS, 40, &VALUE_BYTES.to_string());
-    Workload::parse(&format!(
-        "seconds = 1\n{keys}
-        [[class]]
-        name = 'put'
-        operation = 'put'
-        rate = 1
-        [[class]]
-        name = 'get'
-        operation = 'range'
-        consistency = 'serializable'
-        rate = 1
-        "
-    ))
+fn record_notifications(server: &str, notified: &ClassMetrics, into: &mut Measurements) {
+    into.add(server, "notification/p50", notified.latency_ms(0.5));
+    into.add(server, "notification/p99", notified.latency_ms(0.99));
 }
 
-/// What Redis promises of a put.
-async fn append_only(address: &str) -> Result<String> {
+/// Returns the settings of Redis that decide whether a put is synced.
+pub(super) async fn syncs(address: &str) -> Result<String> {
     let mut connection = RedisConnection::open(address).await?;
     let mut words = Vec::new();
     for name in ["appendonly", "appendfsync"] {
@@ -139,50 +54,56 @@ async fn append_only(address: &str) -> Result<String> {
         let value = match reply {
             Ok(Reply::List(pair)) => match pair.into_iter().nth(1) {
                 Some(Reply::Text(Some(value))) => String::from_utf8_lossy(&value).into_owned(),
-                _ => "not told".to_owned(),
+                _ => "unknown".to_owned(),
             },
-            _ => "not told".to_owned(),
+            _ => "unknown".to_owned(),
         };
         words.push(format!("{name} is {value}"));
     }
     Ok(words.join(" and "))
 }
 
-async fn measure_redis(
-    address: &str,
-    workers: u64,
-    window: Duration,
-    into: &mut Measurements,
-) -> Result<()> {
-    set_all(address).await?;
-    for (phase, clients) in [("one", 1), ("many", workers)] {
-        for class in ["put", "get"] {
-            let metrics = redis_loop(address, class, clients, window).await?;
-            let report = ClosedLoopReport { metrics, window };
-            report.record(&format!("{phase}/{class}"), None, REDIS, into);
-        }
+async fn measure_redis(turn: &Turn<'_>, address: &str, into: &mut Measurements) -> Result<()> {
+    let records = Records { keys: turn.values.get("count")?, bytes: turn.values.get("value")? };
+    records.set_all(address).await?;
+    let window = Duration::from_secs(turn.values.get("seconds")?);
+    for LoopPlan { figure, class, clients, .. } in &turn.plan.loops {
+        let clients = turn.values.number(clients)?;
+        let metrics = redis_loop(address, records, class == "put", clients, window).await?;
+        ClosedLoopReport { metrics, window }.record(figure, None, REDIS, into);
     }
-    let notified = subscribe_and_publish(address).await?;
-    into.add_some(REDIS, "notification/p50", notified.latency_ms(0.5));
-    into.add_some(REDIS, "notification/p99", notified.latency_ms(0.99));
+    record_notifications(REDIS, &subscribe_and_publish(address).await?, into);
     Ok(())
 }
 
-/// As the other servers are filled: a get of a missing key is quick.
-async fn set_all(address: &str) -> Result<()> {
-    let mut connection = RedisConnection::open(address).await?;
-    let value = vec![b'v'; VALUE_BYTES as usize];
-    for number in 0..KEYS {
-        connection.call(&[b"SET", key(number).as_bytes(), &value]).await?;
+#[derive(Clone, Copy, Debug)]
+struct Records {
+    keys: u64,
+    /// The number of bytes in each value.
+    bytes: usize,
+}
+
+impl Records {
+    /// Sets all keys, because the server that is compared with Redis is also filled. A get of a
+    /// missing key would be faster than a get of a value.
+    async fn set_all(self, address: &str) -> Result<()> {
+        let mut connection = RedisConnection::open(address).await?;
+        for number in 0..self.keys {
+            connection.call(&[b"SET", key(number).as_bytes(), &self.value()]).await?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn value(self) -> Vec<u8> {
+        vec![b'v'; self.bytes]
+    }
 }
 
 fn key(number: u64) -> String {
     format!("{KEY_PREFIX}{number:030}")
 }
 
-/// A get has the value.
+/// Fails if Redis has replied with an error, or if a get has not found its key.
 fn check_reply(reply: Result<Reply>) -> Result<()> {
     match reply? {
         Reply::Text(None) => Err(Error::Server("redis: a key is missing".to_owned())),
@@ -190,10 +111,12 @@ fn check_reply(reply: Result<Reply>) -> Result<()> {
     }
 }
 
-/// Behind a warm-up.
+/// Runs the clients, with a warm-up. A request of the warm-up is counted only if it fails. A client
+/// ends after its first failure.
 async fn redis_loop(
     address: &str,
-    class: &'static str,
+    records: Records,
+    is_put: bool,
     clients: u64,
     window: Duration,
 ) -> Result<ClassMetrics> {
@@ -206,18 +129,19 @@ async fn redis_loop(
     for (number, mut connection) in (0_u64..).zip(connections) {
         let metrics = Arc::clone(&metrics);
         tasks.spawn(async move {
-            let value = vec![b'v'; VALUE_BYTES as usize];
+            let value = records.value();
             for place in (number * 7..).step_by(13) {
                 let sent = start.elapsed();
                 if sent >= WARM_UP + window {
                     break;
                 }
-                let key = key(place % KEYS);
-                let reply = match class {
-                    "put" => connection.call(&[b"SET", key.as_bytes(), &value]).await,
-                    _ => connection.call(&[b"GET", key.as_bytes()]).await,
+                let key = key(place % records.keys);
+                let reply = if is_put {
+                    connection.call(&[b"SET", key.as_bytes(), &value]).await
+                } else {
+                    connection.call(&[b"GET", key.as_bytes()]).await
                 };
-                // Times count from the end of the warm-up.
+                // Times are measured from the end of the warm-up.
                 let counted = sent.saturating_sub(WARM_UP);
                 let done = completed(counted, start + WARM_UP, check_reply(reply));
                 let is_broken = done.result.is_err();
@@ -240,7 +164,7 @@ fn completed(sent: Duration, start: Instant, result: Result<()>) -> CompletedReq
 }
 
 fn not_notified() -> Error {
-    Error::Server("a notification did not come within 5 s".to_owned())
+    Error::Server("no notification arrived within 5 s".to_owned())
 }
 
 async fn subscribe_and_publish(address: &str) -> Result<ClassMetrics> {
@@ -264,10 +188,11 @@ async fn subscribe_and_publish(address: &str) -> Result<ClassMetrics> {
     Ok(metrics)
 }
 
-/// The same with a watch of one key.
+/// Puts one key again and again, and measures the time until a watch of the key has each event.
 async fn watch_and_put(endpoint: &str) -> Result<ClassMetrics> {
     let key = format!("{PREFIX}watched");
-    let failed = |status: tonic::Status| Error::Server(format!("a watch: {}", status.message()));
+    let failed =
+        |status: tonic::Status| Error::Server(format!("a watch failed: {}", status.message()));
     let create = WatchCreateRequest { key: key.clone().into(), ..WatchCreateRequest::default() };
     let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
     // The watch ends when the sender is dropped.

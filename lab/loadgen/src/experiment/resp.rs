@@ -1,5 +1,5 @@
-//! As much of Redis' protocol as the experiment needs: a command is an array of strings, and an
-//! answer a status, an error, a number, a string or an array of these.
+//! The part of Redis' protocol that the experiment needs. A command is an array of strings. A reply
+//! is a status, an error, a number, a string, or an array of these.
 
 use std::io;
 use std::time::Duration;
@@ -10,17 +10,19 @@ use tokio::time::timeout;
 
 use crate::{Error, Result};
 
-/// A longer string or array is no answer to what is sent here.
+/// Maximum length of a string or array. A longer one cannot be a reply to the commands that are
+/// sent here.
 const LENGTH_MAX: i64 = 64 << 20;
 const DEPTH_MAX: u32 = 4;
-/// A Redis that is stopped takes connections, and says nothing.
+/// Maximum time to wait for a reply. A Redis process that is stopped accepts connections but does
+/// not reply.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Status(String),
     Number(i64),
-    /// None: there is no such key.
+    /// A string. `None` if there is no such key.
     Text(Option<Vec<u8>>),
     List(Vec<Reply>),
 }
@@ -28,24 +30,24 @@ pub(super) enum Reply {
 #[derive(Debug)]
 pub(super) struct RedisConnection {
     socket: BufReader<TcpStream>,
-    /// The command that is sent, kept for its memory.
+    /// The encoded command. It is kept so that its memory can be used again.
     buffer: Vec<u8>,
 }
 
 impl RedisConnection {
-    /// `address` is HOST:PORT.
+    /// Opens a connection. `address` is HOST:PORT.
     pub(super) async fn open(address: &str) -> Result<RedisConnection> {
         let failed = |error: io::Error| {
-            Error::Server(format!("--redis {address}: {error}; it must be HOST:PORT"))
+            Error::Server(format!("--redis {address}: {error}; must be HOST:PORT"))
         };
-        let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer");
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "no response");
         let socket = timeout(ANSWER_MAX, TcpStream::connect(address)).await;
         let socket = socket.unwrap_or_else(|_| Err(late())).map_err(failed)?;
         socket.set_nodelay(true).map_err(failed)?;
         Ok(RedisConnection { socket: BufReader::new(socket), buffer: Vec::new() })
     }
 
-    /// An error if Redis answers with one.
+    /// Sends a command. Fails if Redis replies with an error.
     pub(super) async fn call(&mut self, words: &[&[u8]]) -> Result<Reply> {
         self.buffer.clear();
         self.buffer.extend(format!("*{}\r\n", words.len()).bytes());
@@ -54,7 +56,8 @@ impl RedisConnection {
             self.buffer.extend_from_slice(word);
             self.buffer.extend(b"\r\n");
         }
-        let late = || Error::Server(format!("redis: no answer for {} s", ANSWER_MAX.as_secs()));
+        let late =
+            || Error::Server(format!("redis: no response within {} s", ANSWER_MAX.as_secs()));
         timeout(ANSWER_MAX, self.exchange()).await.map_err(|_| late())?
     }
 
@@ -63,7 +66,8 @@ impl RedisConnection {
         self.next_reply().await
     }
 
-    /// Also one that no command waits for: a message of a subscription.
+    /// Reads the next reply. It may also be a message of a subscription, which no command waits
+    /// for.
     pub(super) async fn next_reply(&mut self) -> Result<Reply> {
         Box::pin(self.read(0)).await
     }
@@ -113,7 +117,7 @@ fn broken(error: io::Error) -> Error {
 }
 
 fn strange(line: &str) -> Error {
-    Error::Server(format!("redis: `{}` is no answer of Redis", line.escape_debug()))
+    Error::Server(format!("redis: `{}` is not a response of Redis", line.escape_debug()))
 }
 
 #[cfg(test)]
@@ -124,7 +128,8 @@ mod tests {
 
     const COMMAND: &[u8] = b"*2\r\n$3\r\nGET\r\n$5\r\na key\r\n";
 
-    /// What a server that answers `answer` is sent, and what the client makes of the answer.
+    /// Runs a server that replies to [`COMMAND`] with `answer`. Returns the bytes that the server
+    /// has received, and the client's result.
     async fn exchange(answer: &'static str) -> (Vec<u8>, Result<Reply>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it has one").to_string();
@@ -151,8 +156,8 @@ mod tests {
                 Ok(Reply::List(vec![Reply::Number(1), Reply::Text(Some(Vec::new()))]))
             }),
             ("-ERR no\r\n", Err("redis: ERR no")),
-            ("$99999999999\r\n", Err("redis: `$99999999999` is no answer of Redis")),
-            ("HTTP/1.1 400\r\n", Err("redis: `HTTP/1.1 400` is no answer of Redis")),
+            ("$99999999999\r\n", Err("redis: `$99999999999` is not a response of Redis")),
+            ("HTTP/1.1 400\r\n", Err("redis: `HTTP/1.1 400` is not a response of Redis")),
             ("", Err("redis: the connection was closed")),
         ] {
             let (received, reply) = exchange(answer).await;

@@ -1,10 +1,10 @@
-//! A report as Markdown, to be read as it is, too.
+//! A report as Markdown that is also readable as plain text.
 
 use itertools::Itertools as _;
 
 use super::Section;
 
-/// Figures by their captions.
+/// Returns the report. A figure is replaced by its caption.
 pub fn markdown(title: &str, sections: &[Section]) -> String {
     let parts = sections.iter().map(part).filter(|part| !part.is_empty());
     let title = format!("# {}", inline(title));
@@ -39,7 +39,7 @@ fn table(columns: &[String], rows: &[Vec<String>]) -> String {
     [line(columns), dashes].into_iter().chain(rows.iter().map(|row| line(row))).join("\n")
 }
 
-/// On one line, without tags.
+/// Puts a text on one line, and escapes tags.
 fn inline(text: &str) -> String {
     text.split_whitespace().join(" ").replace('<', "\\<")
 }

@@ -1,13 +1,15 @@
 //! A report as one page of HTML, or as Markdown.
 //!
-//! The page needs no network and no script. It follows the ground that the reader's screen has,
-//! and the width of the window: what is wider, a table or a plot, scrolls by itself.
+//! The page needs no network and no script. It follows the light or dark scheme of the reader's
+//! screen, and the width of the window. A table or plot that is wider than the window scrolls
+//! separately.
 
 mod markdown;
 mod report_page;
 mod saved_run;
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use itertools::Itertools as _;
 
@@ -16,8 +18,7 @@ pub use report_page::{ClassSummary, NamedFigure, RunSummary, run_figures, run_pa
 
 use crate::plot::escaped;
 
-const STYLE: &str = include_str!("style.css");
-/// A page with more headings begins with links to them.
+/// Maximum number of headings of a page without a table of contents.
 const HEADINGS_WITHOUT_LINKS_MAX: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -25,13 +26,13 @@ pub enum Section {
     Heading(String),
     /// A paragraph.
     Text(String),
-    /// What to type in a shell.
+    /// A command to type in a shell.
     Command(String),
     Table {
         columns: Vec<String>,
         rows: Vec<Vec<String>>,
     },
-    /// `svg` is inserted as it is.
+    /// A picture. `svg` is inserted without changes.
     Figure {
         svg: String,
         caption: String,
@@ -42,99 +43,75 @@ pub enum Section {
     },
 }
 
-/// All but the `svg` of figures is escaped.
+/// Returns the page. Escapes all texts except the `svg` of figures.
 pub fn html(title: &str, sections: &[Section]) -> String {
-    let title = escaped(title);
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <meta name=\"color-scheme\" content=\"light dark\"/>\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-    );
-    let anchors = anchors(sections);
-    push_contents(&mut page, &anchors);
-    let mut anchors = anchors.into_iter();
-    // Neighbouring figures stand beside each other if the window is wide enough.
-    let is_figure = |section: &&Section| matches!(section, Section::Figure { .. });
-    for (are_figures, sections) in &sections.iter().chunk_by(is_figure) {
-        let parts = sections.map(|section| match section {
-            Section::Heading(_) => {
-                anchors.next().map(|anchor| anchor.heading()).unwrap_or_default()
-            }
-            _ => part(section),
-        });
-        let parts = parts.collect::<String>();
-        page +=
-            &if are_figures { format!("<div class=\"figures\">\n{parts}</div>\n") } else { parts };
-    }
-    page + "</body>\n</html>\n"
-}
-
-struct Anchor<'a> {
-    id: String,
-    heading: &'a str,
-}
-
-impl Anchor<'_> {
-    fn heading(&self) -> String {
-        let Anchor { id, heading } = self;
-        format!("<h2 id=\"{id}\"><a href=\"#{id}\">{}</a></h2>\n", escaped(heading))
-    }
-}
-
-/// One for each heading, all different.
-fn anchors(sections: &[Section]) -> Vec<Anchor<'_>> {
-    let mut used = BTreeSet::new();
-    let headings = sections.iter().filter_map(|section| match section {
-        Section::Heading(heading) => Some(heading),
-        _ => None,
+    let mut headings = Headings::default();
+    let is_figure = |section: &Section| matches!(section, Section::Figure { .. });
+    // Consecutive figures are placed next to each other if the window is wide enough.
+    let groups = sections.chunk_by(|one, next| is_figure(one) && is_figure(next));
+    let groups = groups.map(|group| {
+        let parts: String = group.iter().map(|section| part(section, &mut headings)).collect();
+        match group {
+            [Section::Figure { .. }, ..] => format!("<div class=\"figures\">\n{parts}</div>\n"),
+            _ => parts,
+        }
     });
-    let mut anchors = Vec::new();
-    for heading in headings {
-        let id = unused_name(&mut used, heading);
-        anchors.push(Anchor { id, heading });
-    }
-    anchors
+    let body: String = groups.collect();
+    format!(
+        include_str!("page.html"),
+        title = escaped(title),
+        style = include_str!("style.css"),
+        contents = headings.contents(),
+        body = body
+    )
 }
 
-/// The words of a text in lower case, for an anchor or a file. With a number if it is used already.
+/// The headings of a page so far.
+#[derive(Default)]
+struct Headings {
+    used_ids: BTreeSet<String>,
+    /// A link to each heading. The contents and the heading itself both use it.
+    links: Vec<String>,
+}
+
+impl Headings {
+    fn push(&mut self, heading: &str) -> String {
+        let id = unused_name(&mut self.used_ids, heading);
+        let link = format!("<a href=\"#{id}\">{}</a>", escaped(heading));
+        let element = format!("<h2 id=\"{id}\">{link}</h2>\n");
+        self.links.push(link);
+        element
+    }
+
+    fn contents(&self) -> String {
+        if self.links.len() <= HEADINGS_WITHOUT_LINKS_MAX {
+            return String::new();
+        }
+        format!("<nav>\n{}\n</nav>\n", self.links.join("\n"))
+    }
+}
+
+/// Returns the words of a text in lower case, for an anchor or a file name. If that name is used
+/// already, a number is added.
 fn unused_name(used: &mut BTreeSet<String>, text: &str) -> String {
     let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    let mut name = words.map(str::to_lowercase).join("-");
-    if name.is_empty() {
-        name.push_str("section");
-    }
-    let first = name.clone();
-    let mut number = 2;
-    while !used.insert(name.clone()) {
-        name = format!("{first}-{number}");
-        number += 1;
-    }
-    name
+    let words = words.map(str::to_lowercase).join("-");
+    let name = if words.is_empty() { "section".to_owned() } else { words };
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let mut names = iter::once(name.clone()).chain(numbered);
+    names.find(|name| used.insert(name.clone())).expect("the numbers do not end")
 }
 
-fn push_contents(page: &mut String, anchors: &[Anchor<'_>]) {
-    if anchors.len() <= HEADINGS_WITHOUT_LINKS_MAX {
-        return;
-    }
-    let link =
-        |Anchor { id, heading }: &Anchor<'_>| format!("<a href=\"#{id}\">{}</a>", escaped(heading));
-    *page += &format!("<nav>\n{}\n</nav>\n", anchors.iter().map(link).join("\n"));
-}
-
-fn part(section: &Section) -> String {
+fn part(section: &Section, headings: &mut Headings) -> String {
     match section {
-        Section::Heading(heading) => format!("<h2>{}</h2>\n", escaped(heading)),
+        Section::Heading(heading) => headings.push(heading),
         Section::Text(text) => format!("<p>{}</p>\n", escaped(text)),
-        Section::Command(command) => {
-            format!("<pre><code>{}</code></pre>\n", escaped(command))
-        }
+        Section::Command(command) => format!("<pre><code>{}</code></pre>\n", escaped(command)),
         Section::Table { columns, rows } => table(columns, rows),
         Section::Figure { svg, caption } => {
-            let caption = if caption.is_empty() {
-                String::new()
-            } else {
-                format!("<figcaption>{}</figcaption>\n", escaped(caption))
+            let caption = match escaped(caption) {
+                none if none.is_empty() => none,
+                caption => format!("<figcaption>{caption}</figcaption>\n"),
             };
             format!("<figure>\n<div class=\"wide\">\n{svg}</div>\n{caption}</figure>\n")
         }
@@ -144,30 +121,32 @@ fn part(section: &Section) -> String {
     }
 }
 
-/// Columns of numbers are set to the right.
+/// Returns a table. Columns of numbers are aligned to the right.
 fn table(columns: &[String], rows: &[Vec<String>]) -> String {
-    let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
-    let classes: Vec<&str> = (0..columns.len())
-        .map(|column| {
-            let is_number = rows.iter().all(|row| is_number(&cell(row, column)));
-            if is_number { " class=\"number\"" } else { "" }
-        })
-        .collect();
+    fn cell(row: &[String], column: usize) -> &str {
+        row.get(column).map_or("", String::as_str)
+    }
+    let class = |column| {
+        let is_number = rows.iter().all(|row| is_number(cell(row, column)));
+        if is_number { " class=\"number\"" } else { "" }
+    };
+    let classes: Vec<&str> = (0..columns.len()).map(class).collect();
     let line = |element: &str, row: &[String]| {
         let cells = classes.iter().enumerate().map(|(column, class)| {
-            format!("<{element}{class}>{}</{element}>", escaped(&cell(row, column)))
+            format!("<{element}{class}>{}</{element}>", escaped(cell(row, column)))
         });
         format!("<tr>{}</tr>\n", cells.collect::<String>())
     };
-    let body: String = rows.iter().map(|row| line("td", row)).collect();
+    let (head, body) = (line("th", columns), rows.iter().map(|row| line("td", row)));
+    let body: String = body.collect();
     format!(
-        "<div class=\"wide\">\n<table>\n<thead>\n{}</thead>\n<tbody>\n{body}</tbody>\n</table>\n\
-         </div>\n",
-        line("th", columns)
+        "<div class=\"wide\">\n<table>\n<thead>\n{head}</thead>\n<tbody>\n{body}</tbody>\n</table>\n\
+         </div>\n"
     )
 }
 
-/// Whether a cell begins with a number, or has none of it: `-`.
+/// Returns true if a cell starts with a number or is empty. A cell `-`, which replaces a missing
+/// number, is also treated as a number.
 fn is_number(cell: &str) -> bool {
     let digits = cell.trim_start_matches(['+', '-', '.']);
     digits.is_empty() || digits.starts_with(|c: char| c.is_ascii_digit())

@@ -1,16 +1,19 @@
-//! The page of one run of `clearlane-load`, or of several, compared class by class.
+//! The page of one run of `clearlane-load`, or of several runs that are compared class by class.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use hdrhistogram::Histogram;
 use itertools::Itertools as _;
+use serde::Deserialize;
 
+use super::saved_run::histogram;
 use super::{Section, html, unused_name};
 use crate::plot::{
     Axis, BarGroup, Bars, Better, Colour, Line, Plot, Scale, distinct_colours,
     latency_by_percentile, latency_histogram,
 };
-use crate::report::QUANTILES;
+use crate::report::{QUANTILES, cell};
 use crate::time_series::IntervalMetrics;
 
 const NS_PER_MS: f64 = 1e6;
@@ -19,65 +22,69 @@ const OPEN_LOOP: &str = "Classes with a rate are sent in an open loop: a latency
     is part of the latency.";
 const CLOSED_LOOP: &str = "Classes without a rate are sent in a closed loop: a latency counts from \
     when the request was sent, and while the server stands still, no request is sent.";
+const LINES_END: &str = "A line ends at the last percentile that has ten requests above it.";
+const PART_OF_ANSWERS: &str = "The part of all answers that had a latency within each column.";
+const BY_SECOND: &str = "By the second in which a request was due.";
+const BY_SECOND_WITH_GAPS: &str =
+    "By the second in which a request was due. A gap: none of them was answered.";
 
 #[derive(Clone, Debug)]
 pub struct RunSummary {
-    /// An era, `etcd`, or what tells it from the other runs.
+    /// The name of the run: an era, `etcd`, or a word that distinguishes it from the other runs.
     pub name: String,
     pub endpoint: String,
-    /// What the server says about itself: product, version, era, members.
+    /// What the server has reported about itself: product (with the era), version, members.
     pub server: Vec<(String, String)>,
-    /// Which repeats the run.
+    /// The command that repeats the run.
     pub command: String,
     pub seconds: u64,
-    /// That the driver was the limit, for example.
+    /// Warnings, for example that the driver was the limit.
     pub warnings: Vec<String>,
     pub classes: Vec<ClassSummary>,
 }
 
-#[derive(Clone, Debug)]
+/// The results of one class, as a JSON report has them.
+#[derive(Clone, Debug, Deserialize)]
 pub struct ClassSummary {
     pub name: String,
-    /// Requests due in a second; `None` in a closed loop.
+    /// Requests that are due per second. `None` in a closed loop.
     pub rate: Option<f64>,
     pub answered_per_second: f64,
     pub answered: u64,
     pub failed: u64,
-    /// The number of failures by text.
-    pub errors: Vec<(String, u64)>,
-    /// Of latencies, in nanoseconds.
+    /// The number of failures for each error text.
+    pub errors: BTreeMap<String, u64>,
+    /// The latencies in nanoseconds.
+    #[serde(rename = "histogram_ns", deserialize_with = "histogram")]
     pub histogram: Histogram<u64>,
-    /// The delay of the generator.
+    /// The 99th percentile of the driver's own delay. It has a meaning only in an open loop.
     pub late_p99_ms: Option<f64>,
-    /// By when requests were due.
+    /// The metrics of each interval. A request is counted in the interval of its due time.
+    #[serde(rename = "intervals")]
     pub series: Vec<IntervalMetrics>,
-    /// The length of an interval.
+    /// The length of an interval in seconds.
     pub interval_s: u64,
 }
 
-/// A plot of a page, to be written to a file, too.
+/// A plot of a page that can also be written to a file.
 #[derive(Clone, Debug)]
 pub struct NamedFigure {
-    /// Different for each figure of a page.
+    /// The name of the file. All figures of a page have different names.
     pub file_name: String,
     pub svg: String,
     pub caption: String,
 }
 
-/// One file of HTML.
+/// Returns the page as one HTML file.
 pub fn run_page(runs: &[RunSummary]) -> String {
     let comparison = Comparison::of(runs);
-    let names = runs.iter().map(|run| run.name.as_str()).join(", ");
-    let mut sections = comparison.loops();
-    sections.extend(comparison.warnings());
-    let mut used = BTreeSet::new();
-    let figure = |NamedFigure { svg, caption, .. }| Section::Figure { svg, caption };
-    sections.extend(comparison.overview(&mut used).into_iter().map(figure));
-    for class in comparison.classes() {
-        sections.push(Section::Heading(class.to_owned()));
-        sections.extend(comparison.figures(class, &mut used).into_iter().map(figure));
-        sections.push(comparison.table(class));
-        sections.extend(comparison.errors(class));
+    let mut sections = comparison.notes();
+    for (class, figures) in comparison.all_figures() {
+        sections.extend(class.map(|class| Section::Heading(class.to_owned())));
+        let figure = |NamedFigure { svg, caption, .. }| Section::Figure { svg, caption };
+        sections.extend(figures.into_iter().map(figure));
+        sections.extend(class.map(|class| comparison.table(class)));
+        sections.extend(class.and_then(|class| comparison.errors(class)));
     }
     sections.push(Section::Heading("Servers and commands".to_owned()));
     sections.push(comparison.servers());
@@ -85,61 +92,81 @@ pub fn run_page(runs: &[RunSummary]) -> String {
         sections.push(Section::Text(format!("To repeat {}:", run.name)));
         sections.push(Section::Command(run.command.clone()));
     }
+    let names = runs.iter().map(|run| &run.name).join(", ");
     let title = if runs.is_empty() { "No runs".to_owned() } else { format!("Load: {names}") };
     html(&title, &sections)
 }
 
-/// The plots of [`run_page`], in their order.
+/// Returns the plots of [`run_page`], in the same order.
 pub fn run_figures(runs: &[RunSummary]) -> Vec<NamedFigure> {
-    let comparison = Comparison::of(runs);
-    let mut used = BTreeSet::new();
-    let mut figures = comparison.overview(&mut used);
-    for class in comparison.classes() {
-        figures.extend(comparison.figures(class, &mut used));
-    }
-    figures
+    Comparison::of(runs).all_figures().into_iter().flat_map(|(_, figures)| figures).collect()
 }
 
 struct Comparison<'a> {
     runs: &'a [RunSummary],
-    /// Of each run.
+    /// The colour of each run.
     colours: Vec<Colour>,
 }
+
+/// The words of a file name, the picture, and its caption.
+type Drawn = (String, String, &'static str);
+
+/// A class of one run, with the name and colour of the run.
+type ClassOfRun<'a> = (&'a str, Colour, &'a ClassSummary);
 
 impl<'a> Comparison<'a> {
     fn of(runs: &'a [RunSummary]) -> Comparison<'a> {
         Comparison { runs, colours: distinct_colours(runs.iter().map(|run| run.name.as_str())) }
     }
 
-    /// The names of all classes, in the order in which runs have them.
-    fn classes(&self) -> Vec<&'a str> {
+    /// Returns the names of all classes, in the order of the runs.
+    fn classes(&self) -> impl Iterator<Item = &'a str> {
         let classes = self.runs.iter().flat_map(|run| &run.classes);
         distinct(classes.map(|class| class.name.as_str()))
     }
 
-    /// The runs that have it.
-    fn class(&self, name: &str) -> Vec<(&'a str, Colour, &'a ClassSummary)> {
-        let runs = self.runs.iter().zip(&self.colours);
+    /// Returns this class of each run that has it.
+    fn class(&self, name: &str) -> Vec<ClassOfRun<'a>> {
         let of_run = |(run, colour): (&'a RunSummary, &Colour)| {
             let class = run.classes.iter().find(|class| class.name == name)?;
             Some((run.name.as_str(), *colour, class))
         };
-        runs.filter_map(of_run).collect()
+        self.runs.iter().zip(&self.colours).filter_map(of_run).collect()
     }
 
-    /// What the loops of the classes mean for their latencies.
-    fn loops(&self) -> Vec<Section> {
-        let rates = || self.runs.iter().flat_map(|run| &run.classes).map(|class| class.rate);
-        let open = rates().any(|rate| rate.is_some()).then_some(OPEN_LOOP);
-        let closed = rates().any(|rate| rate.is_none()).then_some(CLOSED_LOOP);
-        [open, closed].into_iter().flatten().map(|text| Section::Text(text.to_owned())).collect()
+    /// Returns notes about what an open or closed loop means for the latencies, and the warnings of
+    /// the runs.
+    fn notes(&self) -> Vec<Section> {
+        let mut rates = self.runs.iter().flat_map(|run| &run.classes).map(|class| class.rate);
+        let open = rates.clone().any(|rate| rate.is_some()).then_some(OPEN_LOOP);
+        let closed = rates.any(|rate| rate.is_none()).then_some(CLOSED_LOOP);
+        let loops = open.into_iter().chain(closed).map(str::to_owned);
+        let warnings = self.runs.iter().flat_map(|RunSummary { name, warnings, .. }| {
+            warnings.iter().map(move |warning| format!("WARNING, {name}: {warning}"))
+        });
+        loops.chain(warnings).map(Section::Text).collect()
     }
 
-    /// Bars of all classes; one run has nothing to be compared with.
-    fn overview(&self, used: &mut BTreeSet<String>) -> Vec<NamedFigure> {
-        if self.runs.len() < 2 {
-            return Vec::new();
-        }
+    /// Returns the figures that compare all classes, and the figures of each class.
+    fn all_figures(&self) -> Vec<(Option<&'a str>, Vec<NamedFigure>)> {
+        let mut used = BTreeSet::new();
+        let mut named = |figures: Vec<Drawn>| -> Vec<NamedFigure> {
+            let figures = figures.into_iter().map(|(words, svg, caption)| NamedFigure {
+                file_name: format!("{}.svg", unused_name(&mut used, &words)),
+                svg,
+                caption: caption.to_owned(),
+            });
+            figures.collect()
+        };
+        // A single run has nothing to be compared with.
+        let overview = if self.runs.len() < 2 { Vec::new() } else { self.overview() };
+        let mut figures = vec![(None, named(overview))];
+        figures.extend(self.classes().map(|class| (Some(class), named(self.figures(class)))));
+        figures
+    }
+
+    /// Returns bar charts of all classes.
+    fn overview(&self) -> Vec<Drawn> {
         let p99 = Bars {
             title: "p99 of each class".to_owned(),
             y: Axis::new("latency, ms", Scale::Log),
@@ -153,78 +180,55 @@ impl<'a> Comparison<'a> {
             groups: self.bars(|class| class.answered_per_second),
         };
         vec![
-            figure(used, "p99", p99.svg(), "99 % of the answers took at most this long."),
-            figure(used, "answered", answered.svg(), "Over the whole run."),
+            ("p99".to_owned(), p99.svg(), "99 % of the answers took at most this long."),
+            ("answered".to_owned(), answered.svg(), "Over the whole run."),
         ]
     }
 
-    fn bars(&self, value: impl Fn(&ClassSummary) -> f64) -> Vec<BarGroup> {
+    fn bars(&self, value: fn(&ClassSummary) -> f64) -> Vec<BarGroup> {
+        let bar = |(run, colour, class): ClassOfRun<'_>| (run.to_owned(), colour, value(class));
         let group = |name: &str| BarGroup {
             label: name.to_owned(),
-            bars: self
-                .class(name)
-                .into_iter()
-                .map(|(run, colour, class)| (run.to_owned(), colour, value(class)))
-                .collect(),
+            bars: self.class(name).into_iter().map(bar).collect(),
         };
-        self.classes().into_iter().map(group).collect()
+        self.classes().map(group).collect()
     }
 
-    fn figures(&self, name: &str, used: &mut BTreeSet<String>) -> Vec<NamedFigure> {
+    fn figures(&self, name: &str) -> Vec<Drawn> {
         let class = self.class(name);
-        let histograms: Vec<_> = class
+        let latencies: Vec<_> = class
             .iter()
-            .map(|(run, colour, class)| ((*run).to_owned(), *colour, &class.histogram))
+            .map(|(run, colour, of)| (run.to_string(), *colour, &of.histogram))
             .collect();
-        let by_percentile =
-            latency_by_percentile(&format!("{name}: latency by percentile"), &histograms);
-        let histogram = latency_histogram(&format!("{name}: histogram of latencies"), &histograms);
-        vec![
-            figure(
-                used,
-                &format!("{name} latency by percentile"),
-                by_percentile.svg(),
-                "A line ends at the last percentile that has ten requests above it.",
-            ),
-            figure(
-                used,
-                &format!("{name} histogram"),
-                histogram,
-                "The part of all answers that had a latency within each column.",
-            ),
-            figure(
-                used,
-                &format!("{name} answered by second"),
-                answered_by_second(name, &class).svg(),
-                "By the second in which a request was due.",
-            ),
-            figure(
-                used,
-                &format!("{name} p99 by second"),
-                p99_by_second(name, &class).svg(),
-                "By the second in which a request was due. A gap: none of them was answered.",
-            ),
-        ]
-    }
-
-    /// What the figures are not about.
-    fn warnings(&self) -> impl Iterator<Item = Section> {
-        let of_run = |run: &'a RunSummary| {
-            run.warnings.iter().map(|warning| format!("WARNING, {}: {warning}", run.name))
+        let title = |what: &str| format!("{name}: {what}");
+        let by_second = |what: &str, y, better, lines| {
+            let x = Axis::new("time, s", Scale::Linear);
+            Plot { title: title(&format!("{what} by second")), x, y, better, lines }
         };
-        self.runs.iter().flat_map(of_run).map(Section::Text)
+        let by_percentile = latency_by_percentile(&title("latency by percentile"), &latencies);
+        let histogram = latency_histogram(&title("histogram of latencies"), &latencies);
+        let answered = Axis::new("answered, requests/s", Scale::Linear);
+        let answered = by_second("answers", answered, Better::Higher, lines_of_answers(&class));
+        let p99 = Axis::new("p99 of the latency, ms", Scale::Log);
+        let p99 = by_second("p99", p99, Better::Lower, lines_of_p99(&class));
+        vec![
+            (format!("{name} latency by percentile"), by_percentile.svg(), LINES_END),
+            (format!("{name} histogram"), histogram, PART_OF_ANSWERS),
+            (format!("{name} answered by second"), answered.svg(), BY_SECOND),
+            (format!("{name} p99 by second"), p99.svg(), BY_SECOND_WITH_GAPS),
+        ]
     }
 
     fn table(&self, name: &str) -> Section {
         let columns = ["run", "rate, requests/s", "answered, requests/s", "answered", "failed"];
         let quantiles = QUANTILES.map(|(quantile, _)| format!("{quantile}, ms"));
         let columns = columns.map(str::to_owned).into_iter().chain(quantiles);
-        let row = |(run, _, class): (&str, Colour, &ClassSummary)| {
+        let row = |(run, _, class): ClassOfRun<'_>| {
             let rate = class.rate.map_or("closed loop".to_owned(), |rate| rate.to_string());
             let mut row = vec![run.to_owned(), rate, format!("{:.2}", class.answered_per_second)];
             row.extend([class.answered.to_string(), class.failed.to_string()]);
-            row.extend(QUANTILES.map(|(_, quantile)| ms(class.latency_ms(quantile))));
-            row.push(ms(class.late_p99_ms));
+            row.extend(QUANTILES.map(|(_, quantile)| cell(class.latency_ms(quantile))));
+            row.push(cell(class.rate.and(class.late_p99_ms)));
             row
         };
         Section::Table {
@@ -234,8 +238,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn errors(&self, name: &str) -> Option<Section> {
-        let class = self.class(name).into_iter();
-        let rows = class.flat_map(|(run, _, class)| {
+        let rows = self.class(name).into_iter().flat_map(|(run, _, class)| {
             let errors = class.errors.iter();
             errors.map(move |(text, count)| vec![run.to_owned(), count.to_string(), text.clone()])
         });
@@ -244,26 +247,31 @@ impl<'a> Comparison<'a> {
         (!rows.is_empty()).then_some(Section::Table { columns, rows })
     }
 
-    /// A column for each run: there are more properties than runs.
+    /// Returns a table of the servers. It has a column for each run and a row for each property,
+    /// because there are more properties than runs.
     fn servers(&self) -> Section {
-        let properties = self.runs.iter().flat_map(|run| &run.server);
-        let properties = distinct(properties.map(|(property, _)| property.as_str()));
-        let row = |property: &str, of: &dyn Fn(&RunSummary) -> String| {
-            [property.to_owned()].into_iter().chain(self.runs.iter().map(of)).collect()
+        let row = |property: &str, of: &dyn Fn(&RunSummary) -> String| -> Vec<String> {
+            iter::once(property.to_owned()).chain(self.runs.iter().map(of)).collect()
         };
-        let mut rows: Vec<Vec<String>> = vec![
+        let mut rows = vec![
             row("endpoint", &|run| run.endpoint.clone()),
             row("duration, s", &|run| run.seconds.to_string()),
         ];
-        rows.extend(properties.into_iter().map(|property| {
+        let properties = self.runs.iter().flat_map(|run| &run.server);
+        rows.extend(distinct(properties.map(|(property, _)| property.as_str())).map(|property| {
             row(property, &|run| {
                 let own = run.server.iter().find(|(own, _)| own == property);
                 own.map(|(_, value)| value.clone()).unwrap_or_default()
             })
         }));
-        let names = self.runs.iter().map(|run| run.name.clone());
-        Section::Table { columns: [String::new()].into_iter().chain(names).collect(), rows }
+        Section::Table { columns: row("", &|run| run.name.clone()), rows }
     }
+}
+
+/// Returns each name once, at its first position.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    let mut seen = BTreeSet::new();
+    names.filter(move |name| seen.insert(*name))
 }
 
 impl ClassSummary {
@@ -271,67 +279,31 @@ impl ClassSummary {
         let latency = || self.histogram.value_at_quantile(quantile) as f64 / NS_PER_MS;
         (!self.histogram.is_empty()).then(latency)
     }
+
+    fn line(&self, label: String, colour: Colour, y: impl Fn(&IntervalMetrics) -> f64) -> Line {
+        let seconds = (0_u64..).map(|number| (number * self.interval_s) as f64);
+        Line { label, colour, points: seconds.zip(self.series.iter().map(y)).collect() }
+    }
 }
 
-fn figure(used: &mut BTreeSet<String>, name: &str, svg: String, caption: &str) -> NamedFigure {
-    let file_name = format!("{}.svg", unused_name(used, name));
-    NamedFigure { file_name, svg, caption: caption.to_owned() }
-}
-
-/// Each once, where it is first.
-fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut seen = BTreeSet::new();
-    names.filter(|name| seen.insert(*name)).collect()
-}
-
-fn ms(latency: Option<f64>) -> String {
-    latency.map_or("-".to_owned(), |ms| format!("{ms:.2}"))
-}
-
-/// A run with failures has a second line.
-fn answered_by_second(name: &str, class: &[(&str, Colour, &ClassSummary)]) -> Plot {
+/// Returns a line of responses for each run. A run with failures has a second line, which shows the
+/// failures.
+fn lines_of_answers(class: &[ClassOfRun<'_>]) -> Vec<Line> {
     let mut lines = Vec::new();
     for (run, colour, class) in class {
-        let interval = class.interval_s as f64;
-        let answered = |of: &IntervalMetrics| of.answered as f64 / interval;
-        lines.push(by_second((*run).to_owned(), *colour, class, answered));
-        if class.series.iter().any(|second| second.failed > 0) {
-            let failed = |of: &IntervalMetrics| of.failed as f64 / interval;
-            lines.push(by_second(format!("{run}, failed"), *colour, class, failed));
+        let per_second = |count: u64| count as f64 / class.interval_s as f64;
+        lines.push(class.line(run.to_string(), *colour, |of| per_second(of.answered)));
+        if class.series.iter().any(|interval| interval.failed > 0) {
+            let label = format!("{run}, failed");
+            lines.push(class.line(label, *colour, |of| per_second(of.failed)));
         }
     }
-    Plot {
-        title: format!("{name}: answers by second"),
-        x: Axis::new("time, s", Scale::Linear),
-        y: Axis::new("answered, requests/s", Scale::Linear),
-        better: Better::Higher,
-        lines,
-    }
+    lines
 }
 
-fn p99_by_second(name: &str, class: &[(&str, Colour, &ClassSummary)]) -> Plot {
-    let p99 = |second: &IntervalMetrics| second.p99_ms.unwrap_or(f64::NAN);
-    let lines =
-        class.iter().map(|(run, colour, class)| by_second((*run).to_owned(), *colour, class, p99));
-    Plot {
-        title: format!("{name}: p99 by second"),
-        x: Axis::new("time, s", Scale::Linear),
-        y: Axis::new("p99 of the latency, ms", Scale::Log),
-        better: Better::Lower,
-        lines: lines.collect(),
-    }
-}
-
-fn by_second(
-    label: String,
-    colour: Colour,
-    class: &ClassSummary,
-    value: impl Fn(&IntervalMetrics) -> f64,
-) -> Line {
-    let at = |number: u64| (number * class.interval_s) as f64;
-    let points = class.series.iter().zip(0_u64..);
-    let points = points.map(|(second, number)| (at(number), value(second))).collect();
-    Line { label, colour, points }
+fn lines_of_p99(class: &[ClassOfRun<'_>]) -> Vec<Line> {
+    let p99 = |of: &IntervalMetrics| of.p99_ms.unwrap_or(f64::NAN);
+    class.iter().map(|(run, colour, class)| class.line(run.to_string(), *colour, p99)).collect()
 }
 
 #[cfg(test)]
@@ -341,8 +313,9 @@ mod tests {
     use super::*;
     use crate::plot::well_formed;
 
-    /// 1,000 requests a second, for as many seconds; each latency is `base_us` and more, and those
-    /// of second 3 wait for its end.
+    /// Returns a class with 1,000 requests a second for `seconds` seconds. A latency is one to two
+    /// times `base_us`, and ten times `base_us` for one request in a hundred. If `stalls` is set,
+    /// the requests of second 3 also wait until that second ends.
     fn class(name: &str, seconds: u64, base_us: u64, stalls: bool) -> ClassSummary {
         let mut histogram = Histogram::new(3).expect("three digits");
         let mut series = Vec::new();
@@ -365,7 +338,7 @@ mod tests {
             answered_per_second: 1000.0,
             answered: histogram.len(),
             failed: 0,
-            errors: Vec::new(),
+            errors: BTreeMap::new(),
             histogram,
             late_p99_ms: Some(0.08),
             series,
@@ -389,7 +362,7 @@ mod tests {
     fn two_runs() -> Vec<RunSummary> {
         let old = run("3.2", vec![class("cheap", 10, 900, true), class("puts", 10, 4000, true)]);
         let mut puts = class("puts", 10, 2500, false);
-        (puts.failed, puts.errors) = (2, vec![("Unavailable: <gone>".to_owned(), 2)]);
+        (puts.failed, puts.errors) = (2, BTreeMap::from([("Unavailable: <gone>".to_owned(), 2)]));
         (puts.series[4].answered, puts.series[4].failed) = (998, 2);
         let mut closed = class("loop", 5, 300, false);
         (closed.rate, closed.late_p99_ms) = (None, None);

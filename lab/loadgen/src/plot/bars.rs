@@ -1,27 +1,23 @@
-//! Bars that lie, in groups, with the value at each.
+//! Horizontal bars in groups, each with its value.
 
-use super::drawing::{Anchor, Drawing, Rule, WIDTH};
-use super::labels::{
-    NOTE_CHARACTERS_MAX, TITLE_CHARACTERS_MAX, shortened, width_of, wrapped, zero_note,
-};
+use super::drawing::{Anchor, Drawing, WIDTH};
+use super::frame::{Frame, LINE_HEIGHT, MARGIN, end_of_texts};
+use super::labels::{LABEL_CHARACTERS_MAX, shortened, width_of};
 use super::range::{AxisRange, End, is_drawable};
-use super::{Axis, Better, Colour, Scale, short};
+use super::{Axis, Better, Colour, short};
 
-const MARGIN: f64 = 14.0;
-const LINE_HEIGHT: f64 = 18.0;
 const BAR: f64 = 16.0;
 const BAR_GAP: f64 = 4.0;
 const GROUP_GAP: f64 = 12.0;
-/// For the value of the longest bar.
+/// Space for the value of the longest bar.
 const VALUE_WIDTH: f64 = 62.0;
-const LABEL_CHARACTERS_MAX: usize = 22;
 const TICKS_MAX: usize = 6;
 
-/// [`Bars::svg`] draws them, one below the other.
+/// A bar chart. [`Bars::svg`] draws the bars one below the other.
 #[derive(Clone, Debug)]
 pub struct Bars {
     pub title: String,
-    /// Of the values.
+    /// The axis of the values.
     pub y: Axis,
     pub better: Better,
     pub groups: Vec<BarGroup>,
@@ -30,24 +26,24 @@ pub struct Bars {
 #[derive(Clone, Debug)]
 pub struct BarGroup {
     pub label: String,
-    /// A value that is not finite is none.
+    /// The label, colour and value of each bar. A bar whose value is not finite is drawn as
+    /// `no data`.
     pub bars: Vec<(String, Colour, f64)>,
 }
 
 impl Bars {
-    /// An `<svg>` that needs nothing else.
+    /// Returns an `<svg>` element that needs no other file.
     pub fn svg(&self) -> String {
-        let layout = Layout::of(self);
-        let mut drawing = Drawing::new(layout.height, &self.title);
-        layout.draw_frame(&mut drawing);
-        let mut y = layout.top;
+        let frame = self.frame();
+        let mut drawing = frame.draw();
+        let mut y = frame.top;
         for group in &self.groups {
             if !group.label.is_empty() {
                 y += LINE_HEIGHT;
-                drawing.text("group halo", (MARGIN, y - 5.0), Anchor::Start, &group.label);
+                drawing.text("group halo", (MARGIN, y - 5.0), Anchor::START, &group.label);
             }
             for bar in &group.bars {
-                layout.draw_bar(&mut drawing, y, bar);
+                draw_bar(&mut drawing, &frame, y, bar);
                 y += BAR + BAR_GAP;
             }
             y += GROUP_GAP;
@@ -55,104 +51,57 @@ impl Bars {
         drawing.finish()
     }
 
-    fn values(&self) -> impl Iterator<Item = f64> + Clone {
+    fn frame(&self) -> Frame<'_> {
         let bars = self.groups.iter().flat_map(|group| &group.bars);
-        bars.map(|(_, _, value)| *value).filter(|value| is_drawable(*value))
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let has_zero = self.y.scale == Scale::Log && self.values().any(|value| value <= 0.0);
-        if has_zero { wrapped(&zero_note("left"), NOTE_CHARACTERS_MAX) } else { Vec::new() }
-    }
-}
-
-/// Where everything is.
-struct Layout<'a> {
-    bars: &'a Bars,
-    titles: Vec<String>,
-    notes: Vec<String>,
-    range: AxisRange,
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
-    height: f64,
-}
-
-impl<'a> Layout<'a> {
-    fn of(bars: &'a Bars) -> Layout<'a> {
-        let range = AxisRange::of(bars.y.scale, bars.values(), TICKS_MAX, End::Round);
-        let titles = wrapped(&bars.title, TITLE_CHARACTERS_MAX);
-        let notes = bars.notes();
-        let labels = bars.groups.iter().flat_map(|group| &group.bars).map(|(label, _, _)| label);
-        let left = MARGIN + width_of(labels, LABEL_CHARACTERS_MAX) + 12.0;
-        let right = WIDTH - MARGIN - VALUE_WIDTH;
-        let top = MARGIN + LINE_HEIGHT * (titles.len() + 1) as f64 + 10.0;
-        let heights = bars.groups.iter().map(|group| {
+        let labels = width_of(bars.clone().map(|(label, ..)| label));
+        let values = bars.clone().map(|(.., value)| *value);
+        let heights = self.groups.iter().map(|group| {
             let label = if group.label.is_empty() { 0.0 } else { LINE_HEIGHT };
             label + (BAR + BAR_GAP) * group.bars.len() as f64 + GROUP_GAP
         });
-        let bottom = top + heights.sum::<f64>().max(2.0 * LINE_HEIGHT);
-        let height = bottom + LINE_HEIGHT * (notes.len() + 1) as f64 + MARGIN;
-        Layout { bars, titles, notes, range, left, right, top, bottom, height }
+        let top = end_of_texts(&self.title) + 10.0;
+        Frame {
+            title: &self.title,
+            above: self.y.described(self.better),
+            below: None,
+            note: None,
+            x: AxisRange::of(self.y.scale, values, TICKS_MAX, End::Round),
+            y: None,
+            left: MARGIN + labels + 12.0,
+            right: WIDTH - MARGIN - VALUE_WIDTH,
+            top,
+            bottom: top + heights.sum::<f64>().max(2.0 * LINE_HEIGHT),
+            is_empty: bars.count() == 0,
+        }
     }
+}
 
-    fn x(&self, value: f64) -> f64 {
-        self.left + (self.right - self.left) * self.range.share(value)
+fn draw_bar(
+    drawing: &mut Drawing,
+    frame: &Frame<'_>,
+    top: f64,
+    (label, colour, value): &(String, Colour, f64),
+) {
+    let text = top + BAR - 4.0;
+    let label = shortened(label, LABEL_CHARACTERS_MAX);
+    drawing.text("", (frame.left - 8.0, text), Anchor::END, &label);
+    if !is_drawable(*value) {
+        drawing.text("faint halo", (frame.left + 6.0, text), Anchor::START, "no data");
+        return;
     }
-
-    fn draw_frame(&self, drawing: &mut Drawing) {
-        let mut y = MARGIN + 2.0;
-        for title in &self.titles {
-            y += LINE_HEIGHT;
-            drawing.text("title", (MARGIN, y - 4.0), Anchor::Start, title);
-        }
-        let described = self.bars.y.described(self.bars.better);
-        drawing.text("faint", (MARGIN, y + LINE_HEIGHT - 4.0), Anchor::Start, &described);
-        for tick in &self.range.ticks {
-            let x = self.x(tick.value);
-            let rule = if tick.label.is_empty() { Rule::Minor } else { Rule::Grid };
-            drawing.rule(rule, (x, self.top), (x, self.bottom));
-            if !tick.label.is_empty() {
-                let below = (x, self.bottom + LINE_HEIGHT - 2.0);
-                drawing.text("faint", below, Anchor::Middle, &tick.label);
-            }
-        }
-        let x = self.x(0.0);
-        drawing.rule(Rule::Edge, (x, self.top), (x, self.bottom));
-        for (row, note) in self.notes.iter().enumerate() {
-            let y = self.bottom + LINE_HEIGHT * (row + 2) as f64;
-            drawing.text("faint", (MARGIN, y), Anchor::Start, note);
-        }
-        if self.bars.groups.iter().all(|group| group.bars.is_empty()) {
-            let middle = ((self.left + self.right) / 2.0, (self.top + self.bottom) / 2.0);
-            drawing.text("halo", middle, Anchor::Middle, "no data");
-        }
-    }
-
-    fn draw_bar(&self, drawing: &mut Drawing, top: f64, bar: &(String, Colour, f64)) {
-        let (label, colour, value) = bar;
-        let text = top + BAR - 4.0;
-        let label = shortened(label, LABEL_CHARACTERS_MAX);
-        drawing.text("", (self.left - 8.0, text), Anchor::End, &label);
-        if !is_drawable(*value) {
-            drawing.text("faint halo", (self.left + 6.0, text), Anchor::Start, "no data");
-            return;
-        }
-        // On a log scale, zero is the left edge.
-        let (zero, end) = (self.x(0.0), self.x(*value));
-        let (from, to) = (zero.min(end), zero.max(end));
-        drawing.begin_series(*colour);
-        drawing.bar(*colour, (from, top), ((to - from).max(1.0), BAR));
-        drawing.end_series();
-        drawing.text("halo", (to + 6.0, text), Anchor::Start, &short(*value));
-    }
+    // On a log scale, zero is at the left edge.
+    let (zero, end) = (frame.x(0.0), frame.x(*value));
+    let (from, to) = (zero.min(end), zero.max(end));
+    drawing.begin_series(*colour);
+    drawing.bar(*colour, (from, top), ((to - from).max(1.0), BAR));
+    drawing.end_series();
+    drawing.text("halo", (to + 6.0, text), Anchor::START, &short(*value));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plot::{era_colour, well_formed};
+    use crate::plot::{Scale, era_colour, well_formed};
 
     fn bars(scale: Scale, groups: &[(&str, &[(&str, f64)])]) -> Bars {
         let bar = |(name, value): &(&str, f64)| ((*name).to_owned(), era_colour(name), *value);

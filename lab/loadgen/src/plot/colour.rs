@@ -1,15 +1,15 @@
-//! Colours of lines and bars: those of the eras, and a few for what is no era.
+//! Colours of lines and bars: the colours of the eras, and a few others for other names.
 
 use clearlane_contention::era_colours;
 
-/// For a light and for a dark ground, as `#rrggbb`.
+/// Two variants of a colour, for a light and for a dark background, as `#rrggbb`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Colour {
     pub light: &'static str,
     pub dark: &'static str,
 }
 
-/// For names without a colour of their own: hues that no era has.
+/// Colours for names without a fixed colour. No era has one of these hues.
 const PALETTE: [Colour; 5] = [
     Colour { light: "#0086a3", dark: "#35c6d6" },
     Colour { light: "#cc1038", dark: "#ff6b81" },
@@ -18,8 +18,8 @@ const PALETTE: [Colour; 5] = [
     Colour { light: "#a0657a", dark: "#e6a8bd" },
 ];
 
-/// That of an era (`3.2` or `era 3.2`), of `clearlane`, `etcd` or `redis`; another name has one of
-/// a few, always the same.
+/// Returns the colour for a name. An era (`3.2` or `era 3.2`), `clearlane`, `etcd` and `redis` have
+/// fixed colours. Any other name gets one of a few colours, always the same one.
 pub fn era_colour(name: &str) -> Colour {
     own_colour(name).unwrap_or_else(|| {
         let sum = name.bytes().fold(0_usize, |sum, byte| sum * 31 % 1009 + usize::from(byte));
@@ -27,8 +27,8 @@ pub fn era_colour(name: &str) -> Colour {
     })
 }
 
-/// As [`era_colour`], but names without a colour of their own get different ones, as long as there
-/// are any.
+/// Like [`era_colour`], but names without a fixed colour get different colours. If there are more
+/// such names than colours, the colours repeat.
 pub fn distinct_colours<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Colour> {
     let mut others = PALETTE.into_iter().cycle();
     let choose = |name| own_colour(name).or_else(|| others.next());

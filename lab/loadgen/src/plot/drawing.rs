@@ -1,9 +1,12 @@
-//! The SVG of a plot, element by element.
+//! Writes the SVG of a plot, element by element.
 //!
-//! Colours are variables of the style, which a dark screen sets anew. What cannot read the style
-//! takes the attributes of an element: they are those of a light ground.
+//! Colours are variables of the style, which get other values on a dark screen. A program that
+//! cannot read the style uses the attributes of the elements, which have the colours for a light
+//! background.
 
 use std::fmt::Write as _;
+
+use itertools::Itertools as _;
 
 use super::Colour;
 
@@ -12,24 +15,29 @@ const GRID: &str = "#e4e5e9";
 const EDGE: &str = "#5f6168";
 const INK: &str = "#1c1d20";
 
-/// Of every plot.
+/// The width of every plot.
 pub(super) const WIDTH: f64 = 520.0;
 
 pub(super) type Point = (f64, f64);
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Anchor {
-    Start,
-    Middle,
-    End,
+/// The part of a text that is at the given coordinates: the start, the middle or the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Anchor(&'static str);
+
+impl Anchor {
+    pub(super) const START: Anchor = Anchor("");
+    pub(super) const MIDDLE: Anchor = Anchor(" text-anchor=\"middle\"");
+    pub(super) const END: Anchor = Anchor(" text-anchor=\"end\"");
 }
 
-/// A line of the frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rule {
-    Grid,
-    Minor,
-    Edge,
+/// A line of the frame: its class and its colour.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule(&'static str, &'static str);
+
+impl Rule {
+    pub(super) const GRID: Rule = Rule("grid", GRID);
+    pub(super) const MINOR: Rule = Rule("minor", GRID);
+    pub(super) const EDGE: Rule = Rule("edge", EDGE);
 }
 
 #[derive(Debug)]
@@ -38,7 +46,7 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// `name` is for those who hear the page read.
+    /// Starts a drawing. `name` is for screen readers.
     pub(super) fn new(height: f64, name: &str) -> Drawing {
         let mut drawing = Drawing { svg: String::new() };
         drawing.write(format_args!(
@@ -57,31 +65,21 @@ impl Drawing {
     }
 
     pub(super) fn text(&mut self, class: &str, (x, y): Point, anchor: Anchor, words: &str) {
-        let anchor = match anchor {
-            Anchor::Start => "",
-            Anchor::Middle => " text-anchor=\"middle\"",
-            Anchor::End => " text-anchor=\"end\"",
-        };
-        let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+        let (class, anchor, words) = (attribute("class", class), anchor.0, escaped(words));
         self.write(format_args!(
-            "<text{class} x=\"{x:.1}\" y=\"{y:.1}\"{anchor} fill=\"{INK}\">{}</text>",
-            escaped(words)
+            "<text{class} x=\"{x:.1}\" y=\"{y:.1}\"{anchor} fill=\"{INK}\">{words}</text>"
         ));
     }
 
-    pub(super) fn rule(&mut self, rule: Rule, (x1, y1): Point, (x2, y2): Point) {
-        let (class, stroke) = match rule {
-            Rule::Grid => ("grid", GRID),
-            Rule::Minor => ("minor", GRID),
-            Rule::Edge => ("edge", EDGE),
-        };
+    pub(super) fn rule(&mut self, Rule(class, stroke): Rule, [(x1, y1), (x2, y2)]: [Point; 2]) {
         self.write(format_args!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" \
              stroke=\"{stroke}\"/>"
         ));
     }
 
-    /// What is drawn until [`Drawing::end_series`] can have this colour.
+    /// Starts the elements of one line or bar, which use this colour. They end at
+    /// [`Drawing::end_series`].
     pub(super) fn begin_series(&mut self, Colour { light, dark }: Colour) {
         self.write(format_args!("<g class=\"series\" style=\"--light:{light};--dark:{dark}\">"));
     }
@@ -90,44 +88,29 @@ impl Drawing {
         self.write(format_args!("</g>"));
     }
 
-    pub(super) fn curve(&mut self, colour: Colour, dashes: &str, points: &[Point]) {
-        self.polyline("curve", colour, dashes, points);
-    }
-
-    /// From a line to its label.
-    pub(super) fn leader(&mut self, colour: Colour, points: &[Point]) {
-        self.polyline("leader", colour, "", points);
-    }
-
-    fn polyline(&mut self, class: &str, colour: Colour, dashes: &str, points: &[Point]) {
-        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let dashes = if dashes.is_empty() {
-            String::new()
-        } else {
-            format!(" stroke-dasharray=\"{dashes}\"")
-        };
+    /// Draws a line. The class is `curve`, or `leader` for a line from a curve to its label.
+    pub(super) fn polyline(&mut self, class: &str, colour: Colour, dashes: &str, points: &[Point]) {
+        let points = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).join(" ");
+        let (stroke, dashes) = (colour.light, attribute("stroke-dasharray", dashes));
         self.write(format_args!(
-            "<polyline class=\"{class}\" points=\"{}\" fill=\"none\" stroke=\"{}\"{dashes}/>",
-            points.join(" "),
-            colour.light
+            "<polyline class=\"{class}\" points=\"{points}\" fill=\"none\" stroke=\"{stroke}\"{dashes}/>"
         ));
     }
 
-    /// `words` are shown when it is pointed at.
+    /// Draws a dot. `words` are shown when the pointer is over the dot.
     pub(super) fn dot(&mut self, colour: Colour, (x, y): Point, words: &str) {
+        let (fill, words) = (colour.light, escaped(words));
         self.write(format_args!(
-            "<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{}\">\
-             <title>{}</title></circle>",
-            colour.light,
-            escaped(words)
+            "<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{fill}\">\
+             <title>{words}</title></circle>"
         ));
     }
 
     pub(super) fn bar(&mut self, colour: Colour, (x, y): Point, (width, height): Point) {
+        let fill = colour.light;
         self.write(format_args!(
             "<rect class=\"dot\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" \
-             height=\"{height:.1}\" fill=\"{}\"/>",
-            colour.light
+             height=\"{height:.1}\" fill=\"{fill}\"/>"
         ));
     }
 
@@ -137,7 +120,13 @@ impl Drawing {
     }
 }
 
-/// As text or as an attribute of HTML and XML. Control characters are not allowed there at all.
+/// Returns an attribute, or nothing for an empty value.
+fn attribute(name: &str, value: &str) -> String {
+    if value.is_empty() { String::new() } else { format!(" {name}=\"{value}\"") }
+}
+
+/// Escapes a text for HTML and XML, as content or as an attribute. Characters that are not allowed
+/// there, such as most control characters, are replaced.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,20 +1,23 @@
-//! The texts of a plot: how long they are, and where they stand if they would lie on each other.
+//! The texts of a plot: how wide they are, and where to place labels that would overlap.
 
 pub(super) const TITLE_CHARACTERS_MAX: usize = 56;
 pub(super) const NOTE_CHARACTERS_MAX: usize = 74;
-/// Of a character, about.
+pub(super) const LABEL_CHARACTERS_MAX: usize = 22;
+/// Approximate width of a character.
 const CHARACTER_WIDTH: f64 = 7.2;
 
-/// The heights nearest to the wanted ones that are `gap` apart, in the same order, between `low`
-/// and `high`. If there is too little space for all, the gap is smaller.
+/// Returns a height near each wanted height, in the same order. The heights are at least `gap`
+/// apart, and between `low` and `high`. If there is too little space for all labels, the gap is
+/// smaller.
 pub(super) fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
     let gaps = wanted.len().saturating_sub(1) as f64;
     let gap = if gaps > 0.0 { gap.min((high - low) / gaps) } else { gap };
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|one, other| wanted[*one].total_cmp(&wanted[*other]));
 
-    // Without the gaps below them, heights must only not fall. Neighbours that would fall stand
-    // together, at their mean.
+    // First the gaps below each label are subtracted from its height. After that, the only
+    // condition is that heights do not decrease. Neighbours that would decrease form a group, and
+    // the group gets its mean height.
     let mut together: Vec<(f64, usize)> = Vec::new();
     for (below, label) in order.iter().enumerate() {
         let (mut sum, mut count) = (wanted[*label] - gap * below as f64, 1);
@@ -38,17 +41,14 @@ pub(super) fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> 
     heights
 }
 
-/// Of the longest, after it is shortened.
-pub(super) fn width_of<'a>(labels: impl Iterator<Item = &'a String>, characters_max: usize) -> f64 {
+/// Returns the width of the longest label, after it is shortened.
+pub(super) fn width_of<'a>(labels: impl Iterator<Item = &'a String>) -> f64 {
     let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
-    longest.min(characters_max) as f64 * CHARACTER_WIDTH
+    longest.min(LABEL_CHARACTERS_MAX) as f64 * CHARACTER_WIDTH
 }
 
-pub(super) fn zero_note(edge: &str) -> String {
-    format!("Zero has no place on a log scale: drawn at the {edge} edge.")
-}
-
-/// At most so many characters.
+/// Returns a label with at most this number of characters. A longer label is cut off and ends with
+/// `…`.
 pub(super) fn shortened(label: &str, characters_max: usize) -> String {
     if label.chars().count() <= characters_max {
         return label.to_owned();
@@ -56,7 +56,7 @@ pub(super) fn shortened(label: &str, characters_max: usize) -> String {
     label.chars().take(characters_max - 1).chain(['…']).collect()
 }
 
-/// Lines of at most so many characters, unless a word is longer.
+/// Splits a text into lines of at most this number of characters. A longer word has its own line.
 pub(super) fn wrapped(text: &str, characters_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn labels_on_each_other_stand_around_their_mean() {
         assert_eq!(spread(&[50.0, 50.0, 50.0], 10.0, 0.0, 100.0), [40.0, 50.0, 60.0]);
-        // Three that push each other, and one that has enough space.
+        // Three labels that push each other away, and a fourth with enough space.
         assert_eq!(spread(&[52.0, 90.0, 48.0, 50.0], 10.0, 0.0, 100.0), [60.0, 90.0, 40.0, 50.0]);
     }
 
@@ -93,7 +93,7 @@ mod tests {
     fn labels_stay_between_the_edges() {
         assert_eq!(spread(&[99.0, 100.0], 10.0, 0.0, 100.0), [90.0, 100.0]);
         assert_eq!(spread(&[0.0, 0.0, 0.0], 10.0, 0.0, 100.0), [0.0, 10.0, 20.0]);
-        // No space for all of them: as far apart as there is.
+        // There is too little space for all labels, so they use the largest possible gap.
         assert_eq!(spread(&[3.0; 5], 50.0, 0.0, 100.0), [0.0, 25.0, 50.0, 75.0, 100.0]);
     }
 

@@ -1,4 +1,4 @@
-//! Latencies by percentile, and how many requests had which.
+//! Plots of latencies: by percentile, and as a histogram.
 
 use std::collections::BTreeMap;
 
@@ -7,32 +7,53 @@ use hdrhistogram::Histogram;
 use super::lines::LabelPlace;
 use super::{Axis, Better, Colour, Line, Plot, Scale};
 
-/// The part of all requests above a percentile, in millionths.
+/// The plotted percentiles. Each is given by the share of the requests that are above it, in
+/// millionths.
 const ABOVE: [u64; 15] = [
     1_000_000, 750_000, 500_000, 250_000, 100_000, 50_000, 25_000, 10_000, 5000, 1000, 500, 100,
     50, 10, 1,
 ];
-/// A percentile with fewer requests above it says more about chance than about the server.
+/// Minimum number of requests above a percentile that is plotted. With fewer requests, the
+/// percentile depends more on chance than on the server.
 const REQUESTS_ABOVE_MIN: u64 = 10;
 const MILLION: u64 = 1_000_000;
 const NS_PER_MS: f64 = 1e6;
 const BUCKETS_PER_DECADE: f64 = 10.0;
 
-/// Histograms are of nanoseconds. Each line ends at the last percentile which has ten requests
-/// above it.
-pub fn latency_by_percentile(title: &str, lines: &[(String, Colour, &Histogram<u64>)]) -> Plot {
-    let line = |(label, colour, histogram): &(String, Colour, &Histogram<u64>)| Line {
-        label: label.clone(),
-        colour: *colour,
-        points: by_percentile(histogram),
-    };
+/// The label and colour of a line, and its latencies in nanoseconds.
+type Latencies<'a> = (String, Colour, &'a Histogram<u64>);
+
+/// Plots latencies by percentile. Each line ends at the last percentile that has at least ten
+/// requests above it.
+pub fn latency_by_percentile(title: &str, latencies: &[Latencies<'_>]) -> Plot {
     Plot {
         title: title.to_owned(),
         x: Axis::new("percentile of requests", Scale::Nines),
         y: Axis::new("latency, ms", Scale::Log),
         better: Better::Lower,
-        lines: lines.iter().map(line).collect(),
+        lines: lines(latencies, by_percentile),
     }
+}
+
+/// Plots a histogram as SVG: the share of the requests in each range of latencies.
+pub fn latency_histogram(title: &str, latencies: &[Latencies<'_>]) -> String {
+    let plot = Plot {
+        title: title.to_owned(),
+        x: Axis::new("latency, ms", Scale::Log),
+        y: Axis::new("requests, % in each tenth of a decade", Scale::Linear),
+        better: Better::Neither,
+        lines: lines(latencies, outline),
+    };
+    plot.draw(LabelPlace::Peak)
+}
+
+fn lines(latencies: &[Latencies<'_>], points: fn(&Histogram<u64>) -> Vec<(f64, f64)>) -> Vec<Line> {
+    let line = |(label, colour, histogram): &Latencies<'_>| Line {
+        label: label.clone(),
+        colour: *colour,
+        points: points(histogram),
+    };
+    latencies.iter().map(line).collect()
 }
 
 fn by_percentile(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
@@ -47,24 +68,7 @@ fn by_percentile(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
     supported.map(point).collect()
 }
 
-/// Which part of the requests had which latency, as SVG. Histograms are of nanoseconds.
-pub fn latency_histogram(title: &str, lines: &[(String, Colour, &Histogram<u64>)]) -> String {
-    let line = |(label, colour, histogram): &(String, Colour, &Histogram<u64>)| Line {
-        label: label.clone(),
-        colour: *colour,
-        points: outline(histogram),
-    };
-    let plot = Plot {
-        title: title.to_owned(),
-        x: Axis::new("latency, ms", Scale::Log),
-        y: Axis::new("requests, % in each tenth of a decade", Scale::Linear),
-        better: Better::Neither,
-        lines: lines.iter().map(line).collect(),
-    };
-    plot.draw(LabelPlace::Peak)
-}
-
-/// Of the columns, which touch each other.
+/// Returns the outline of the histogram's columns. Neighbouring columns touch.
 fn outline(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
     let mut columns: BTreeMap<i32, u64> = BTreeMap::new();
     for recorded in histogram.iter_recorded() {

@@ -1,91 +1,81 @@
-//! A plot with lines.
+//! Draws a plot with lines.
 
-use super::drawing::{Anchor, Drawing, Point, Rule, WIDTH};
-use super::labels::{
-    NOTE_CHARACTERS_MAX, TITLE_CHARACTERS_MAX, shortened, spread, width_of, wrapped, zero_note,
-};
+use itertools::Itertools as _;
+
+use super::drawing::{Anchor, Drawing, Point, WIDTH};
+use super::frame::{Frame, MARGIN, end_of_texts};
+use super::labels::{LABEL_CHARACTERS_MAX, shortened, spread, width_of};
 use super::range::{AxisRange, End, is_drawable};
-use super::{Better, Line, Plot, Scale, short};
+use super::{Better, Line, Plot, short};
 
 const AREA_HEIGHT: f64 = 220.0;
-const MARGIN: f64 = 14.0;
-const LINE_HEIGHT: f64 = 18.0;
 const LABEL_GAP: f64 = 16.0;
-const LABEL_CHARACTERS_MAX: usize = 22;
 const X_TICKS_MAX: usize = 7;
 const Y_TICKS_MAX: usize = 6;
-/// Each point of a shorter line has a dot.
+/// Maximum number of points of a line that has a dot at each point.
 const DOTS_MAX: usize = 40;
-/// Of lines of one colour.
+/// The dash patterns of lines that have the same colour.
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
-/// Of a label, so that the columns beside the peak are not behind it.
+/// Distance of a label above its peak, so that it does not cover the columns next to the peak.
 const ABOVE_PEAK: f64 = 9.0;
-/// Between the area and a label.
+/// Length of the line between the area and a label.
 const LEADER: f64 = 14.0;
 
-/// Where a line has its label.
+/// The place of a line's label.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LabelPlace {
     End,
-    /// For lines which all end at the same height.
+    /// At the peak, for lines that all end at the same height.
     Peak,
 }
 
 impl Plot {
-    /// An `<svg>` that needs nothing else.
+    /// Returns an `<svg>` element that needs no other file.
     pub fn svg(&self) -> String {
         self.draw(LabelPlace::End)
     }
 
     pub(super) fn draw(&self, place: LabelPlace) -> String {
-        let layout = Layout::of(self, place);
-        let mut drawing = Drawing::new(layout.height, &self.title);
-        layout.draw_texts(&mut drawing);
-        layout.draw_frame(&mut drawing);
-        for (line, dashes) in self.lines.iter().zip(self.dashes()) {
+        let frame = self.frame(place);
+        let mut drawing = frame.draw();
+        for (index, line) in self.lines.iter().enumerate() {
+            // If an earlier line has the same colour, this line gets other dashes.
+            let earlier = self.lines[..index].iter().filter(|other| other.colour == line.colour);
             drawing.begin_series(line.colour);
-            layout.draw_line(&mut drawing, line, dashes, place);
+            draw_line(&mut drawing, &frame, line, DASHES[earlier.count() % DASHES.len()], place);
             drawing.end_series();
         }
-        layout.draw_labels(&mut drawing, place);
+        draw_labels(&mut drawing, &frame, &self.lines, place);
         drawing.finish()
     }
 
-    fn values(&self, axis: impl Fn(&Point) -> f64 + Clone) -> impl Iterator<Item = f64> + Clone {
-        let lines = self.lines.iter();
-        lines.flat_map(Line::drawable).map(move |point| axis(&point))
-    }
-
-    fn has_zero(&self, axis: impl Fn(&Point) -> f64 + Clone) -> bool {
-        self.values(axis).any(|value| value <= 0.0)
-    }
-
-    /// What is not as a reader expects it.
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        for (axis, has_zero, edge) in [
-            (&self.x, self.has_zero(|point| point.0), "left"),
-            (&self.y, self.has_zero(|point| point.1), "lower"),
-        ] {
-            if has_zero && axis.scale == Scale::Log {
-                notes.push(zero_note(edge));
-            }
-        }
-        let empty = self.lines.iter().filter(|line| line.drawable().next().is_none());
-        let empty: Vec<&str> = empty.map(|line| line.label.as_str()).collect();
-        if !empty.is_empty() {
-            notes.push(format!("Too little data: {}.", empty.join(", ")));
-        }
-        notes.iter().flat_map(|note| wrapped(note, NOTE_CHARACTERS_MAX)).collect()
-    }
-
-    /// A line whose colour an earlier one has gets other dashes.
-    fn dashes(&self) -> impl Iterator<Item = &'static str> {
-        let earlier = |index: usize| {
-            let colour = self.lines[index].colour;
-            self.lines[..index].iter().filter(|line| line.colour == colour).count()
+    fn frame(&self, place: LabelPlace) -> Frame<'_> {
+        let values = self.lines.iter().flat_map(Line::drawable);
+        let xs = values.clone().map(|(x, _)| x);
+        let x = AxisRange::of(self.x.scale, xs, X_TICKS_MAX, End::Largest);
+        let y = AxisRange::of(self.y.scale, values.map(|(_, y)| y), Y_TICKS_MAX, End::Round);
+        let ticks = width_of(y.ticks.iter().map(|tick| &tick.label));
+        let labels = match place {
+            LabelPlace::End => width_of(self.lines.iter().map(|line| &line.label)),
+            LabelPlace::Peak => 0.0,
         };
-        (0..self.lines.len()).map(move |index| DASHES[earlier(index) % DASHES.len()])
+        let top = end_of_texts(&self.title) + 12.0;
+        let empty: Vec<&Line> =
+            self.lines.iter().filter(|line| line.drawable().next().is_none()).collect();
+        let names = empty.iter().map(|line| &line.label).join(", ");
+        Frame {
+            title: &self.title,
+            above: self.y.described(self.better),
+            below: Some(self.x.described(Better::Neither)),
+            note: (!empty.is_empty()).then(|| format!("Too little data: {names}.")),
+            left: MARGIN + ticks + 8.0,
+            right: WIDTH - MARGIN - labels - LEADER - 4.0,
+            top,
+            bottom: top + AREA_HEIGHT.max(LABEL_GAP * self.lines.len() as f64),
+            is_empty: empty.len() == self.lines.len(),
+            x,
+            y: Some(y),
+        }
     }
 }
 
@@ -94,7 +84,7 @@ impl Line {
         self.points.iter().copied().filter(|(x, y)| is_drawable(*x) && is_drawable(*y))
     }
 
-    /// The point where its label stands.
+    /// Returns the point where the label is placed, or `None` if no point of the line can be drawn.
     fn labelled(&self, place: LabelPlace) -> Option<Point> {
         match place {
             LabelPlace::End => self.drawable().last(),
@@ -103,134 +93,55 @@ impl Line {
     }
 }
 
-/// Where everything is.
-struct Layout<'a> {
-    plot: &'a Plot,
-    titles: Vec<String>,
-    notes: Vec<String>,
-    x: AxisRange,
-    y: AxisRange,
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
-    height: f64,
+fn draw_line(
+    drawing: &mut Drawing,
+    frame: &Frame<'_>,
+    line: &Line,
+    dashes: &str,
+    place: LabelPlace,
+) {
+    let is_gap = |(x, y): &Point| !is_drawable(*x) || !is_drawable(*y);
+    let has_dots = place == LabelPlace::End && line.points.len() <= DOTS_MAX;
+    for part in line.points.split(is_gap).filter(|part| !part.is_empty()) {
+        let points: Vec<Point> = part.iter().map(|point| frame.place(*point)).collect();
+        if points.len() > 1 {
+            drawing.polyline("curve", line.colour, dashes, &points);
+        }
+        if has_dots || points.len() == 1 {
+            for ((x, y), point) in part.iter().zip(points) {
+                let words = format!("{}: {} at {}", line.label, short(*y), short_x(*x));
+                drawing.dot(line.colour, point, &words);
+            }
+        }
+    }
 }
 
-impl<'a> Layout<'a> {
-    fn of(plot: &'a Plot, place: LabelPlace) -> Layout<'a> {
-        let x =
-            AxisRange::of(plot.x.scale, plot.values(|point| point.0), X_TICKS_MAX, End::Largest);
-        let y = AxisRange::of(plot.y.scale, plot.values(|point| point.1), Y_TICKS_MAX, End::Round);
-        let titles = wrapped(&plot.title, TITLE_CHARACTERS_MAX);
-        let notes = plot.notes();
-        let ticks = width_of(y.ticks.iter().map(|tick| &tick.label), LABEL_CHARACTERS_MAX);
-        let labels = match place {
-            LabelPlace::End => {
-                width_of(plot.lines.iter().map(|line| &line.label), LABEL_CHARACTERS_MAX)
-            }
-            LabelPlace::Peak => 0.0,
+fn draw_labels(drawing: &mut Drawing, frame: &Frame<'_>, lines: &[Line], place: LabelPlace) {
+    let labelled = |line| Some((line, frame.place(Line::labelled(line, place)?)));
+    let labelled: Vec<(&Line, Point)> = lines.iter().filter_map(labelled).collect();
+    let (above, class) = match place {
+        LabelPlace::End => (0.0, ""),
+        LabelPlace::Peak => (ABOVE_PEAK, "halo"),
+    };
+    let wanted: Vec<f64> = labelled.iter().map(|(_, (_, y))| *y - above).collect();
+    let heights = spread(&wanted, LABEL_GAP, frame.top, frame.bottom);
+    for ((line, (x, y)), height) in labelled.into_iter().zip(heights) {
+        let (edge, side, anchor) = match place {
+            LabelPlace::End => (frame.right, 1.0, Anchor::START),
+            LabelPlace::Peak if x < frame.middle().0 => (x, 1.0, Anchor::START),
+            LabelPlace::Peak => (x, -1.0, Anchor::END),
         };
-        // One more line is for what the y axis is.
-        let top = MARGIN + LINE_HEIGHT * (titles.len() + 1) as f64 + 12.0;
-        let bottom = top + AREA_HEIGHT.max(LABEL_GAP * plot.lines.len() as f64);
-        let height = bottom + LINE_HEIGHT * (notes.len() + 2) as f64 + MARGIN;
-        let (left, right) = (MARGIN + ticks + 8.0, WIDTH - MARGIN - labels - LEADER - 4.0);
-        Layout { plot, titles, notes, x, y, left, right, top, bottom, height }
-    }
-
-    fn place(&self, (x, y): Point) -> Point {
-        let (width, height) = (self.right - self.left, self.bottom - self.top);
-        (self.left + width * self.x.share(x), self.bottom - height * self.y.share(y))
-    }
-
-    fn draw_texts(&self, drawing: &mut Drawing) {
-        let mut y = MARGIN + 2.0;
-        for title in &self.titles {
-            y += LINE_HEIGHT;
-            drawing.text("title", (MARGIN, y - 4.0), Anchor::Start, title);
-        }
-        let described = self.plot.y.described(self.plot.better);
-        drawing.text("faint", (MARGIN, y + LINE_HEIGHT - 4.0), Anchor::Start, &described);
-        let middle = (self.left + self.right) / 2.0;
-        let below = (middle, self.bottom + 2.0 * LINE_HEIGHT);
-        let described = self.plot.x.described(Better::Neither);
-        drawing.text("faint", below, Anchor::Middle, &described);
-        for (row, note) in self.notes.iter().enumerate() {
-            let y = self.bottom + LINE_HEIGHT * (row + 3) as f64;
-            drawing.text("faint", (MARGIN, y), Anchor::Start, note);
-        }
-    }
-
-    fn draw_frame(&self, drawing: &mut Drawing) {
-        let rule = |label: &str| if label.is_empty() { Rule::Minor } else { Rule::Grid };
-        for tick in &self.y.ticks {
-            let (_, y) = self.place((self.x.low, tick.value));
-            drawing.rule(rule(&tick.label), (self.left, y), (self.right, y));
-            if !tick.label.is_empty() {
-                drawing.text("faint", (self.left - 6.0, y + 4.0), Anchor::End, &tick.label);
-            }
-        }
-        for tick in &self.x.ticks {
-            let (x, _) = self.place((tick.value, self.y.low));
-            drawing.rule(rule(&tick.label), (x, self.top), (x, self.bottom));
-            if !tick.label.is_empty() {
-                let below = (x, self.bottom + LINE_HEIGHT - 2.0);
-                drawing.text("faint", below, Anchor::Middle, &tick.label);
-            }
-        }
-        drawing.rule(Rule::Edge, (self.left, self.bottom), (self.right, self.bottom));
-        if self.plot.lines.iter().all(|line| line.drawable().next().is_none()) {
-            let middle = ((self.left + self.right) / 2.0, (self.top + self.bottom) / 2.0);
-            drawing.text("halo", middle, Anchor::Middle, "no data");
-        }
-    }
-
-    fn draw_line(&self, drawing: &mut Drawing, line: &Line, dashes: &str, place: LabelPlace) {
-        let is_gap = |(x, y): &Point| !is_drawable(*x) || !is_drawable(*y);
-        let has_dots = place == LabelPlace::End && line.points.len() <= DOTS_MAX;
-        for part in line.points.split(is_gap).filter(|part| !part.is_empty()) {
-            let points: Vec<Point> = part.iter().map(|point| self.place(*point)).collect();
-            if points.len() > 1 {
-                drawing.curve(line.colour, dashes, &points);
-            }
-            if has_dots || points.len() == 1 {
-                for ((x, y), point) in part.iter().zip(points) {
-                    let words = format!("{}: {} at {}", line.label, short(*y), short_x(*x));
-                    drawing.dot(line.colour, point, &words);
-                }
-            }
-        }
-    }
-
-    fn draw_labels(&self, drawing: &mut Drawing, place: LabelPlace) {
-        let labelled = self
-            .plot
-            .lines
-            .iter()
-            .filter_map(|line| line.labelled(place).map(|point| (line, self.place(point))));
-        let labelled: Vec<(&Line, Point)> = labelled.collect();
-        let above = if place == LabelPlace::Peak { ABOVE_PEAK } else { 0.0 };
-        let wanted: Vec<f64> = labelled.iter().map(|(_, (_, y))| *y - above).collect();
-        let heights = spread(&wanted, LABEL_GAP, self.top, self.bottom);
-        for ((line, (x, y)), height) in labelled.into_iter().zip(heights) {
-            let label = shortened(&line.label, LABEL_CHARACTERS_MAX);
-            let is_left = place == LabelPlace::End || x < (self.left + self.right) / 2.0;
-            let (side, anchor) = if is_left { (1.0, Anchor::Start) } else { (-1.0, Anchor::End) };
-            let edge = if place == LabelPlace::End { self.right } else { x };
-            drawing.begin_series(line.colour);
-            let near = (edge + side * LEADER / 2.0, height);
-            let at_label = (edge + side * LEADER, height);
-            drawing.leader(line.colour, &[(x, y), near, at_label]);
-            drawing.end_series();
-            let class = if place == LabelPlace::End { "" } else { "halo" };
-            let words = (edge + side * (LEADER + 3.0), height + 4.0);
-            drawing.text(class, words, anchor, &label);
-        }
+        let beside = |distance: f64| edge + side * distance;
+        let leader = [(x, y), (beside(LEADER / 2.0), height), (beside(LEADER), height)];
+        drawing.begin_series(line.colour);
+        drawing.polyline("leader", line.colour, "", &leader);
+        drawing.end_series();
+        let label = shortened(&line.label, LABEL_CHARACTERS_MAX);
+        drawing.text(class, (beside(LEADER + 3.0), height + 4.0), anchor, &label);
     }
 }
 
-/// Percentiles need all of their nines.
+/// Returns an x value as text. Percentiles keep all their nines.
 fn short_x(x: f64) -> String {
     if (90.0..100.0).contains(&x) { x.to_string() } else { short(x) }
 }
@@ -238,7 +149,7 @@ fn short_x(x: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plot::{Axis, era_colour, well_formed};
+    use crate::plot::{Axis, Scale, era_colour, well_formed};
 
     fn plot(scale: Scale, lines: &[(&str, &[Point])]) -> Plot {
         let line = |(name, points): &(&str, &[Point])| Line {
@@ -311,7 +222,7 @@ mod tests {
         let lines: Vec<(&str, &[Point])> =
             lines.iter().map(|(name, points)| (name.as_str(), points.as_slice())).collect();
         let plot = plot(Scale::Linear, &lines);
-        let layout = Layout::of(&plot, LabelPlace::End);
+        let layout = plot.frame(LabelPlace::End);
         let svg = plot.svg();
         for points in attributes(&svg, "polyline", "points") {
             for point in points.split(' ') {
@@ -336,7 +247,8 @@ mod tests {
         let points =
             [(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 2.0), (4.0, f64::INFINITY), (5.0, 1.0)];
         let svg = plot(Scale::Linear, &[("etcd", &points)]).svg();
-        // The last part is one point.
+        // The line has three parts. The first part has two points and is drawn as a curve. The
+        // other two are single points. Each of the four points has a dot.
         assert_eq!(svg.matches("<polyline class=\"curve\"").count(), 1, "{svg}");
         assert_eq!(svg.matches("<circle").count(), 4, "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -1,13 +1,16 @@
-//! Plots as SVG, each a file that needs nothing else, for a light and a dark screen and for print.
+//! Plots as SVG. Each is a file that needs no other file, for light and dark screens and for print.
 //!
-//! A [`Plot`] has lines, labelled at their ends; [`Bars`] have a value at each bar. Both say what
-//! is on the axes, with the unit, and which direction is better. Axes end at round numbers.
-//! Whatever the figures are, the picture is sound: points that are no number leave a gap, and zero
-//! on a log scale is drawn at the edge, which the plot then says.
+//! A [`Plot`] has lines with labels at their ends. [`Bars`] have a value at each bar. Both show
+//! what each axis measures, its unit, and which direction is better. The axis of the values
+//! ends at a round number. The x axis of a [`Plot`] ends at its largest value.
+//!
+//! The picture is well-formed for all values. A point that is not a finite number leaves a gap.
+//! Zero on a log scale is drawn at the edge, and a note of the plot explains it.
 
 mod bars;
 mod colour;
 mod drawing;
+mod frame;
 mod labels;
 mod latency;
 mod lines;
@@ -26,18 +29,19 @@ pub use number::short;
 pub enum Scale {
     Linear,
     Log,
-    /// For percentiles, from 0 to below 100: 90, 99 and 99.9 are equally far apart.
+    /// A scale for percentiles from 0 to below 100. The distances from 90 to 99 and from 99 to 99.9
+    /// are equal.
     Nines,
 }
 
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// With the unit: `latency, ms`.
+    /// The label with its unit, for example `latency, ms`.
     pub label: String,
     pub scale: Scale,
 }
 
-/// Which values of the y axis a reader wants.
+/// Whether lower or higher values of the y axis are better.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Better {
     Lower,
@@ -49,11 +53,11 @@ pub enum Better {
 pub struct Line {
     pub label: String,
     pub colour: Colour,
-    /// By x. One that is not finite leaves a gap.
+    /// The points in order of x. A point that is not finite leaves a gap.
     pub points: Vec<(f64, f64)>,
 }
 
-/// [`Plot::svg`] draws it.
+/// A plot with lines. [`Plot::svg`] draws it.
 #[derive(Clone, Debug)]
 pub struct Plot {
     pub title: String,
@@ -68,7 +72,7 @@ impl Axis {
         Axis { label: label.to_owned(), scale }
     }
 
-    /// `latency, ms (log scale, lower is better)`
+    /// Returns the description of an axis, for example `latency, ms (log scale, lower is better)`.
     fn described(&self, better: Better) -> String {
         let scale = (self.scale == Scale::Log).then_some("log scale");
         let better = match better {

@@ -1,13 +1,16 @@
-//! Numbers that are short enough for a plot.
+//! Formats numbers so that they are short enough for a plot.
 
 const LARGE: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
-/// Below, all digits before the point are shown.
+/// Numbers below this one show all digits before the decimal point. Larger numbers are abbreviated
+/// with `k`, `M` or `G`.
 const ABBREVIATED_MIN: f64 = 1e4;
-/// Outside of them, a number has an exponent.
+/// Numbers other than zero whose size is below `PLAIN_MIN`, or not below `PLAIN_MAX`, are written
+/// with an exponent.
 const PLAIN_MIN: f64 = 1e-6;
 const PLAIN_MAX: f64 = 1e15;
 
-/// With three digits, or four before the point: `0.00123`, `1234`, `12.3k`; `-` for no number.
+/// Returns a number with three significant digits, or with four from 1000 to 9999: `0.00123`,
+/// `1234`, `12.3k`. A value that is not finite is `-`.
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

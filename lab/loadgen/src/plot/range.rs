@@ -1,28 +1,33 @@
-//! What an axis reaches from and to, and its ticks: at 1, 2 and 5 with zeros on a linear scale, at
-//! powers of ten on a log scale.
+//! The range of an axis, and its ticks. On a linear scale, the distance between ticks is 1, 2 or 5
+//! times a power of ten. On a log scale, ticks are at powers of ten, and on a short axis also
+//! between them.
 
 use super::Scale;
 use super::number::short;
 
-/// Larger ones are no figures of a measurement, and sums of them would not be finite.
+/// Largest absolute value that is drawn. No measurement has larger results, and computing with
+/// larger values might not give finite numbers.
 const VALUE_MAX: f64 = 1e100;
 const LABELLED_DECADES_MAX: i32 = 8;
-/// Of longer log axes, only powers of ten have a tick.
+/// Maximum number of decades of a log axis with ticks between the powers of ten.
 const DECADES_WITH_MINOR_TICKS: f64 = 6.0;
-/// Of shorter log axes, 2 and 5 are labelled, too.
+/// Maximum number of decades of a log axis with labels at 2 and 5 times a power of ten. A longer
+/// axis has labels only at powers of ten.
 const DECADES_WITH_POWERS_ONLY: f64 = 2.0;
 const PERCENTILES: [f64; 8] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999];
 const MINOR_PERCENTILES: [f64; 6] = [25.0, 75.0, 95.0, 99.5, 99.95, 99.995];
-/// The end of the longest axis of percentiles.
+/// The largest percentile at which an axis of percentiles may end.
 const PERCENTILE_MAX: f64 = 99.9999;
-/// An axis of percentiles reaches at least this.
+/// The smallest percentile at which an axis of percentiles may end.
 const PERCENTILE_LEAST: f64 = 90.0;
-/// Relative: what differs by less is the same number.
+/// Two numbers are considered equal if their relative difference is smaller than this.
 const TOLERANCE: f64 = 1e-9;
 
 #[derive(Clone, Debug)]
 pub(super) struct AxisRange {
     scale: Scale,
+    /// If true, some value is zero or negative on a log scale, and is drawn at the edge.
+    pub hides_zero: bool,
     pub low: f64,
     pub high: f64,
     pub ticks: Vec<Tick>,
@@ -31,26 +36,27 @@ pub(super) struct AxisRange {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Tick {
     pub value: f64,
-    /// Empty at a minor tick.
+    /// The number at the tick. Empty at a minor tick.
     pub label: String,
 }
 
 /// Where an axis ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    /// At a tick.
+    /// The axis ends at a tick.
     Round,
-    /// At the largest value; a log axis begins at the smallest, too.
+    /// The axis ends at the largest value. A log axis then also starts at the smallest value, but
+    /// an axis of less than a decade starts and ends at round numbers.
     Largest,
 }
 
-/// Whether a point can be drawn.
+/// Returns whether a point with this coordinate can be drawn.
 pub(super) fn is_drawable(value: f64) -> bool {
     value.abs() <= VALUE_MAX
 }
 
 impl AxisRange {
-    /// `ticks_max` is for a linear scale.
+    /// Computes the range for these values. `ticks_max` applies only to a linear scale.
     pub(super) fn of(
         scale: Scale,
         values: impl Iterator<Item = f64> + Clone,
@@ -58,15 +64,17 @@ impl AxisRange {
         end: End,
     ) -> AxisRange {
         let values = values.filter(|value| is_drawable(*value));
+        let hides_zero = scale == Scale::Log && values.clone().any(|value| value <= 0.0);
         let (low, high, ticks) = match scale {
             Scale::Linear => linear(values, ticks_max, end),
             Scale::Log => log(values, end),
             Scale::Nines => nines(values),
         };
-        AxisRange { scale, low, high, ticks }
+        AxisRange { scale, hides_zero, low, high, ticks }
     }
 
-    /// Of the length of the axis, from 0 to 1. Outside of the range: at its edge.
+    /// Returns the position of a value on the axis, from 0 to 1. Values outside the range are at
+    /// its edge.
     pub(super) fn share(&self, value: f64) -> f64 {
         let (low, high) = (self.transformed(self.low), self.transformed(self.high));
         ((self.transformed(value) - low) / (high - low)).clamp(0.0, 1.0)
@@ -88,7 +96,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Zero is always on it: a difference looks no larger than it is.
+/// A linear axis always includes zero, so that a difference does not look larger than it is.
 fn linear(values: impl Iterator<Item = f64>, ticks_max: usize, end: End) -> (f64, f64, Vec<Tick>) {
     let (low, high) = bounds(values.chain([0.0])).unwrap_or((0.0, 0.0));
     let high = if high - low > 1.0 / VALUE_MAX { high } else { low + 1.0 };
@@ -106,21 +114,24 @@ fn linear(values: impl Iterator<Item = f64>, ticks_max: usize, end: End) -> (f64
     (first * step, high, ticks.collect())
 }
 
-/// The least of 1, 2 and 5 with zeros that is not below a positive value.
+/// Returns the smallest number that is not below a positive value, among 1, 2 and 5 times a power
+/// of ten.
 fn rounded_up(value: f64) -> f64 {
     let power = power_of_ten(value.log10().floor() as i32);
     let is_above = |digit: &f64| digit * power >= value * (1.0 - TOLERANCE);
     [1.0, 2.0, 5.0].into_iter().find(is_above).unwrap_or(10.0) * power
 }
 
-/// The greatest of them that is not above it.
+/// Returns the largest number that is not above a positive value, among 1, 2 and 5 times a power of
+/// ten.
 fn rounded_down(value: f64) -> f64 {
     let power = power_of_ten(value.log10().floor() as i32);
     let is_below = |digit: &f64| digit * power <= value * (1.0 + TOLERANCE);
     [5.0, 2.0].into_iter().find(is_below).unwrap_or(1.0) * power
 }
 
-/// The nearest `f64`: `powi` may be beside it.
+/// Returns the `f64` that is nearest to a power of ten. `powi` with a negative exponent may return
+/// a slightly different number.
 fn power_of_ten(exponent: i32) -> f64 {
     if exponent < 0 { 1.0 / 10f64.powi(-exponent) } else { 10f64.powi(exponent) }
 }
@@ -128,7 +139,7 @@ fn power_of_ten(exponent: i32) -> f64 {
 fn log(values: impl Iterator<Item = f64>, end: End) -> (f64, f64, Vec<Tick>) {
     let positive = values.filter(|value| *value >= 1.0 / VALUE_MAX);
     let (low, high) = bounds(positive).unwrap_or((1.0, 10.0));
-    // On a shorter axis, there might be no tick.
+    // An axis of less than a decade might have no tick if it ended at its values.
     let is_long = high / low >= 10.0;
     let (low, high) = if end == End::Largest && is_long {
         (low, high)

@@ -1,5 +1,6 @@
-//! One member or several that are one cluster, and learners that join it.
+//! A cluster of one or more members, and learners that join it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,8 @@ use tokio::time::sleep;
 use super::delay_proxy::DelayProxy;
 use super::member::Member;
 use super::program::ServerProgram;
-use crate::process::Process;
-use crate::{Error, Result};
+use crate::process::{Process, ProcessUsage};
+use crate::{Error, Result, connection};
 
 const UNHEALTHY: &str = "unhealthy cluster";
 const ELECTION_MAX: Duration = Duration::from_secs(15);
@@ -23,9 +24,10 @@ const ADMISSION_RETRY: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     pub members: usize,
-    /// Beside those for names, addresses, data and the era.
+    /// Flags in addition to the flags for names, addresses, data and the era.
     pub flags: Vec<String>,
-    /// Between any two members, through proxies. Without one, they are connected as they are.
+    /// The round-trip time between any two members, which proxies add. If `None`, members are
+    /// connected without proxies.
     pub round_trip: Option<Duration>,
 }
 
@@ -35,32 +37,28 @@ impl Default for ClusterOptions {
     }
 }
 
-/// Of all members.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClusterUsage {
-    /// Since the processes started.
-    pub processor: Duration,
-    pub resident_bytes: u64,
-    pub peak_bytes: u64,
-}
+/// The processor time and the memory of all running members together.
+pub type ClusterUsage = ProcessUsage;
 
 #[derive(Debug)]
 pub struct Cluster {
     program: ServerProgram,
     flags: Vec<String>,
-    // They end before their directory is removed: fields are dropped in this order.
+    // Must be declared before `dir`. Fields are dropped in the order of their declarations, so the
+    // processes end before their directory is removed.
     members: Vec<Member>,
     _proxies: Vec<DelayProxy>,
     dir: TempDir,
-    /// All members, as the flag `--initial-cluster` wants them.
+    /// All members, in the format of the flag `--initial-cluster`.
     initial_cluster: String,
 }
 
 impl Cluster {
-    /// Returns when each member has answered a linearizable read.
+    /// Starts a cluster. Returns when each member has answered a linearizable read.
     pub async fn start(program: &ServerProgram, options: ClusterOptions) -> Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("clearlane-load-").tempdir();
-        let dir = dir.map_err(|error| Error::Local(format!("no directory for data: {error}")))?;
+        let dir = dir
+            .map_err(|error| Error::Local(format!("cannot create the data directory: {error}")))?;
         let mut members = Member::several(0, options.members, dir.path())?;
         let mut proxies = Vec::new();
         if let Some(round_trip) = options.round_trip {
@@ -75,20 +73,23 @@ impl Cluster {
         let initial_cluster = initial_cluster(&members);
         let _proxies = proxies;
         let mut cluster = Cluster { program, flags, members, _proxies, dir, initial_cluster };
-        for member in &mut cluster.members {
-            member.start(&cluster.program, &cluster.initial_cluster, "new", &cluster.flags)?;
-        }
-        for member in &mut cluster.members {
-            member.wait_until_healthy(cluster.program.name()).await?;
-        }
+        cluster.start_members(0..options.members, "new").await?;
         Ok(cluster)
     }
 
-    pub fn program(&self) -> &ServerProgram {
-        &self.program
+    /// Starts members, and returns when each of them answers reads. `state` is `new` for a cluster
+    /// that forms, and `existing` for a cluster that the members join.
+    async fn start_members(&mut self, numbers: Range<usize>, state: &str) -> Result<()> {
+        for member in &mut self.members[numbers.clone()] {
+            member.start(&self.program, &self.initial_cluster, state, &self.flags)?;
+        }
+        for member in &mut self.members[numbers] {
+            member.wait_until_healthy(self.program.name()).await?;
+        }
+        Ok(())
     }
 
-    /// With learners, which are the last ones.
+    /// Returns the number of members. It includes learners, which have the last numbers.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -97,7 +98,7 @@ impl Cluster {
         self.members.is_empty()
     }
 
-    /// A member's address for clients.
+    /// Returns the address of a member for clients.
     pub fn endpoint(&self, member: usize) -> String {
         self.members[member].endpoint()
     }
@@ -110,12 +111,12 @@ impl Cluster {
         self.members[member].data_dir()
     }
 
-    /// None while the member does not run.
+    /// Returns the process ID of a member, or `None` while the member does not run.
     pub fn pid(&self, member: usize) -> Option<u32> {
         self.members[member].pid()
     }
 
-    /// Of members that run.
+    /// Returns the total usage of the members that run.
     pub fn usage(&self) -> Result<ClusterUsage> {
         let mut sum = ClusterUsage::default();
         for pid in self.members.iter().filter_map(Member::pid) {
@@ -127,31 +128,30 @@ impl Cluster {
         Ok(sum)
     }
 
-    /// With SIGKILL.
+    /// Kills a member with SIGKILL.
     pub fn kill(&mut self, member: usize) {
         self.members[member].kill();
     }
 
-    /// With the data that it has; returns when it answers.
+    /// Kills a member and starts it with its existing data. Returns when it answers a read.
     pub async fn restart(&mut self, member: usize) -> Result<()> {
-        let member = &mut self.members[member];
-        member.kill();
-        // A member that has data ignores both flags.
-        member.start(&self.program, &self.initial_cluster, "new", &self.flags)?;
-        member.wait_until_healthy(self.program.name()).await
+        self.kill(member);
+        // A member with data ignores the initial cluster and its state.
+        self.start_members(member..member + 1, "new").await
     }
 
-    /// Of a member that runs.
+    /// Returns the status of a running member.
     pub async fn status(&self, member: usize) -> Result<StatusResponse> {
         let channel = self.members[member].channel().await?;
         let answer = MaintenanceClient::new(channel).status(StatusRequest::default()).await;
         let name = self.program.name();
-        answer.map(tonic::Response::into_inner).map_err(|status| {
-            Error::Server(format!("{name} did not tell its status: {}", status.message()))
-        })
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(connection::error(format!("cannot read the status of {name}")))
     }
 
-    /// Members refuse it until they have been connected for some seconds.
+    /// Adds a learner to the membership. Members reject the change until they have been connected
+    /// for some seconds, so the change is tried again.
     async fn admit_learner(&self, peer_url: String) -> Result<()> {
         let mut client = ClusterClient::new(self.members[0].channel().await?);
         let deadline = Instant::now() + ADMISSION_TIMEOUT;
@@ -164,13 +164,13 @@ impl Cluster {
                 };
             if !status.message().contains(UNHEALTHY) || Instant::now() >= deadline {
                 let why = status.message();
-                return Err(Error::Server(format!("no learner was added: {why}")));
+                return Err(Error::Server(format!("cannot add a learner: {why}")));
             }
             sleep(ADMISSION_RETRY).await;
         }
     }
 
-    /// Waits for the end of an election.
+    /// Returns the number of the leader. During an election, waits up to 15 s for a leader.
     pub async fn leader(&self) -> Result<usize> {
         let deadline = Instant::now() + ELECTION_MAX;
         loop {
@@ -181,13 +181,17 @@ impl Cluster {
                 }
             }
             if Instant::now() >= deadline {
-                return Err(Error::Server(format!("no member of {} leads", self.program.name())));
+                return Err(Error::Server(format!(
+                    "no member of {} became the leader",
+                    self.program.name()
+                )));
             }
             sleep(ADMISSION_RETRY).await;
         }
     }
 
-    /// Returns its number, when it answers serializable reads. Not with a round trip.
+    /// Adds a learner, and returns its number when it answers serializable reads. The learner has
+    /// no proxy, so do not call this function in a cluster with a round trip.
     pub async fn add_learner(&mut self) -> Result<usize> {
         let number = self.len();
         let mut learner = Member::several(number, 1, self.dir.path())?.remove(0);
@@ -195,9 +199,7 @@ impl Cluster {
         self.admit_learner(learner.peer_url()).await?;
         self.members.push(learner);
         self.initial_cluster = initial_cluster(&self.members);
-        let learner = &mut self.members[number];
-        learner.start(&self.program, &self.initial_cluster, "existing", &self.flags)?;
-        learner.wait_until_healthy(self.program.name()).await?;
+        self.start_members(number..number + 1, "existing").await?;
         Ok(number)
     }
 }

@@ -1,18 +1,18 @@
-//! A TCP proxy that delays each direction by a given time, as a long way would.
+//! A TCP proxy that delays each direction by a fixed time, like a long network path.
 //!
 //! ```text
 //!   reader ── a piece, and when it is due ──▶ queue ──▶ writer sleeps until then, and writes
 //! ```
 //!
-//! Order is kept, and throughput: pieces on their way do not wait for each other. Threads and not
-//! tasks, because the timers of a runtime are exact to a millisecond and a sleeping thread to some
-//! 60 µs; what a round trip really takes is told by [`DelayProxy::measure`].
+//! The proxy keeps the order of bytes and the throughput, because pieces in flight do not wait for
+//! each other. It uses threads and not tasks. The timers of a runtime are exact to a millisecond,
+//! while a sleeping thread wakes within about 60 µs. [`DelayProxy::measure`] returns the real time
+//! of a round trip.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,12 +23,12 @@ use parking_lot::Mutex;
 use crate::{Error, Result};
 
 const PIECE_BYTES: usize = 64 << 10;
-/// Per direction of a connection: so at most 64 MiB, and a reader waits if the writer does not
-/// keep up.
+/// Maximum number of pieces in flight in one direction of a connection: 64 MiB. At this limit the
+/// reader waits for the writer.
 const PIECES_ON_THE_WAY_MAX: usize = 1024;
 const MEASURED_ROUND_TRIPS: usize = 31;
 
-/// It ends when this is dropped.
+/// A running proxy. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct DelayProxy {
     address: SocketAddr,
@@ -39,11 +39,11 @@ pub struct DelayProxy {
 #[derive(Debug)]
 struct Shared {
     target: SocketAddr,
-    /// In one direction.
+    /// The delay of one direction.
     delay: Duration,
-    is_over: AtomicBool,
-    /// Both sockets of each open connection, to end it from outside.
-    open: Mutex<HashMap<u64, [TcpStream; 2]>>,
+    /// Both sockets of each open connection, so that another thread can end it. `None` once the
+    /// proxy ends.
+    open: Mutex<Option<HashMap<u64, [TcpStream; 2]>>>,
 }
 
 struct Piece {
@@ -52,13 +52,12 @@ struct Piece {
 }
 
 impl DelayProxy {
-    /// Listens at a free port of 127.0.0.1, and passes on to `target`.
+    /// Starts a proxy that listens on a free port of 127.0.0.1 and forwards to `target`.
     pub fn start(target: SocketAddr, delay: Duration) -> Result<DelayProxy> {
-        let none = |error: io::Error| Error::Local(format!("the delaying proxy: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?;
         let address = listener.local_addr().map_err(none)?;
-        let (is_over, open) = (AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(Shared { target, delay, is_over, open });
+        let open = Mutex::new(Some(HashMap::new()));
+        let shared = Arc::new(Shared { target, delay, open });
         let of_acceptor = Arc::clone(&shared);
         let acceptor = thread::Builder::new().name("proxy".to_owned());
         let acceptor = acceptor.spawn(move || accept_all(&listener, &of_acceptor)).map_err(none)?;
@@ -69,10 +68,9 @@ impl DelayProxy {
         self.address
     }
 
-    /// The median time of some round trips of one byte through a proxy with this round trip. It
-    /// blocks the thread.
+    /// Returns the median time of several round trips of one byte through a proxy with this round
+    /// trip. Blocks the thread.
     pub fn measure(round_trip: Duration) -> Result<Duration> {
-        let none = |error: io::Error| Error::Local(format!("the delaying proxy: {error}"));
         let echo = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?;
         let proxy = DelayProxy::start(echo.local_addr().map_err(none)?, round_trip / 2)?;
         let mut near = TcpStream::connect(proxy.address()).map_err(none)?;
@@ -89,7 +87,9 @@ impl DelayProxy {
             times.push(begin.elapsed());
         }
         drop((near, proxy));
-        answering.join().map_err(|_| Error::Local("the echo of the proxy failed".to_owned()))?;
+        answering
+            .join()
+            .map_err(|_| Error::Local("the echo thread of the proxy failed".to_owned()))?;
         times.sort_unstable();
         Ok(times[times.len() / 2])
     }
@@ -97,49 +97,47 @@ impl DelayProxy {
 
 impl Drop for DelayProxy {
     fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::SeqCst);
-        // Wakes the acceptor.
+        let open = self.shared.open.lock().take();
+        // This connection wakes the accepting thread.
         drop(TcpStream::connect(self.address));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        for sockets in self.shared.open.lock().values() {
-            shut_down(sockets);
+        for socket in open.iter().flat_map(HashMap::values).flatten() {
+            // Shutting down a closed socket fails, which does not matter.
+            let _ = socket.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Of sockets that are closed already, nothing is left to shut down.
-fn shut_down(sockets: &[TcpStream; 2]) {
-    for socket in sockets {
-        let _ = socket.shutdown(Shutdown::Both);
-    }
+fn none(error: io::Error) -> Error {
+    Error::Local(format!("the delaying proxy: {error}"))
 }
 
 fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
     for (number, near) in (0..).zip(listener.incoming()) {
-        if shared.is_over.load(Ordering::SeqCst) {
+        if shared.open.lock().is_none() {
             return;
         }
         let Ok(near) = near else { continue };
         let shared = Arc::clone(shared);
-        // Without a thread, the connection is closed.
+        // If no thread can be started, the connection is closed.
         let thread = thread::Builder::new().name("proxied".to_owned());
         let _ = thread.spawn(move || _ = pass_on(near, number, &shared));
     }
 }
 
-/// Until both directions have ended. A target that is not there closes the connection.
+/// Forwards bytes in both directions until both have ended. If the target does not accept a
+/// connection, the client's connection is closed.
 fn pass_on(near: TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
     let far = TcpStream::connect(shared.target)?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let sockets = [near.try_clone()?, far.try_clone()?];
-    shared.open.lock().insert(number, sockets);
-    if shared.is_over.load(Ordering::SeqCst) {
-        shared.open.lock().remove(&number).iter().for_each(shut_down);
-        return Ok(());
-    }
+    match &mut *shared.open.lock() {
+        Some(open) => open.insert(number, sockets),
+        None => return Ok(()),
+    };
     thread::scope(|scope| {
         for (from, to) in [(&near, &far), (&far, &near)] {
             let (pieces, on_the_way) = mpsc::sync_channel(PIECES_ON_THE_WAY_MAX);
@@ -147,14 +145,17 @@ fn pass_on(near: TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
             scope.spawn(move || write_pieces(to, &on_the_way));
         }
     });
-    shared.open.lock().remove(&number);
+    if let Some(open) = &mut *shared.open.lock() {
+        open.remove(&number);
+    }
     Ok(())
 }
 
 fn read_pieces(mut from: &TcpStream, pieces: &SyncSender<Piece>, delay: Duration) {
     SchedClass::Latency.apply_to_thread();
     let mut buffer = vec![0; PIECE_BYTES];
-    // The end of a direction is on its way like a piece: the writer sees it behind them.
+    // The end of a direction is delayed like a piece: the queue closes, and the writer notices it
+    // after the last piece.
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         let piece = Piece { due: Instant::now() + delay, bytes: buffer[..length].to_vec() };
         if pieces.send(piece).is_err() {
@@ -168,7 +169,8 @@ fn write_pieces(mut to: &TcpStream, pieces: &Receiver<Piece>) {
     for Piece { due, bytes } in pieces {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         if to.write_all(&bytes).is_err() {
-            // What sends has to learn of it, too; its reader then ends.
+            // The sender must also notice that the connection is broken. Shutting down both
+            // directions also ends the reader of this socket.
             let _ = to.shutdown(Shutdown::Both);
             return;
         }
@@ -180,7 +182,7 @@ fn write_pieces(mut to: &TcpStream, pieces: &Receiver<Piece>) {
 mod tests {
     use super::*;
 
-    /// What it is sent, and when the first byte and the end of it came.
+    /// Returns the received bytes, and when the first byte and the end have arrived.
     fn received_by(listener: TcpListener) -> JoinHandle<(Vec<u8>, Instant, Instant)> {
         thread::spawn(move || {
             let (mut socket, _) = listener.accept().expect("the proxy connects");
@@ -208,7 +210,8 @@ mod tests {
         let (received, first, end) = receiving.join().expect("it receives");
         assert!(received == sent, "{} of {} bytes", received.len(), sent.len());
         assert!(first - begin >= DELAY, "{:?}", first - begin);
-        // If each of the 123 pieces waited for the one before, it would be 12 s.
+        // There are at least 123 pieces. If each piece waited for the previous one, the transfer
+        // would take 12 s.
         assert!(end - begin < DELAY * 100, "{:?}", end - begin);
     }
 

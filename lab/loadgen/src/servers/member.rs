@@ -1,4 +1,4 @@
-//! One member as a process: its ports stay the same when it is started again.
+//! A member as a process. Its ports stay the same when it is restarted.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -15,22 +15,24 @@ use tonic::transport::Channel;
 use super::program::ServerProgram;
 use crate::{Error, Result, connection};
 
-/// An election takes one to two seconds; the recovery of a large store some more.
+/// Maximum time from the start of a member to its first answer. An election takes one to two
+/// seconds, and the recovery of a large store takes longer.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Of a log, in an error.
+/// Number of lines at the end of a log that an error shows.
 const TAIL_LINES: usize = 5;
-/// Enough for every experiment, and etcd's largest recommendation: 8 GiB.
+/// The quota of the store: 8 GiB. That is enough for every experiment, and the largest quota that
+/// etcd recommends.
 const QUOTA_BYTES: &str = "8589934592";
 
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: String,
     client_port: u16,
-    /// At which it listens for other members.
+    /// The member's own port for other members.
     pub(super) peer_port: u16,
-    /// At which other members find it: a proxy's, if there is one.
+    /// The port that other members connect to. If there is a proxy, it is the proxy's port.
     pub(super) advertised_peer_port: u16,
     pub(super) is_learner: bool,
     dir: PathBuf,
@@ -38,9 +40,9 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// As many, with numbers from `first` on.
+    /// Creates `count` members with numbers from `first` on. They do not run yet.
     pub(super) fn several(first: usize, count: usize, dir: &Path) -> Result<Vec<Member>> {
-        let none = |error| Error::Local(format!("no free port of 127.0.0.1: {error}"));
+        let none = |error| Error::Local(format!("cannot find a free port of 127.0.0.1: {error}"));
         let ports = free_ports(2 * count).map_err(none)?;
         let numbered = (first..).zip(ports.chunks_exact(2));
         Ok(numbered.map(|(number, ports)| Member::new(number, [ports[0], ports[1]], dir)).collect())
@@ -79,8 +81,9 @@ impl Member {
         self.process.as_ref().map(Child::id)
     }
 
-    /// Returns before it answers. `cluster` has all members, as `NAME=URL,...`; it is a new one, or
-    /// one that this member joins.
+    /// Starts the process, and returns before it answers. `cluster` has all members, as
+    /// `NAME=URL,...`. `state` is `new` for a new cluster, or `existing` for a cluster that this
+    /// member joins.
     pub(super) fn start(
         &mut self,
         program: &ServerProgram,
@@ -98,14 +101,15 @@ impl Member {
         let listen_peer = format!("http://127.0.0.1:{}", self.peer_port);
         let mut command = Command::new(program.binary());
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        // A Ctrl-C is for this program, which ends the servers itself.
+        // A Ctrl-C must reach only this program, which then ends the servers itself.
         command.process_group(0);
         command.args(["--name", &self.name]).arg("--data-dir").arg(self.data_dir());
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &listen_peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", cluster, "--initial-cluster-state", state]);
         command.args(["--quota-backend-bytes", QUOTA_BYTES]);
-        // As a flag, etcd before 3.4 refuses it; as a variable, it warns.
+        // etcd before 3.4 rejects the flag for the log level, but only warns about the environment
+        // variable.
         command.env("ETCD_LOG_LEVEL", "error");
         command.args(program.era().map_or(Vec::new(), |era| vec!["--era", era]));
         command.args(flags);
@@ -114,17 +118,19 @@ impl Member {
         Ok(())
     }
 
-    /// As a power failure would, but that what was written is kept. Does nothing if it does not
-    /// run.
+    /// Kills the process. The process has no time to finish, as in a power failure. Unlike in a
+    /// power failure, all data that the process has written is kept. Does nothing if the member
+    /// does not run.
     pub(super) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // A process that has ended cannot be killed, and need not be.
+            // Killing fails only if the process has ended already.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 
-    /// Until it answers a read: a linearizable one, if it has a vote.
+    /// Waits until the member answers a read. The read is serializable for a learner, and
+    /// linearizable for other members.
     pub(super) async fn wait_until_healthy(&mut self, name: &str) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
@@ -136,12 +142,12 @@ impl Member {
             let last = match timeout(REQUEST_TIMEOUT, self.read()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(why)) => why,
-                Err(_) => format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
+                Err(_) => format!("no response within {} s", REQUEST_TIMEOUT.as_secs()),
             };
             if Instant::now() >= deadline {
                 let seconds = START_TIMEOUT.as_secs();
                 return Err(
-                    self.failure(name, &format!("does not answer after {seconds} s: {last}"))
+                    self.failure(name, &format!("did not answer within {seconds} s: {last}"))
                 );
             }
             sleep(POLL_INTERVAL).await;
@@ -168,7 +174,7 @@ impl Member {
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         let tail = tail(&log);
         let member = &self.name;
-        Error::Server(format!("{program}, member {member}, {what}; its log ends: {tail}"))
+        Error::Server(format!("{program}, member {member}, {what}; its log ends with: {tail}"))
     }
 }
 
@@ -178,7 +184,7 @@ impl Drop for Member {
     }
 }
 
-/// In one line.
+/// Returns the end of a log as one line.
 fn tail(log: &str) -> String {
     let lines = log.lines().filter(|line| !line.trim().is_empty()).collect::<Vec<_>>();
     match lines[lines.len().saturating_sub(TAIL_LINES)..].join(" | ") {

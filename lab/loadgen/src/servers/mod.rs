@@ -1,13 +1,13 @@
-//! Servers as processes of their own, for experiments: Clearlane in one of its eras, or etcd.
+//! Servers for experiments, each as a separate process: Clearlane in one of its eras, or etcd.
 //!
 //! ```text
 //!   ServerProgram ──▶ Cluster ──▶ member ── a process, its ports, its data, its log
 //!                        │           ▲
-//!                        └── DelayProxy, if members are to be far from each other
+//!                        └── DelayProxy, if messages between members are to be delayed
 //! ```
 //!
-//! All of them listen at free ports of 127.0.0.1, and have their data in a directory of their own
-//! below `TMPDIR`. A dropped [`Cluster`] has no process any more, and no directory.
+//! Servers listen on free ports of 127.0.0.1. Each cluster has its data in a separate directory
+//! below `TMPDIR`. Dropping a [`Cluster`] ends its processes and removes the directory.
 
 mod cluster;
 mod delay_proxy;

@@ -1,16 +1,17 @@
-//! Which program is started, and in which era.
+//! The program and the era of a server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Error, Result};
 
-/// As `clearlane --era` names them, oldest first.
+/// The eras as `clearlane --era` names them, oldest first.
 pub const ERAS: [&str; 6] = ["3.0", "3.1", "3.2", "3.4", "3.5", "clearlane"];
-/// The name of a server that is etcd.
+/// The name of etcd in reports.
 pub const ETCD: &str = "etcd";
 
-/// Returns the era whose read path a version of etcd has, or `None` if there is no such era.
+/// Returns the era that has the read path of this version of etcd. Returns `None` if there is no
+/// such era.
 pub fn era_of_version(version: &str) -> Option<&'static str> {
     let name = match version {
         "3.3" => "3.2",
@@ -24,53 +25,52 @@ const CLEARLANE: &str = "clearlane";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerProgram {
-    name: String,
     binary: PathBuf,
-    /// None for etcd.
-    era: Option<String>,
+    /// The era of Clearlane. `None` for etcd.
+    era: Option<&'static str>,
 }
 
 impl ServerProgram {
-    /// An error if there is no such era, or no such program.
+    /// Creates a server of this era. Fails if there is no such era, or no such program.
     pub fn clearlane(binary: &Path, era: &str) -> Result<ServerProgram> {
         let Some(era) = era_of_version(era) else {
             let known = ERAS.join(", ");
-            return Err(Error::Local(format!(
-                "--era {era}: there is no such era; there are {known}"
-            )));
+            return Err(Error::Local(format!("--era {era}: unknown era; known are {known}")));
         };
-        let remedy = "`cargo build --release --bin clearlane` builds it";
+        let remedy = "build it with `cargo build --release --bin clearlane`";
         check_program("--clearlane", binary, remedy)?;
-        let (name, binary) = (era.to_owned(), binary.to_owned());
-        Ok(ServerProgram { era: Some(name.clone()), name, binary })
+        Ok(ServerProgram { binary: binary.to_owned(), era: Some(era) })
     }
 
     pub fn etcd(binary: &Path) -> Result<ServerProgram> {
-        check_program("--etcd", binary, "it must be the path of etcd's server")?;
-        Ok(ServerProgram { name: ETCD.to_owned(), binary: binary.to_owned(), era: None })
+        check_program("--etcd", binary, "give the path of etcd's server")?;
+        Ok(ServerProgram { binary: binary.to_owned(), era: None })
     }
 
-    /// Where a build puts the server: beside this program.
+    /// Returns the path where a build puts the server: next to this program.
     pub fn clearlane_beside_this_program() -> Result<PathBuf> {
         let this = std::env::current_exe();
-        let this = this.map_err(|error| Error::Local(format!("this program's path: {error}")))?;
+        let this = this.map_err(|error| {
+            Error::Local(format!("cannot find the path of this program: {error}"))
+        })?;
         Ok(this.with_file_name(CLEARLANE))
     }
 
-    /// The era, or [`ETCD`].
+    /// Returns the era, or [`ETCD`].
     pub fn name(&self) -> &str {
-        &self.name
+        self.era.unwrap_or(ETCD)
     }
 
     pub fn era(&self) -> Option<&str> {
-        self.era.as_deref()
+        self.era
     }
 
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// The two lines, as etcd prints them, that tell the version and the build.
+    /// Runs the program to get its version and build. These are the first two lines, in etcd's
+    /// format.
     pub fn version(&self) -> Result<String> {
         let of =
             |what: String| Error::Local(format!("{} --version: {what}", self.binary.display()));
@@ -88,7 +88,7 @@ fn check_program(flag: &str, path: &Path, remedy: &str) -> Result<()> {
     if path.is_file() {
         return Ok(());
     }
-    Err(Error::Local(format!("{flag} {}: there is no such program; {remedy}", path.display())))
+    Err(Error::Local(format!("{flag} {}: the program does not exist; {remedy}", path.display())))
 }
 
 #[cfg(test)]
@@ -110,14 +110,13 @@ mod tests {
     fn what_is_not_there_is_told_in_one_line() {
         let this = std::env::current_exe().expect("a test has a path");
         let told = ServerProgram::clearlane(&this, "3.9").map(drop).expect_err("no such era");
-        let expected =
-            "--era 3.9: there is no such era; there are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane";
+        let expected = "--era 3.9: unknown era; known are 3.0, 3.1, 3.2, 3.4, 3.5, clearlane";
         assert_eq!(told.to_string(), expected);
         let gone = Path::new("/gone/etcd");
         let told = ServerProgram::etcd(gone).map(drop).expect_err("no such program").to_string();
         assert_eq!(
             told,
-            "--etcd /gone/etcd: there is no such program; it must be the path of etcd's server"
+            "--etcd /gone/etcd: the program does not exist; give the path of etcd's server"
         );
         assert!(ServerProgram::clearlane(gone, "3.2").is_err());
         let program = ServerProgram::clearlane(&this, "3.2").expect("both are there");

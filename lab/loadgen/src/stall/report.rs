@@ -1,4 +1,4 @@
-//! What became of the expensive requests.
+//! The results of a row of expensive requests.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -7,21 +7,23 @@ use serde_json::{Value, json};
 
 use super::Row;
 use crate::class_metrics::ClassMetrics;
+use crate::named::Named;
 
 #[derive(Clone, Debug)]
 pub struct StallReport {
     pub row: Row,
-    /// Of the space that is read.
+    /// Number of keys in the space that is read.
     pub keys: u64,
-    /// From the first request until the last was answered or given up.
+    /// The time from the start of the window to its end, or until the last request was answered or
+    /// given up if that is later.
     pub elapsed: Duration,
-    /// That the server has used meanwhile, if it is known.
+    /// The processor time that the server has used during the row, if it is known.
     pub processor: Option<Duration>,
     pub metrics: ClassMetrics,
 }
 
 impl StallReport {
-    /// One line.
+    /// Returns the result as one line.
     pub fn line(&self) -> String {
         let StallReport { row, elapsed, metrics, .. } = self;
         let (answered, failed) = (metrics.answered(), metrics.failed());
@@ -42,8 +44,9 @@ impl StallReport {
         line
     }
 
-    /// Up to the last answer: a server that has begun them all answers them all at once, and then
-    /// none for long.
+    /// Returns the rate of responses up to the last response. A server that has started all
+    /// requests at once also answers them at almost the same time, and then answers none for a
+    /// while. So the time after the last response is not counted.
     fn per_second(&self) -> f64 {
         self.metrics.answered_per_second(Duration::ZERO)
     }

@@ -1,41 +1,29 @@
-//! The kinds of storms, by name, and the frames of HTTP/2 that some consist of.
+//! The kinds of storms, and the HTTP/2 frames that some of them send.
 
 use bytes::Bytes;
 use clap::ValueEnum;
 
-/// The first line of a doc is shown by `clearlane-load storms`.
+/// A kind of storm. `clearlane-load storms` shows the first line of each value's doc comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StormKind {
-    /// tls: 2,000 connections that send a byte a second
+    /// tls: 2,000 connections that each send one byte per second
     SlowLoris,
-    /// tls: connections that send a thousand bytes without meaning
+    /// tls: connections that send a thousand random bytes
     Garbage,
-    /// tls: handshakes that are given up when the server has signed
+    /// tls: handshakes that are given up after the server's first answer
     Handshakes,
-    /// plain: streams that are opened and reset at once
+    /// plain: streams that are reset as soon as they are opened
     Resets,
-    /// plain: settings that change nothing
+    /// plain: settings frames that change nothing
     Settings,
-    /// plain: pieces of a request without a byte
+    /// plain: empty data frames of an open request
     EmptyData,
 }
 
-impl StormKind {
-    pub fn all() -> &'static [StormKind] {
-        StormKind::value_variants()
-    }
-
-    /// As in the command line.
-    pub fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-
-    /// The kind of port, and what is sent.
-    pub fn about(self) -> String {
-        let help = self.to_possible_value().and_then(|value| value.get_help().cloned());
-        help.unwrap_or_default().to_string()
-    }
-}
+/// A settings frame that changes nothing.
+pub(super) const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+/// An empty data frame for the stream that [`open_stream`] opens.
+pub(super) const EMPTY_DATA: [u8; 9] = [0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0, 0, payload.len() as u8, kind, flags];
@@ -44,21 +32,14 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-pub(super) fn settings() -> Bytes {
-    frame(4, 0, 0, &[]).into()
-}
-
-/// Of the stream of [`open_stream`].
-pub(super) fn empty_data() -> Bytes {
-    frame(0, 0, 1, &[]).into()
-}
-
-/// The head of a put, without its message.
+/// Returns a frame with the headers of a put. The frame leaves the stream open, and the message of
+/// the put is never sent.
 pub(super) fn open_stream() -> Bytes {
     frame(1, 4, 1, &head_of_put()).into()
 }
 
-/// So many streams that are opened and reset, behind so many others.
+/// Returns frames that open and reset `count` streams. `before` is the number of streams that were
+/// opened earlier on the same connection.
 pub(super) fn resets(before: u32, count: u32) -> Bytes {
     let head = head_of_put();
     let mut frames = Vec::new();
@@ -69,7 +50,7 @@ pub(super) fn resets(before: u32, count: u32) -> Bytes {
     frames.into()
 }
 
-/// Without HPACK's codes and its table.
+/// Returns the headers of a put. They use neither HPACK's Huffman code nor its tables.
 fn head_of_put() -> Vec<u8> {
     let mut head = Vec::new();
     for (name, value) in [

@@ -1,8 +1,9 @@
-//! Clients that mean no good, while another process measures what the others feel:
-//! `benches/storms`, and `docs/load.md`.
+//! Hostile clients that run while another process measures the latency of normal clients.
+//! `benches/storms` uses it, and `docs/load.md` describes it.
 //!
-//! Each costs the client less than the server, or is meant to. One thread sends all. An attempt
-//! begins when one of some number has ended, or at its time if there is a rate.
+//! Each kind is meant to cost the client less than the server. One thread sends everything. The
+//! number of attempts in progress is limited. At the limit, a new attempt starts when an earlier
+//! attempt has ended. If there is a rate, a new attempt also waits until its time.
 
 mod kind;
 
@@ -13,43 +14,56 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use clap::Args;
+use clap::builder::TypedValueParser as _;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 pub use self::kind::StormKind;
+use crate::named::Named;
+use crate::tls::TlsFiles;
 use crate::{Error, Result};
 
-/// Attempts at a time.
+/// Maximum number of attempts in progress.
 const ATTEMPTS_MAX: usize = 128;
-/// Held open by the storm `slow-loris`.
+/// Number of connections that the storm `slow-loris` holds open.
 const SLOW_CONNECTIONS: usize = 2000;
 const SLOW_BYTE_INTERVAL: Duration = Duration::from_secs(1);
 const GARBAGE_BYTES: usize = 1024;
-/// An attempt ends without an answer, too.
+/// Maximum time for each step of an attempt. If there is no answer, the attempt then ends.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How an HTTP/2 connection begins, with empty settings.
+/// The start of an HTTP/2 connection, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// In one write.
+/// Number of frames in one write.
 const FRAMES: usize = 500;
-/// In one attempt.
+/// Maximum number of writes in one attempt.
 const WRITES_MAX: u32 = 100;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
 pub struct StormOptions {
+    /// The server's address; its port has TLS or not, as the list of storms shows for each kind
+    #[arg(long, value_name = "IP:PORT")]
     pub address: SocketAddr,
+    /// Duration of the attempts, in seconds
+    #[arg(long = "seconds", value_name = "N", default_value = "10")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400).map(Duration::from_secs))]
     pub window: Duration,
-    /// Attempts a second; 0 as fast as they end.
+    /// Attempts a second (0: a new attempt as soon as an earlier one has ended)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub rate: u64,
+    /// Seed of the random bytes of the storm garbage
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// What is sent, the same for all attempts.
+/// The kind of a storm, the server's address, and the prepared bytes. All attempts share them.
 #[derive(Clone, Debug)]
 struct StormPlan {
     kind: StormKind,
@@ -57,17 +71,14 @@ struct StormPlan {
     bytes: Bytes,
 }
 
-#[derive(Debug, Default)]
-struct StormCounters {
-    attempts: AtomicU64,
-    failed: AtomicU64,
-}
+/// The number of attempts, and how many of them failed.
+type StormCounters = Arc<[AtomicU64; 2]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StormReport {
     pub kind: StormKind,
     pub attempts: u64,
-    /// No connection came about.
+    /// Attempts that could not open a connection.
     pub failed: u64,
     pub elapsed: Duration,
 }
@@ -83,20 +94,15 @@ impl StormReport {
 pub async fn run(kind: StormKind, options: StormOptions) -> Result<StormReport> {
     let start = Instant::now();
     let plan = StormPlan { kind, address: options.address, bytes: bytes_of(kind, options.seed)? };
-    let counters = Arc::new(StormCounters::default());
-    let attempts = send(plan, options.rate, Arc::clone(&counters));
-    // What is under way is cut off.
-    let _ = timeout(options.window, attempts).await;
-    Ok(StormReport {
-        kind,
-        attempts: counters.attempts.load(Ordering::Relaxed),
-        failed: counters.failed.load(Ordering::Relaxed),
-        elapsed: start.elapsed(),
-    })
+    let counters = StormCounters::default();
+    // Attempts that are still in progress at the end of the window are dropped.
+    let _ = timeout(options.window, send(plan, options.rate, &counters)).await;
+    let [attempts, failed] = counters.each_ref().map(|count| count.load(Ordering::Relaxed));
+    Ok(StormReport { kind, attempts, failed, elapsed: start.elapsed() })
 }
 
-/// Does not return.
-async fn send(plan: StormPlan, rate: u64, counters: Arc<StormCounters>) {
+/// Starts attempts forever. The caller drops this future.
+async fn send(plan: StormPlan, rate: u64, counters: &StormCounters) {
     let most = if plan.kind == StormKind::SlowLoris { SLOW_CONNECTIONS } else { ATTEMPTS_MAX };
     let mut due = (rate > 0).then(|| interval(Duration::from_secs(1) / rate as u32));
     if let Some(due) = &mut due {
@@ -110,18 +116,20 @@ async fn send(plan: StormPlan, rate: u64, counters: Arc<StormCounters>) {
         if under_way.len() >= most {
             under_way.join_next().await;
         }
-        let (plan, counters) = (plan.clone(), Arc::clone(&counters));
+        let (plan, counters) = (plan.clone(), Arc::clone(counters));
         under_way.spawn(async move {
-            counters.attempts.fetch_add(1, Ordering::Relaxed);
+            let [attempts, failed] = &*counters;
+            attempts.fetch_add(1, Ordering::Relaxed);
             if attempt(&plan).await.is_err() {
-                counters.failed.fetch_add(1, Ordering::Relaxed);
+                failed.fetch_add(1, Ordering::Relaxed);
                 sleep(Duration::from_millis(10)).await;
             }
         });
     }
 }
 
-/// An error if there is no connection. What the server does with it is its own business.
+/// Makes one attempt. Fails only if it cannot open a connection. Any later reaction of the server
+/// is ignored.
 async fn attempt(plan: &StormPlan) -> io::Result<()> {
     let mut stream = timeout(PATIENCE, TcpStream::connect(plan.address)).await??;
     stream.set_nodelay(true)?;
@@ -135,7 +143,8 @@ async fn attempt(plan: &StormPlan) -> io::Result<()> {
     Ok(())
 }
 
-/// Until the server has closed the connection.
+/// Sends one byte per second, until all bytes are sent, or the server has answered or closed the
+/// connection.
 async fn write_slowly(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     for byte in bytes {
         stream.write_all(&[*byte]).await?;
@@ -146,7 +155,8 @@ async fn write_slowly(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Until the first bytes of an answer: then the server has done its part of a handshake.
+/// Sends the bytes, and waits for the first bytes of an answer. These bytes show that the server
+/// has done its part of a handshake.
 async fn say_and_hear(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     let mut answer = [0; 256];
@@ -160,12 +170,13 @@ async fn flood(stream: &mut TcpStream, plan: &StormPlan) -> io::Result<()> {
     for number in 0..WRITES_MAX {
         let frames = match plan.kind {
             StormKind::Resets => kind::resets(number * FRAMES as u32, FRAMES as u32),
-            // The stream that they belong to.
+            // The first write opens the stream of the empty data frames.
             StormKind::EmptyData if number == 0 => kind::open_stream(),
             _ => plan.bytes.clone(),
         };
         timeout(PATIENCE, stream.write_all(&frames)).await??;
-        // Not to block: what the server says is not awaited.
+        // Reads without waiting, so that the connection does not block. The server's answers are
+        // ignored.
         while let Ok(read) = stream.try_read(&mut answer) {
             if read == 0 {
                 return Ok(());
@@ -183,21 +194,20 @@ fn bytes_of(kind: StormKind, seed: u64) -> Result<Bytes> {
             Ok((0..GARBAGE_BYTES).map(|_| random.random::<u8>()).collect())
         }
         StormKind::Resets => Ok(Bytes::new()),
-        StormKind::Settings => Ok(kind::settings().repeat(FRAMES).into()),
-        StormKind::EmptyData => Ok(kind::empty_data().repeat(FRAMES).into()),
+        StormKind::Settings => Ok(kind::SETTINGS.repeat(FRAMES).into()),
+        StormKind::EmptyData => Ok(kind::EMPTY_DATA.repeat(FRAMES).into()),
     }
 }
 
-/// Made once and sent again and again: the server cannot know, and the client computes nothing.
+/// Returns a TLS client hello. All attempts send the same bytes, so the client computes nothing. To
+/// the server, each attempt is the start of a new handshake.
 fn client_hello() -> Result<Bytes> {
-    let error = |error: rustls::Error| Error::Local(format!("no TLS: {error}"));
-    let roots = RootCertStore::empty();
-    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from("localhost").expect("a name of a host");
-    let mut client = ClientConnection::new(Arc::new(config), name).map_err(error)?;
+    let client = ClientConnection::new(TlsFiles::default().of_connections()?, name);
     let mut hello = Vec::new();
-    client.write_tls(&mut hello).map_err(|error| Error::Local(format!("no TLS: {error}")))?;
+    let written =
+        client.map_err(io::Error::other).and_then(|mut client| client.write_tls(&mut hello));
+    written.map_err(|error| Error::Local(format!("cannot create a TLS handshake: {error}")))?;
     Ok(hello.into())
 }
 
@@ -208,7 +218,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that reads all, and says how each connection began, unless it was cut off before.
+    /// Runs a storm against a server that reads and does not answer. Returns the report, and the
+    /// first bytes that one of the connections has sent, up to 24.
     fn run_against_listener(kind: StormKind) -> (StormReport, Vec<u8>) {
         let (sender, mut first) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -232,7 +243,7 @@ mod tests {
             });
             let (window, rate) = (Duration::from_millis(300), 0);
             let options = StormOptions { address, window, rate, seed: 1 };
-            // The listener may not have read yet, and on a busy machine nothing may have come.
+            // On a busy machine no bytes may have arrived yet, so the storm is repeated.
             for _ in 0..20 {
                 let report = run(kind, options).await.unwrap();
                 if let Ok(first) = timeout(window, first.recv()).await {

@@ -1,5 +1,5 @@
-//! What is answered to which request: messages of the length that a server's would have, made of
-//! one record again and again.
+//! The responses of the stub. A message has the length of a real server's message, but it consists
+//! of one record that repeats.
 
 use bytes::Bytes;
 use clearlane_proto::Message;
@@ -12,23 +12,24 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::mvccpb::{Event, KeyValue};
 
-use super::body::Pieces;
-use crate::requests::framed;
+use super::body::{self, Pieces};
+use crate::requests::{AUTHENTICATE, DELETE_RANGE, LEASE_GRANT, PUT, RANGE, TXN, WATCH, framed};
 
-pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
-/// Of a piece of records.
+/// Approximate size of a piece of records.
 const PIECE_BYTES: usize = 64 << 10;
-/// etcd's, and ours.
+/// Bytes in each chunk of a snapshot, as in etcd and Clearlane.
 const SNAPSHOT_CHUNK_BYTES: u64 = 32 << 10;
-/// As after a fill of a million keys, a transaction each for 128.
+/// The revision in all responses. A real server has about this revision after a fill of a million
+/// keys, in transactions of 128 puts.
 const REVISION: i64 = 7813;
 const LEASE: i64 = 7_587_888_888_888_888_888;
-const LENGTH_DELIMITED: u64 = 2;
 const RESPONSES_OF_TXN: u64 = 3;
+const LENGTH_DELIMITED: u64 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StubSizes {
-    /// In bytes, of each key and of each value that is read.
+    /// The size of each key in bytes. `value` is the size of each value that is read, and
+    /// `snapshot` is the size of a snapshot.
     pub key: usize,
     pub value: usize,
     pub snapshot: u64,
@@ -42,7 +43,8 @@ pub(super) struct Answers {
     snapshot_bytes: u64,
 }
 
-/// Equal records, one behind the other.
+/// A record that may be repeated any number of times. `piece` has `per_piece` copies of the record,
+/// of `record_bytes` each.
 #[derive(Debug)]
 struct Records {
     piece: Bytes,
@@ -51,7 +53,7 @@ struct Records {
 }
 
 impl Records {
-    /// `message` has one record and nothing else.
+    /// Encodes the record. `message` has one record and no other field.
     fn of(message: &impl Message) -> Records {
         let record = message.encode_to_vec();
         let per_piece = (PIECE_BYTES / record.len()).max(1);
@@ -59,23 +61,14 @@ impl Records {
         Records { piece, record_bytes, per_piece: per_piece as u64 }
     }
 
-    fn first(&self, count: u64) -> Bytes {
-        self.piece.slice(..count as usize * self.record_bytes)
-    }
-
-    fn take(&self, count: u64) -> Pieces {
-        let mut pieces = Pieces::default();
-        pieces.push(self.piece.clone(), count / self.per_piece);
-        pieces.push(self.first(count % self.per_piece), 1);
-        pieces
-    }
-
-    /// In messages of a piece each, as `wrap` encodes them.
-    fn in_messages(&self, count: u64, wrap: impl Fn(Bytes) -> Bytes) -> Pieces {
-        let mut pieces = Pieces::default();
-        pieces.push(wrap(self.piece.clone()), count / self.per_piece);
-        let rest = count % self.per_piece;
-        pieces.push(wrap(self.first(rest)), u64::from(rest > 0));
+    /// Returns `count` records, in full pieces and a shorter last piece. `wrap` is called for each
+    /// piece, for example to make a message of it.
+    fn take(&self, count: u64, wrap: impl Fn(Bytes) -> Bytes) -> Pieces {
+        let (full, rest) = (count / self.per_piece, count % self.per_piece);
+        let mut pieces = vec![wrap(self.piece.clone()); full as usize];
+        if rest > 0 {
+            pieces.push(wrap(self.piece.slice(..rest as usize * self.record_bytes)));
+        }
         pieces
     }
 }
@@ -101,26 +94,30 @@ impl Answers {
         }
     }
 
-    /// `None` for a method that no row needs, and for a request that is none.
+    /// Returns the response to a request. `None` for a method that no row uses, and for bytes that
+    /// are not a valid request.
     pub(super) fn answer(&self, path: &str, request: &Bytes) -> Option<Pieces> {
-        let message = match path {
-            "/etcdserverpb.KV/Range" => self.range(&decoded(request)?),
-            "/etcdserverpb.KV/RangeStream" => return Some(self.range_stream(&decoded(request)?)),
-            "/etcdserverpb.KV/Put" => encoded(&PutResponse { header: header(), prev_kv: None }),
-            "/etcdserverpb.KV/DeleteRange" => encoded(&deleted(&decoded(request)?)),
-            "/etcdserverpb.KV/Txn" => self.txn(&decoded(request)?),
-            "/etcdserverpb.Lease/LeaseGrant" => {
-                encoded(&LeaseGrantResponse { header: header(), id: LEASE, ..Default::default() })
+        Some(match path {
+            RANGE => with_prefix(self.range(&decoded(request)?)),
+            TXN => with_prefix(self.txn(&decoded(request)?)),
+            "/etcdserverpb.KV/RangeStream" => self.range_stream(&decoded(request)?),
+            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(),
+            WATCH => self.watch(&decoded(request)?)?,
+            PUT => vec![framed(&PutResponse { header: header(), prev_kv: None })],
+            DELETE_RANGE => vec![framed(&deleted(&decoded(request)?))],
+            "/etcdserverpb.Lease/LeaseRevoke" => {
+                vec![framed(&LeaseRevokeResponse { header: header() })]
             }
-            "/etcdserverpb.Lease/LeaseRevoke" => encoded(&LeaseRevokeResponse { header: header() }),
-            "/etcdserverpb.Auth/Authenticate" => {
-                encoded(&AuthenticateResponse { header: header(), token: "stub.1".to_owned() })
+            LEASE_GRANT => {
+                let (header, id) = (header(), LEASE);
+                vec![framed(&LeaseGrantResponse { header, id, ..Default::default() })]
             }
-            "/etcdserverpb.Maintenance/Snapshot" => return Some(self.snapshot()),
-            WATCH => return self.watch(&decoded(request)?),
+            AUTHENTICATE => {
+                let (header, token) = (header(), "stub.1".to_owned());
+                vec![framed(&AuthenticateResponse { header, token })]
+            }
             _ => return None,
-        };
-        Some(with_prefix(message))
+        })
     }
 
     fn range(&self, range: &RangeRequest) -> Pieces {
@@ -130,55 +127,49 @@ impl Answers {
             RangeRequest { limit: 1.., .. } => count.min(range.limit as u64),
             _ => count,
         };
-        let mut message = encoded(&RangeResponse { header: header(), ..Default::default() });
         let records = if range.keys_only { &self.keys } else { &self.whole };
-        message.append(records.take(sent));
+        let mut message = records.take(sent, |records| records);
         let (count, more) = (count as i64, sent < count && !range.count_only);
-        message.append(encoded(&RangeResponse { count, more, ..Default::default() }));
+        let rest = RangeResponse { header: header(), count, more, ..Default::default() };
+        message.push(encoded(&rest));
         message
     }
 
     fn range_stream(&self, range: &RangeRequest) -> Pieces {
         let count = keys_between(&range.key, &range.range_end);
-        let mut messages = self.whole.in_messages(count, |records| {
-            let mut part = Pieces::default();
-            part.push(records, 1);
-            with_prefix(part.nested(1)).concat()
-        });
+        let part = |records| with_prefix(nested(1, vec![records])).concat().into();
+        let mut messages = self.whole.take(count, part);
         let last = RangeResponse { header: header(), count: count as i64, ..Default::default() };
-        messages.push(framed(&RangeStreamResponse { range_response: Some(last) }), 1);
+        messages.push(framed(&RangeStreamResponse { range_response: Some(last) }));
         messages
     }
 
     fn txn(&self, txn: &TxnRequest) -> Pieces {
         let start = TxnResponse { header: header(), succeeded: true, responses: Vec::new() };
-        let mut message = encoded(&start);
+        let mut message = vec![encoded(&start)];
         for operation in txn.success.iter().filter_map(|operation| operation.request.as_ref()) {
             let response = match operation {
-                Op::RequestRange(range) => self.range(range).nested(1),
-                Op::RequestPut(_) => encoded(&PutResponse::default()).nested(2),
-                Op::RequestDeleteRange(delete) => encoded(&deleted(delete)).nested(3),
-                Op::RequestTxn(_) => encoded(&TxnResponse::default()).nested(4),
+                Op::RequestRange(range) => nested(1, self.range(range)),
+                Op::RequestPut(_) => nested(2, vec![encoded(&PutResponse::default())]),
+                Op::RequestDeleteRange(delete) => nested(3, vec![encoded(&deleted(delete))]),
+                Op::RequestTxn(_) => nested(4, vec![encoded(&TxnResponse::default())]),
             };
-            message.append(response.nested(RESPONSES_OF_TXN));
+            message.extend(nested(RESPONSES_OF_TXN, response));
         }
         message
     }
 
-    /// The past of as many keys as are watched, all at once, if it is asked for.
+    /// Returns the first responses of a watch. If the watch starts at an old revision, one event
+    /// for each watched key follows at once.
     fn watch(&self, watch: &WatchRequest) -> Option<Pieces> {
         let Some(RequestUnion::CreateRequest(create)) = &watch.request_union else { return None };
-        let mut messages = Pieces::default();
         let created = WatchResponse { header: header(), created: true, ..Default::default() };
-        messages.push(framed(&created), 1);
+        let mut messages = vec![framed(&created)];
         if create.start_revision > 0 {
             let count = keys_between(&create.key, &create.range_end);
-            let start = WatchResponse { header: header(), ..Default::default() };
-            messages.append(self.events.in_messages(count, |records| {
-                let mut message = encoded(&start);
-                message.push(records, 1);
-                with_prefix(message).concat()
-            }));
+            let start = encoded(&WatchResponse { header: header(), ..Default::default() });
+            let part = |events| with_prefix(vec![start.clone(), events]).concat().into();
+            messages.extend(self.events.take(count, part));
         }
         Some(messages)
     }
@@ -188,22 +179,10 @@ impl Answers {
             let blob = vec![0; bytes as usize].into();
             framed(&SnapshotResponse { header: header(), blob, ..Default::default() })
         };
-        let rest = self.snapshot_bytes % SNAPSHOT_CHUNK_BYTES;
-        let mut messages = Pieces::default();
-        messages.push(chunk(SNAPSHOT_CHUNK_BYTES), self.snapshot_bytes / SNAPSHOT_CHUNK_BYTES);
-        messages.push(chunk(rest), 1);
-        messages
-    }
-}
-
-impl Pieces {
-    /// As a field of another message.
-    fn nested(mut self, field: u64) -> Pieces {
-        let mut start = Vec::new();
-        push_varint(&mut start, field << 3 | LENGTH_DELIMITED);
-        push_varint(&mut start, self.length() as u64);
-        self.push_front(start);
-        self
+        let whole = self.snapshot_bytes / SNAPSHOT_CHUNK_BYTES;
+        let mut chunks = vec![chunk(SNAPSHOT_CHUNK_BYTES); whole as usize];
+        chunks.push(chunk(self.snapshot_bytes % SNAPSHOT_CHUNK_BYTES));
+        chunks
     }
 }
 
@@ -211,16 +190,24 @@ fn decoded<M: Message + Default>(request: &Bytes) -> Option<M> {
     M::decode(request.clone()).ok()
 }
 
-fn encoded(message: &impl Message) -> Pieces {
-    let mut pieces = Pieces::default();
-    pieces.push(message.encode_to_vec(), 1);
-    pieces
+fn encoded(message: &impl Message) -> Bytes {
+    message.encode_to_vec().into()
 }
 
+/// Encodes pieces as a field of another message.
+fn nested(field: u64, mut message: Pieces) -> Pieces {
+    let mut head = Vec::new();
+    push_varint(&mut head, field << 3 | LENGTH_DELIMITED);
+    push_varint(&mut head, body::length(&message) as u64);
+    message.insert(0, head.into());
+    message
+}
+
+/// Adds the gRPC prefix of a message.
 fn with_prefix(mut message: Pieces) -> Pieces {
-    // More than a message may have is not asked for.
-    let length = (message.length() as u32).to_be_bytes();
-    message.push_front([&[0], &length[..]].concat());
+    // The length fits into 32 bits, because no client requests more than a message may have.
+    let length = (body::length(&message) as u32).to_be_bytes();
+    message.insert(0, [&[0], &length[..]].concat().into());
     message
 }
 
@@ -242,7 +229,9 @@ fn deleted(delete: &DeleteRangeRequest) -> DeleteRangeResponse {
     DeleteRangeResponse { header: header(), deleted, ..Default::default() }
 }
 
-/// One key without an end; else as many as the numbers behind the last slashes say.
+/// Returns the number of keys in a range. If there is no range end, it is 1. Otherwise it is the
+/// difference of the numbers that follow the last slashes of both keys, or 0 if one of these texts
+/// is not a number.
 fn keys_between(key: &[u8], range_end: &[u8]) -> u64 {
     if range_end.is_empty() {
         return 1;

@@ -1,12 +1,15 @@
-//! A server that does no work: what a request takes here is taken by the driver, the sockets and
-//! the cores, and by no store. It is the floor below the figures of `benches/stalls`.
+//! A server that stores nothing. A request costs only the time that the driver, the sockets and the
+//! CPU take, so its latencies are a lower bound for the figures of `benches/stalls`.
 //!
 //! ```text
-//!   accept ── deals ──▶ stub-0, stub-1 ── answers: how long ── body: what the socket takes
+//!   accept ── in turn ──▶ stub-0, stub-1 ── answers: pieces of the response ── body ──▶ writer
 //! ```
 //!
-//! Its threads, windows and writes are those of Clearlane. It keeps nothing: a put is answered and
-//! forgotten, and a range has as many keys as the numbers at the ends of its keys say.
+//! Its two threads have the scheduling class, the event interval and the writer of Clearlane's
+//! network threads. Its HTTP/2 windows differ from the windows of Clearlane's client port; its
+//! connection window is the same as between members. Puts are answered and not stored. The number
+//! of keys in a range is the difference of the numbers at the end of `key` and `range_end`, or 1
+//! without a `range_end`.
 
 mod answers;
 mod body;
@@ -23,6 +26,7 @@ use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::coalescing_writer::{ActiveLargeResponses, CoalescingWriter};
 use clearlane_net::sched::{EVENT_INTERVAL, SchedClass};
 use http::{HeaderValue, Request, Response, header};
+use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -33,16 +37,17 @@ use tokio::sync::mpsc;
 
 use self::answers::Answers;
 pub use self::answers::StubSizes;
-use self::body::AnswerBody;
+use crate::requests::WATCH;
 use crate::{Error, Result};
 
 const THREADS: usize = 2;
 const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 const GRPC_PREFIX_BYTES: usize = 5;
-/// A longer answer lets others go first between its parts.
+/// Largest response that the writer sends without taking turns. Between two parts of a longer
+/// response, other responses go first.
 const SHORT_ANSWER_BYTES: usize = 256 << 10;
 
-/// Listens, and answers until the process ends. Returns the address.
+/// Starts the stub, which answers until the process ends. Returns the stub's address.
 pub fn start(listen: SocketAddr, sizes: StubSizes) -> Result<SocketAddr> {
     let failed = |error: io::Error| Error::Local(format!("--listen {listen}: {error}"));
     let listener = TcpListener::bind(listen).map_err(failed)?;
@@ -68,7 +73,7 @@ pub fn start(listen: SocketAddr, sizes: StubSizes) -> Result<SocketAddr> {
         SchedClass::Latency.apply_to_thread();
         let accepted = listener.incoming().flatten();
         for (connection, queue) in accepted.zip(queues.iter().cycle()) {
-            // Its thread does not end.
+            // Sending does not fail, because the thread never ends.
             let _ = queue.send(connection);
         }
     };
@@ -82,7 +87,7 @@ async fn serve_connections(
 ) {
     let turns = BulkTurns::start();
     while let Some(connection) = connections.recv().await {
-        // A connection that is broken is its client's business.
+        // Errors of a broken connection are ignored.
         tokio::spawn(serve(connection, Arc::clone(&answers), turns.clone()));
     }
 }
@@ -110,30 +115,28 @@ async fn answer(
     request: Request<Incoming>,
     answers: Arc<Answers>,
     large: ActiveLargeResponses,
-) -> std::result::Result<Response<AnswerBody>, Infallible> {
+) -> std::result::Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
     let path = request.uri().path().to_owned();
-    let is_watch = path == answers::WATCH;
+    let is_watch = path == WATCH;
     let mut body = request.into_body();
-    let answer = match message(&mut body, is_watch).await {
-        Some(message) => answers.answer(&path, &message),
-        None => None,
-    };
-    let answer = match answer {
+    let message = message(&mut body, is_watch).await;
+    let body = match message.and_then(|message| answers.answer(&path, &message)) {
         Some(answer) => {
-            let guard = (answer.length() > SHORT_ANSWER_BYTES).then(|| large.start());
-            // The request of a watch goes on as long as its answer.
-            AnswerBody::new(answer, is_watch.then_some(body), guard)
+            let guard = (body::length(&answer) > SHORT_ANSWER_BYTES).then(|| large.start());
+            // The body of a watch request must stay open as long as its response.
+            body::body(answer, body::OK, is_watch.then_some(body), guard)
         }
-        None => AnswerBody::unimplemented(),
+        None => body::body(Vec::new(), body::UNIMPLEMENTED, None, None),
     };
-    let mut response = Response::new(answer);
+    let mut response = Response::new(body);
     let grpc = HeaderValue::from_static("application/grpc");
     response.headers_mut().insert(header::CONTENT_TYPE, grpc);
     Ok(response)
 }
 
-/// The message of a request, without its prefix; of a watch the first one. `None` if it does not
-/// come.
+/// Reads the body of a request and returns its message without the prefix. A watch has an endless
+/// body: `is_first_enough` stops the reading after the first message. Returns `None` if the body
+/// breaks off or is shorter than a prefix.
 async fn message(body: &mut Incoming, is_first_enough: bool) -> Option<Bytes> {
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,4 @@
-//! Typed access to the fields of one TOML table, with errors of one line.
+//! Typed access to the fields of one TOML table. Each error is one line.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use toml::{Table, Value};
 use crate::keys::Sizes;
 use crate::{Error, Result};
 
-/// `place` is the table's name in errors.
+/// The fields of a table. `context` is the table's name in errors.
 #[derive(Debug)]
 pub struct Fields<'t> {
     context: String,
@@ -15,13 +15,14 @@ pub struct Fields<'t> {
 }
 
 impl<'t> Fields<'t> {
-    /// An error if the table has a field that is not in `allowed`.
+    /// Returns the fields of a table. Fails if the table has a field that is not in `allowed`.
+    /// `place` is the table's name in errors.
     pub fn new(place: &str, table: &'t Table, allowed: &[&str]) -> Result<Fields<'t>> {
         let fields = Fields { context: place.to_owned(), table };
         match table.keys().find(|key| !allowed.contains(&key.as_str())) {
             Some(unknown) => {
                 let allowed = allowed.join(", ");
-                Err(fields.error(format!("unknown field `{unknown}`; there are {allowed}")))
+                Err(fields.error(format!("unknown field `{unknown}`; known are {allowed}")))
             }
             None => Ok(fields),
         }
@@ -49,11 +50,11 @@ impl<'t> Fields<'t> {
         })
     }
 
-    /// A number above 0 and up to `most`.
+    /// Reads a number that is above 0 and at most `most`.
     pub fn rate(&self, name: &str, most: f64) -> Result<f64> {
         let value = self.required(name, self.table.get(name))?;
         let number = value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64));
-        // NaN is not above 0.
+        // NaN is also rejected here, because it is not above 0.
         number.filter(|rate| *rate > 0.0 && *rate <= most).ok_or_else(|| {
             self.error(format!(
                 "`{name}` is {value}; it must be a number above 0 and at most {most}"
@@ -63,13 +64,14 @@ impl<'t> Fields<'t> {
 
     pub fn text(&self, name: &str) -> Result<Option<&'t str>> {
         let text = |value: &'t Value| {
-            let wrong = || self.error(format!("`{name}` is {value}; it must be a text"));
+            let wrong = || self.error(format!("`{name}` is {value}; it must be a string"));
             value.as_str().ok_or_else(wrong)
         };
         self.table.get(name).map(text).transpose()
     }
 
-    /// The value of the word that the field has.
+    /// Reads a field that must be one of `words`, and returns the value that belongs to the word.
+    /// Returns `None` if the field is missing.
     pub fn one_of<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Result<Option<T>> {
         let Some(found) = self.text(name)? else { return Ok(None) };
         let word = words.iter().find(|(word, _)| *word == found);
@@ -78,7 +80,8 @@ impl<'t> Fields<'t> {
         word.map(|(_, meaning)| Some(*meaning)).ok_or_else(wrong)
     }
 
-    /// A size, or a table of `min` and `max`.
+    /// Reads a field that is one size, or a table with `min` and `max`. Returns `None` if the field
+    /// is missing.
     pub fn sizes(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<Option<Sizes>> {
         let Some(value) = self.table.get(name) else { return Ok(None) };
         let Some(table) = value.as_table() else {

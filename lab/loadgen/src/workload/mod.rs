@@ -1,10 +1,11 @@
 //! A workload file: a key space, and classes of requests with their rates.
 //!
-//! `docs/scenarios.md` has the format, with an example. A class has connections of its own: a
-//! request that shares one with a large answer waits for its bytes at every server. A table
-//! `[model]` describes machines for the simulator, which reads it; the driver ignores it.
+//! `docs/scenarios.md` describes the format with an example. Each class has its own connections: on
+//! a shared connection, a request would have to wait for the bytes of a large response, with any
+//! server. A table `[model]` describes machines for the simulator. The driver ignores it.
 //!
-//! A file is read strictly: an ignored misspelt line would leave another workload to be measured.
+//! A file is read strictly, and an unknown field is an error. If a misspelt line were ignored, the
+//! measured workload would not be the one that the author meant.
 
 mod set_field;
 pub mod fields;
@@ -21,26 +22,26 @@ use crate::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// How long requests are due.
+    /// Number of seconds for which requests are due.
     pub seconds: u64,
     pub space: KeySpace,
-    /// In the order of the file; at least one.
+    /// The classes in the order of the file. There is at least one.
     pub classes: Vec<Class>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
     pub name: String,
-    /// The position in the file. Together with the seed it decides when requests are due, so that a
-    /// class does not change when others are left out.
+    /// The position in the file. Together with the seed it decides when requests are due. So the
+    /// requests of a class stay the same if other classes are left out.
     pub index: u64,
     pub operation: Operation,
     /// Requests per second, on average.
     pub rate: f64,
     pub spacing: Spacing,
-    /// Requests use them in turn.
+    /// Number of connections. Requests use them in turn.
     pub connections: u64,
-    /// Which keys requests are about.
+    /// Decides which keys the requests use.
     pub distribution: Distribution,
 }
 
@@ -52,7 +53,7 @@ pub enum Operation {
         limit: Option<u64>,
         serializable: bool,
     },
-    /// Asks for the number of keys.
+    /// Requests only the number of keys.
     Count {
         /// The length of the range.
         keys: u64,
@@ -65,26 +66,27 @@ pub enum Operation {
         /// The length of the range.
         keys: u64,
     },
-    /// Puts several keys if the first exists, else reads it.
+    /// Puts several keys if the first one exists, otherwise reads the first one.
     Txn {
         keys: u64,
         value: Sizes,
     },
     /// Watches all keys.
     Watch {
-        /// It ends after so many events from before the run; 0: when it is created.
+        /// The watch ends after this number of events from before the run. If it is 0, it ends as
+        /// soon as it is created.
         events: u64,
     },
     /// Grants a lease.
     Lease {
         ttl: u64,
     },
-    /// Logs the user of the load in.
+    /// Logs in as the user of the load.
     Authenticate,
 }
 
 impl Operation {
-    /// The word in a workload file.
+    /// Returns the word for this operation in a workload file.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Range { .. } => "range",
@@ -98,7 +100,7 @@ impl Operation {
         }
     }
 
-    /// The most keys in one answer.
+    /// Returns an upper bound for the number of keys in one response.
     pub fn keys_sent(self) -> u64 {
         match self {
             Operation::Range { keys, limit, .. } => limit.map_or(keys, |limit| limit.min(keys)),
@@ -114,29 +116,29 @@ impl Operation {
 }
 
 impl Workload {
-    /// An error if a name is not a class, or no class is left.
+    /// Removes classes. Fails if a name is not a class, or if no class would be left.
     pub fn without(mut self, names: &[String]) -> Result<Workload> {
         let there = self.classes.iter().map(|class| class.name.as_str());
         let there = there.collect::<Vec<_>>().join(", ");
         if let Some(name) = names.iter().find(|name| self.classes.iter().all(|c| c.name != **name))
         {
-            let wrong = format!("--without {name}: there is no such class; there are {there}");
+            let wrong = format!("--without {name}: unknown class; known are {there}");
             return Err(Error::Workload(wrong));
         }
         self.classes.retain(|class| !names.contains(&class.name));
         if self.classes.is_empty() {
-            let wrong = format!("--without leaves no class of {there}");
+            let wrong = format!("--without omits all classes: {there}");
             return Err(Error::Workload(wrong));
         }
         Ok(self)
     }
 
-    /// If so, keys may be missing during the run.
+    /// Returns whether a class deletes keys. If so, keys may be missing during the run.
     pub fn has_deletes(&self) -> bool {
         self.classes.iter().any(|class| matches!(class.operation, Operation::Delete { .. }))
     }
 
-    /// If so, the keys must be filled first.
+    /// Returns whether a class reads keys. If so, the keys must be filled before the run.
     pub fn has_ranges(&self) -> bool {
         let reads = |class: &Class| {
             matches!(class.operation, Operation::Range { .. } | Operation::Count { .. })

@@ -1,6 +1,6 @@
-//! Parses a workload file; an error is one line.
+//! Parses a workload file. Each error is one line.
 //!
-//! The bounds are etcd's defaults, where it has them: a request has at most 1.5 MiB, and a
+//! The bounds keep requests within etcd's default limits: a request has at most 1.5 MiB, and a
 //! transaction at most 128 operations.
 
 use toml::{Table, Value};
@@ -13,7 +13,7 @@ use crate::keys::{Distribution, KeySpace, Sizes};
 use crate::{Error, Result};
 
 pub(super) const SECONDS_MAX: u64 = 86_400;
-/// More keys do not fit into etcd's recommended store size.
+/// Maximum number of keys. More keys do not fit into the store size that etcd recommends.
 const KEYS_MAX: u64 = 100_000_000;
 const KEY_SIZE_MAX: u64 = 64 << 10;
 const VALUE_SIZE_MAX: u64 = 1 << 20;
@@ -21,17 +21,18 @@ const RATE_MAX: f64 = 1e6;
 const CONNECTIONS_MAX: u64 = 1000;
 /// etcd's default for `--max-txn-ops`.
 pub(crate) const TXN_OPERATIONS_MAX: u64 = 128;
-/// Bytes of keys and values in one transaction: enough below etcd's bound for a request.
+/// Maximum size of all keys and values in one transaction. It is well below etcd's limit for a
+/// request.
 pub(crate) const TXN_BYTES_MAX: u64 = 1 << 20;
 
 const EVENTS_MAX: u64 = 1_000_000_000;
 const LEASE_TTL_DEFAULT: u64 = 60;
-/// etcd's bound.
+/// etcd's limit for the TTL of a lease.
 const LEASE_TTL_MAX: u64 = 9_000_000_000;
 
 const CLASS_FIELDS: [&str; 5] = ["name", "operation", "rate", "arrivals", "connections"];
 
-/// The operations, and the fields that a class has beside the common ones.
+/// The operations, and the fields that a class has in addition to the common ones.
 const OPERATIONS: [(&str, &[&str]); 8] = [
     ("range", &["keys", "limit", "consistency", "distribution"]),
     ("count", &["keys", "consistency", "distribution"]),
@@ -46,7 +47,7 @@ const OPERATIONS: [(&str, &[&str]); 8] = [
 impl Workload {
     pub fn parse(text: &str) -> Result<Workload> {
         let file: Table = text.parse().map_err(|error| not_toml(text, &error))?;
-        // [model] describes machines for the simulator, and is ignored here.
+        // `[model]` describes machines for the simulator. It is ignored here.
         let allowed = ["seconds", "keys", "class", "model"];
         let fields = Fields::new("workload", &file, &allowed)?;
         let seconds = fields.required("seconds", fields.integer("seconds", 1..=SECONDS_MAX)?)?;
@@ -55,14 +56,14 @@ impl Workload {
         let tables = fields.required("class", file.get("class"))?.as_array();
         let tables =
             tables.filter(|tables| !tables.is_empty() && tables.iter().all(Value::is_table));
-        let tables =
-            tables.ok_or_else(|| fields.error("`class` must be tables, each [[class]]"))?;
+        let tables = tables
+            .ok_or_else(|| fields.error("`class` must be a list of tables, each [[class]]"))?;
         let mut classes: Vec<Class> = Vec::new();
         for (place, table) in (0..).zip(tables.iter().filter_map(Value::as_table)) {
             let class = class(place, table, &space)?;
             if classes.iter().any(|other| other.name == class.name) {
                 let name = class.name;
-                return Err(fields.error(format!("there are two classes \"{name}\"")));
+                return Err(fields.error(format!("two classes have the name \"{name}\"")));
             }
             classes.push(class);
         }
@@ -74,7 +75,7 @@ fn not_toml(text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map_or(0, |span| span.start);
     let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
     let message = error.message().lines().collect::<Vec<_>>().join("; ");
-    Error::Workload(format!("workload: line {line} is no TOML: {message}"))
+    Error::Workload(format!("workload: line {line} is not TOML: {message}"))
 }
 
 pub(super) fn space(table: &Table) -> Result<KeySpace> {
@@ -83,7 +84,9 @@ pub(super) fn space(table: &Table) -> Result<KeySpace> {
     let count = fields.required("count", fields.integer("count", 1..=KEYS_MAX)?)?;
     let shortest = KeySpace::min_key_size(&prefix, count);
     if shortest > KEY_SIZE_MAX {
-        return Err(fields.error(format!("`prefix` is longer than a key may be, {KEY_SIZE_MAX}")));
+        return Err(
+            fields.error(format!("`prefix` is too long: a key has at most {KEY_SIZE_MAX} bytes"))
+        );
     }
     let key_size = fields.required("size", fields.integer("size", shortest..=KEY_SIZE_MAX)?)?;
     let value = fields.required("value", fields.sizes("value", 0..=VALUE_SIZE_MAX)?)?;
@@ -96,7 +99,8 @@ pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class
     let asked = table.get("operation").and_then(Value::as_str);
     let known = OPERATIONS.iter().find(|(operation, _)| Some(*operation) == asked);
     let of_operation = known.map(|(_, fields)| *fields).unwrap_or_default();
-    // If the operation is unknown or missing, that is the error to report.
+    // If the operation is unknown or missing, all fields are allowed here, so that the operation is
+    // the error that is reported.
     let allowed = match known {
         Some(_) => [&CLASS_FIELDS, of_operation].concat(),
         None => table.keys().map(String::as_str).collect(),
@@ -150,13 +154,14 @@ fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result
     let bytes = keys * (space.key_size + value.max);
     if keys > 1 && bytes > TXN_BYTES_MAX {
         return Err(fields.error(format!(
-            "`keys` is {keys}, which is up to {bytes} bytes; a transaction may have {TXN_BYTES_MAX}"
+            "`keys` is {keys}, which is up to {bytes} bytes; at most {TXN_BYTES_MAX} are allowed"
         )));
     }
     Ok(Operation::Txn { keys, value })
 }
 
-/// A key space without a workload file, within the same bounds, and beside the keys of workloads.
+/// Returns a key space that is not from a workload file. The same bounds apply. Its prefix differs
+/// from the default prefix of workloads.
 pub fn key_space(count: u64, key_size: u64, value_size: u64) -> Result<KeySpace> {
     space(&table([
         ("prefix", Value::String("/keys/".to_owned())),

@@ -1,7 +1,8 @@
-//! Changes one field of a workload by its name: `seconds`, `keys.count` or `cheap.rate`.
+//! Changes one field of a workload by its name, for example `seconds`, `keys.count` or
+//! `cheap.rate`.
 //!
-//! For "what if" questions. The changed workload is written as a table and read as strictly as a
-//! file.
+//! A user can thus ask "what if" without a second file. The changed part of the workload is written
+//! as a table and then read with the same checks as a file.
 
 use toml::{Table, Value};
 
@@ -12,8 +13,8 @@ use crate::keys::{KeySpace, Sizes};
 use crate::{Error, Result};
 
 impl Workload {
-    /// `name` is a field of the file (`seconds`), of its keys (`keys.count`), or of a class
-    /// (`cheap.rate`).
+    /// Sets a field. `name` is a field of the file (`seconds`), of its keys (`keys.count`), or of a
+    /// class (`cheap.rate`).
     pub fn set(&mut self, name: &str, value: Value) -> Result<()> {
         match name.split_once('.') {
             None if name == "seconds" => {
@@ -39,8 +40,8 @@ impl Workload {
         let classes = self.classes.iter().map(|class| class.name.as_str());
         let classes = classes.collect::<Vec<_>>().join(", ");
         Error::Workload(format!(
-            "there is no `{name}` to be set; there are seconds, keys.FIELD, and CLASS.FIELD with a class \
-             of {classes}"
+            "unknown field `{name}`; known are seconds, keys.FIELD, and CLASS.FIELD, where CLASS \
+             is one of {classes}"
         ))
     }
 
@@ -48,7 +49,8 @@ impl Workload {
         let mut table = space_table(&self.space);
         table.insert(field.to_owned(), value);
         let space = parse::space(&table)?;
-        // After a smaller key count, a class may ask for more keys than there are.
+        // If the key space is smaller now, a class may need more keys than the key space has. So
+        // all classes are checked again.
         let classes = self.classes.iter();
         let classes = classes.map(|class| parse::class(class.index, &class_table(class), &space));
         self.classes = classes.collect::<Result<_>>()?;

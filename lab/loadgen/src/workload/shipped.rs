@@ -3,7 +3,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShippedWorkload {
     pub name: &'static str,
-    /// The file.
+    /// The contents of the file.
     pub text: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl ShippedWorkload {
         SHIPPED.into_iter().find(|shipped| shipped.name == name)
     }
 
-    /// The first line of the file, which is a comment.
+    /// Returns the first line of the file, which is a comment.
     pub fn about(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches(['#', ' '])
     }

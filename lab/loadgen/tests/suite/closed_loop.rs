@@ -1,6 +1,4 @@
-//! The closed loops, as they are typed, against servers in this process.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Runs the closed loops from their command lines, against servers in this process.
 
 use clap::Parser as _;
 use clearlane_loadgen::arguments::Subcommand;
@@ -68,7 +66,7 @@ async fn each_command_sends_as_many_requests_as_were_asked_for() {
     let (reads, writes) =
         (report.classes[0].metrics.answered(), report.classes[1].metrics.answered());
     assert_eq!(reads + writes, 200);
-    // Five standard deviations around 150.
+    // Five standard deviations around the expected 150 reads.
     assert!((119..=181).contains(&reads), "{reads}");
 }
 
@@ -85,7 +83,7 @@ async fn a_rate_is_kept_and_a_stop_ends_with_the_results_so_far() {
     assert_eq!(counts(&report), [("put", 0, 0)]);
 }
 
-/// Takes connections, and says nothing.
+/// Accepts connections and never answers.
 async fn take_all(listener: TcpListener) {
     let mut taken = Vec::new();
     while let Ok((connection, _)) = listener.accept().await {
@@ -111,7 +109,10 @@ async fn a_server_that_does_not_answer_holds_up_no_end() {
     let report = closed_loop::run(&asked, target, stop.clone(), &mut stop_it).await.unwrap();
     assert_eq!(counts(&report), [("put", 0, 3)]);
     let errors = report.classes[0].metrics.errors();
-    assert_eq!(errors.keys().next().map(String::as_str), Some("no answer 2 s after the end"));
+    assert_eq!(
+        errors.keys().next().map(String::as_str),
+        Some("no response within 2 s after the end")
+    );
 }
 
 #[tokio::test]
@@ -135,14 +136,22 @@ async fn what_cannot_work_is_told_in_one_line() {
     let server = TestServer::start().await.unwrap();
     let endpoint = server.endpoint();
     for (endpoints, line, told) in [
-        ("127.0.0.1:1", "put", "no connection to http://127.0.0.1:1/: "),
-        (&*endpoint, "put --user a:b", "user a could not be authenticated: "),
-        (&*endpoint, "put --key-size 2 --key-space-size 1000", "--key-size 2: 1000 keys have at"),
-        (&*endpoint, "txn-put --txn-ops 2", "--txn-ops 2: it must be at most --key-space-size"),
+        ("127.0.0.1:1", "put", "cannot connect to http://127.0.0.1:1/: "),
+        (&*endpoint, "put --user a:b", "cannot log in as user a: "),
+        (
+            &*endpoint,
+            "put --key-size 2 --key-space-size 1000",
+            "--key-size 2: 1000 different keys need at",
+        ),
+        (&*endpoint, "txn-put --txn-ops 2", "--txn-ops 2: must be at most --key-space-size"),
         ("https://a:1", "put --cacert /nowhere", "--cacert /nowhere: "),
-        (&*endpoint, "put --cacert /nowhere", "--cacert and --cert have no use: "),
-        (&*endpoint, "put --check-hashkv", "--check-hashkv: it compares members, and "),
-        ("https://a:1", "put", "--endpoints https://a:1: its certificate cannot be checked; "),
+        (&*endpoint, "put --cacert /nowhere", "--cacert and --cert have no effect: "),
+        (&*endpoint, "put --check-hashkv", "--check-hashkv: it compares members, but "),
+        (
+            "https://a:1",
+            "put",
+            "--endpoints https://a:1: the server's certificate cannot be checked; ",
+        ),
     ] {
         let trouble = run_line(endpoints, line, Stop::default()).await.map(drop).unwrap_err();
         let trouble: Error = trouble;

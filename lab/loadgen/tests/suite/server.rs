@@ -1,6 +1,4 @@
-//! A run against a server in this process.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Runs workloads against a server in this process.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,8 +17,8 @@ use clearlane_loadgen::run::{RunOptions, run};
 use clearlane_loadgen::target::OpenTarget;
 use clearlane_loadgen::workload::Workload;
 use clearlane_loadgen::{Error, Result};
+use clearlane_replica::apply::Limits;
 use clearlane_rpc::serve::RpcServer;
-use clearlane_server::apply::Limits;
 use clearlane_server::threads::ServerThreads;
 
 const WORKLOAD: &str = "
@@ -113,7 +111,7 @@ fn every_request_is_answered_with_what_it_asked_for() {
         let report = run_quietly(&workload, &order).await.unwrap();
         let table = report.table();
         for line in &report.classes {
-            // The run checks which keys came: too few would be an error.
+            // The run checks the number of keys in each response. A wrong number is a failure.
             assert_eq!(line.metrics.failed(), 0, "{table}");
             let most = line.metrics.latency_ms(1.0).unwrap();
             assert!(line.metrics.latency_ms(0.5).unwrap() <= most && most < 60_000.0, "{table}");
@@ -143,9 +141,9 @@ fn keys_that_are_missing_are_told_before_and_during_a_run() {
     block_on(async {
         let trouble = run_quietly(&workload, &order).await.map(drop).unwrap_err();
         let what = "the server has 0 of the workload's 2000 keys";
-        let told = format!("{what}; `clearlane-load fill` puts them there");
+        let told = format!("{what}; `clearlane-load fill` puts them");
         assert_eq!(trouble, Error::Server(told));
-        // With a class that deletes, missing keys are no error.
+        // If a class deletes keys, missing keys are no error.
         let deleting = "\n[[class]]\nname = 'del'\noperation = 'delete'\nkeys = 3\nrate = 30\n";
         let workload = Workload::parse(&format!("{WORKLOAD}{deleting}")).unwrap();
         fill(&workload.space, &order.target.endpoints, None, 1, 1, &mut |_| {}).await.unwrap();
@@ -158,7 +156,7 @@ fn keys_that_are_missing_are_told_before_and_during_a_run() {
     running.stop();
 }
 
-/// Classes that need no fill.
+/// A workload whose classes need no fill.
 const WRITES: &str = "
     seconds = 2
     [keys]
@@ -196,7 +194,7 @@ fn what_a_server_refuses_is_counted_by_its_words() {
 fn a_warm_up_is_sent_and_not_counted() {
     let dir = tempfile::tempdir().unwrap();
     let running = RunningServer::start(dir.path(), Limits::default());
-    // A transaction writes only if its key exists.
+    // The transaction is left out, because it writes only if its key exists.
     let mut workload = Workload::parse(WRITES).unwrap().without(&["txn".to_owned()]).unwrap();
     workload.seconds = 1;
     let warm_up = Duration::from_secs(2);
@@ -213,14 +211,15 @@ fn a_server_that_stops_halfway_leaves_errors_and_the_rest_is_still_sent() {
     let dir = tempfile::tempdir().unwrap();
     let running = RunningServer::start(dir.path(), Limits::default());
     let mut workload = Workload::parse(WRITES).unwrap();
-    // It takes a while to stop on a busy machine, and some requests are to be sent after that.
+    // On a busy machine the server takes a while to stop, and some requests must be sent after
+    // it has stopped.
     workload.seconds = 5;
     let order = run_options(running.server.address());
     let (mut running, mut stopping) = (Some(running), None);
     let mut seconds = 0;
     let mut stop_in_the_middle = |_: &str| {
         seconds += 1;
-        // The first call is at the beginning.
+        // The first call is at the start of the run.
         if seconds == 2 {
             stopping = running.take().map(|running| thread::spawn(|| running.stop()));
         }
@@ -234,6 +233,6 @@ fn a_server_that_stops_halfway_leaves_errors_and_the_rest_is_still_sent() {
     }
     let trouble = block_on(run_quietly(&workload, &order)).map(drop).unwrap_err().to_string();
     let uri = order.target.endpoints.text();
-    assert!(trouble.starts_with(&format!("no connection to {uri}: ")), "{trouble}");
+    assert!(trouble.starts_with(&format!("cannot connect to {uri}: ")), "{trouble}");
     assert!(!trouble.contains('\n'), "{trouble}");
 }

@@ -1,13 +1,14 @@
-//! What a member does beside requests.
+//! The work of a member in addition to requests.
 //!
 //! ```text
-//!   watchers     every 100 ms, while one is behind    reads what was missed
-//!   compaction   an entry of the log, and then a job  removes what was overwritten, in batches
-//!   logins       as users come                        checks passwords, slow on purpose
+//!   work         when                                 what
+//!   watchers     every 100 ms, while one is behind    reads the missed revisions
+//!   compaction   when its entry is applied            removes overwritten revisions, in batches
+//!   logins       when users log in                    checks passwords, which is slow on purpose
 //! ```
 //!
-//! When something is done, and how much of it, is here; the locks held meanwhile are in the
-//! [eras](crate::era).
+//! This module defines when work is done and how much. The [eras](crate::era) define the locks that
+//! are held during it.
 
 mod watchers;
 
@@ -21,7 +22,7 @@ use crate::entries::{LEADER, Work};
 use crate::era::background::{check_password, compact_batch, compact_index, settings};
 use crate::sim_task::SimTask;
 
-/// Seed of the times of logins, apart from those of classes.
+/// Part of the seed for the times of logins. The classes of requests have other seeds.
 const LOGINS_SEED: u64 = 1 << 19;
 
 impl Cluster {
@@ -51,9 +52,9 @@ impl Cluster {
         }
     }
 
-    /// The job, at one member. It walks the index to find what must stay, and then removes
-    /// revisions in batches. etcd scans all revisions, also those that stay; ours knows from the
-    /// index which ones are removed.
+    /// The compaction job at one member. It walks the index to find the revisions that must stay,
+    /// and then removes the others in batches. etcd scans all revisions, including the revisions
+    /// that stay. Clearlane knows from the index which revisions to remove, and scans only them.
     pub(crate) async fn compact(self: Rc<Self>, place: usize) {
         let member = self.member(place);
         let mut task = SimTask::new(&self.world, &member.cores, TaskLabel::named("compaction"));
@@ -64,7 +65,7 @@ impl Cluster {
         let all = removed + if settings.scans_all { self.keys } else { 0 };
         for begin in (0..all).step_by(settings.batch_revisions as usize) {
             let end = all.min(begin + settings.batch_revisions);
-            // The removed revisions are spread evenly.
+            // The removed revisions are spread evenly over the scanned revisions.
             let gone = removed * end / all - removed * begin / all;
             compact_batch(member, &mut task, end - begin, gone).await;
             if end < all {

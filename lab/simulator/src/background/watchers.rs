@@ -1,7 +1,8 @@
-//! Unsynced watchers, which began at an old revision or whose client was too slow.
+//! Unsynced watchers. They started at an old revision, or their client was too slow.
 //!
-//! Every 100 ms etcd takes up to 512 of them, reads *everything* since the oldest revision that one
-//! of them waits for, and gives each up to 1,000 revisions of it. The rest is read again:
+//! Every 100 ms etcd makes a pass over up to 512 unsynced watchers. It reads *everything* since the
+//! oldest revision that one of these watchers waits for, and gives each watcher up to 1,000
+//! revisions. The next pass reads the rest again:
 //!
 //! ```text
 //!   20,000 behind    reads 20,000, gives 1,000
@@ -9,8 +10,8 @@
 //!                    ...                          210,000 read to give 20,000
 //! ```
 //!
-//! Meanwhile it holds the lock that the end of each write needs. Ours reads what it gives, under no
-//! lock.
+//! During the read of a pass, etcd holds the lock that the end of each write needs. Clearlane reads
+//! only the revisions that it delivers, without a lock.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -25,19 +26,19 @@ use crate::requests::Missed;
 use crate::sim_task::SimTask;
 
 const PERIOD_NS: u64 = 100_000_000;
-/// Watchers served in one pass.
+/// Maximum number of watchers served in one pass.
 const AT_ONCE: u64 = 512;
-/// Revisions that one watcher is given in one pass.
+/// Maximum number of revisions that one watcher gets in one pass.
 const GIVEN_MAX: u64 = 1_000;
 
-/// Watchers that began together, at most [`AT_ONCE`].
+/// Watchers that started together. A group has at most [`AT_ONCE`] watchers.
 #[derive(Clone, Debug)]
 struct Group {
     count: u64,
     began_ns: u64,
-    /// Account of the passes when the group began.
+    /// The account of the sync task when the group started.
     before: Account,
-    /// Next revision to deliver.
+    /// The next revision to deliver.
     next: u64,
 }
 
@@ -75,12 +76,13 @@ impl Cluster {
         }
     }
 
-    /// Revisions from before the run count, too.
+    /// Returns the store's present revision. It includes the revisions from before the run.
     fn revision(&self) -> u64 {
         self.model.watchers.behind + self.member(LEADER).revisions.get()
     }
 
-    /// Groups are served in turn; one that is not done is queued again.
+    /// Makes one pass over the groups at the front of the queue. Groups that are still behind after
+    /// the pass are queued again.
     async fn serve_watchers(&self, task: &mut SimTask, behind: &mut VecDeque<Group>) {
         let (member, revision) = (self.member(LEADER), self.revision());
         let mut room = AT_ONCE;

@@ -1,4 +1,4 @@
-//! What each era holds while it works in the background.
+//! The locks that each era holds while it works in the background.
 
 use clearlane_backend::Era;
 
@@ -8,18 +8,18 @@ use crate::requests::{Missed, Write};
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// What differs in numbers.
+/// The settings of background work that differ between the eras.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// Default number of entries between two snapshots; 0: there are none.
+    /// Default number of entries between two snapshots. If 0, there are no snapshots.
     pub(crate) snapshot_count: u64,
-    /// Revisions in a batch of a compaction.
+    /// Number of revisions in a batch of a compaction.
     pub(crate) batch_revisions: u64,
-    /// After each batch.
+    /// Pause between two batches of a compaction.
     pub(crate) batch_pause_ns: u64,
-    /// Whether a compaction scans all revisions, or only those that are removed.
+    /// If true, a compaction scans all revisions. Otherwise it scans only the removed revisions.
     pub(crate) scans_all: bool,
-    /// Whether a password is checked with a lock held.
+    /// If true, a password is checked with a lock held.
     pub(crate) checks_passwords_inside: bool,
 }
 
@@ -47,7 +47,8 @@ pub(crate) async fn read_missed(member: &Member, task: &mut SimTask, missed: Mis
     }
 }
 
-/// The other eras notify synced watchers during the write.
+/// In the era `clearlane`, notifies synced watchers after the write. The other eras notify them
+/// during the write.
 pub(crate) async fn notify_after_write(member: &Member, task: &mut SimTask, write: Write) {
     if member.build.era == Era::Clearlane {
         task.run(notify_ns(member, write)).await;
@@ -58,7 +59,7 @@ pub(crate) async fn begin_compaction(member: &Member, task: &mut SimTask) {
     match member.build.era {
         Era::V3_0 | Era::V3_1 => one_mutex::commit_for_the_applier(member, task).await,
         Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::begin_compaction(member, task).await,
-        // Part of the next commit.
+        // The start of a compaction commits nothing. Each batch is committed separately.
         Era::Clearlane => {}
     }
 }
@@ -74,7 +75,7 @@ pub(crate) async fn disk_snapshot(member: &Member, task: &mut SimTask) {
 
 pub(crate) async fn compact_index(member: &Member, task: &mut SimTask, keys: u64) {
     match member.build.era {
-        // Lookups of keys wait until the whole index is walked.
+        // Lookups of keys wait until the walk over the whole index ends.
         Era::V3_0 | Era::V3_1 | Era::V3_2 => {
             let tree_index = task.write(&member.locks.tree_index).await;
             task.run(walk_ns(member, keys)).await;
@@ -85,12 +86,14 @@ pub(crate) async fn compact_index(member: &Member, task: &mut SimTask, keys: u64
     }
 }
 
-/// Scans `all` revisions and removes `gone` of them. From 3.4 on a commit follows: there are many
-/// short stops instead of few long ones.
+/// Scans `all` revisions and removes `gone` of them. In the era `clearlane`, scans only the removed
+/// revisions. Up to 3.2, a commit follows only if enough operations are pending. From 3.4 on, a
+/// commit follows each batch, and batches are smaller. So requests of 3.4 and 3.5 are blocked more
+/// often and for shorter times.
 pub(crate) async fn compact_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
     let era = member.build.era;
     if era == Era::Clearlane {
-        // The removals are part of the next commit.
+        // The batch is committed at once, without a lock.
         task.run(remove_ns(member, gone, gone)).await;
         return flush_pending(member, task).await;
     }
@@ -105,7 +108,8 @@ pub(crate) async fn compact_batch(member: &Member, task: &mut SimTask, all: u64,
     drop(batch_tx);
 }
 
-/// Of a request. Until 3.4 its user is looked up in the store, with the lock of the batch held.
+/// Checks the permission of a request. Up to 3.4, the request's user is looked up in the store,
+/// with `batchTx` held.
 pub(crate) async fn check_permission(member: &Member, task: &mut SimTask) {
     let is_locked = member.build.era < Era::V3_5;
     let lock = if is_locked { Some(task.write(&member.locks.batch_tx).await) } else { None };
@@ -113,13 +117,13 @@ pub(crate) async fn check_permission(member: &Member, task: &mut SimTask) {
     drop(lock);
 }
 
-/// Of an entry: its user is known in memory.
+/// Checks the permission of an entry. In every era, the entry's user is looked up in memory.
 pub(crate) async fn check_entry_permission(member: &Member, task: &mut SimTask) {
     task.run(member.build.costs.permission_ns).await;
 }
 
-/// With the lock of the batch held if `inside`, else in a pool of low priority. Ours has no such
-/// lock.
+/// Checks a password. If `inside` is true, `batchTx` is held during the check. Otherwise the check
+/// runs in a pool of low priority. The era `clearlane` has no such lock and always uses the pool.
 pub(crate) async fn check_password(
     member: &Member,
     task: &mut SimTask,

@@ -1,8 +1,8 @@
-//! Ours: a read loads a pointer to a state that does not change, so it holds no lock and waits for
-//! a core only.
+//! The era `clearlane`. A read loads a pointer to a state that does not change. So the read holds
+//! no lock, and waits only for a core.
 //!
-//! The index knows the number of keys in a range without a walk. Background work has a view of its
-//! own.
+//! The index knows the number of keys in a range without a walk. Background work has its own
+//! snapshot.
 
 use super::steps::{apply_ns, index_ns, more_pending, records_ns, scan_ns, walk_ns};
 use crate::requests::{Missed, Range, Write};

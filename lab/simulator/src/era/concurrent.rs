@@ -1,8 +1,8 @@
-//! etcd 3.4 on: a read holds `readTx` only for as long as it takes to copy what is pending.
+//! etcd since 3.4: a read holds `readTx` only while it copies the pending operations.
 //!
-//! So a slow read does not delay the end of a write. It still holds `store`, which only compactions
-//! and snapshots take exclusively, and the index while it walks. From 3.5 on reads share a copy, as
-//! long as nothing was written since it was made.
+//! So a slow read does not delay the end of a write. But it still holds two other locks: `store`,
+//! which only compactions and snapshots take exclusively, and `treeIndex` during its walk over the
+//! index. From 3.5 on reads share a copy, until the next write or commit.
 
 use clearlane_backend::Era;
 
@@ -11,7 +11,8 @@ use crate::requests::Range;
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// From 3.5 on reads share a copy of the buffer; in 3.4 each makes its own.
+/// Reads a range. From 3.5 on reads share a copy of the buffer. In 3.4 each read makes its own
+/// copy.
 pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     let store = task.read(&member.locks.store).await;
     let rev_mu = task.read(&member.locks.rev_mu).await;
@@ -29,7 +30,8 @@ pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     drop(store);
 }
 
-/// The index is cloned in a moment, and then walked with the lock acquired anew for every few keys.
+/// The index is cloned in a very short time and then walked. The walk acquires the lock again for
+/// every 256 keys.
 pub(super) async fn compact_index(member: &Member, task: &mut SimTask, keys: u64) {
     const AT_ONCE: u64 = 256;
     for begin in (0..keys).step_by(AT_ONCE as usize) {

@@ -1,9 +1,10 @@
-//! The read paths of etcd's history, and ours: what is done under which lock.
+//! The read paths of etcd's history, and of Clearlane: each step, and the lock under which it runs.
 //!
-//! Each era is a few short programs in a file of its own: how a range is read, a write applied, the
-//! backend committed, and the [background] work done. Locks have the names and the order of the
-//! real code. What an era has in common with the one before it is in the file of the older one;
-//! what all share is in [`cluster`](crate::cluster).
+//! The files `one_mutex`, `read_tx`, `concurrent` and `clearlane` have short programs, such as how
+//! an era reads a range, applies a write, or commits the backend. If several eras share a program
+//! in these files, it is in the file of the oldest of them. The module [background] selects the
+//! programs of background work. Locks have the names and the order of the real code. Code that all
+//! eras share is in [`cluster`](crate::cluster).
 
 pub(crate) mod background;
 mod clearlane;
@@ -20,32 +21,34 @@ use crate::server::Member;
 use crate::sim_task::SimTask;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadMode {
+pub(crate) enum LinearizableMode {
     /// The read is an entry of the log, and the applier reads.
     Log,
     ReadIndex,
-    /// ReadIndex, without a round where the reading member is alone or, with the leader, a quorum.
+    /// ReadIndex without heartbeats if the reading member is the only member, or if it and the
+    /// leader are a quorum.
     ReadIndexWithShortcuts,
 }
 
-/// Whether a long response is read in pieces, while earlier pieces are sent. That needs a view that
-/// does not change meanwhile.
+/// Returns whether a long response is read in pieces, while earlier pieces are sent. This needs a
+/// snapshot that does not change during the read.
 pub(crate) fn reads_in_pieces(era: Era) -> bool {
     era == Era::Clearlane
 }
 
-/// A read of more records goes to the thread pool.
+/// In the era `clearlane`, reads of more records than this run in the thread pool.
 const AT_ONCE: u64 = 128;
 
-pub(crate) fn read_mode(era: Era) -> ReadMode {
+pub(crate) fn linearizable_mode(era: Era) -> LinearizableMode {
     match era {
-        Era::V3_0 => ReadMode::Log,
-        Era::V3_1 | Era::V3_2 | Era::V3_4 | Era::V3_5 => ReadMode::ReadIndex,
-        Era::Clearlane => ReadMode::ReadIndexWithShortcuts,
+        Era::V3_0 => LinearizableMode::Log,
+        Era::V3_1 | Era::V3_2 | Era::V3_4 | Era::V3_5 => LinearizableMode::ReadIndex,
+        Era::Clearlane => LinearizableMode::ReadIndexWithShortcuts,
     }
 }
 
-/// Eras that read under locks use the pool for all but single keys, ours for long reads.
+/// Eras that read under locks use the pool for all reads except reads of a single key. The era
+/// `clearlane` uses it only for reads of more than [`AT_ONCE`] records, and for long responses.
 pub(crate) fn reads_in_the_pool(era: Era, range: Range) -> bool {
     match reads_in_pieces(era) {
         true => range.sent > AT_ONCE || range.is_long(),
@@ -75,7 +78,7 @@ pub(crate) async fn commit(member: &Member, task: &mut SimTask) {
         Era::V3_0 | Era::V3_1 => one_mutex::commit(member, task).await,
         Era::V3_4 | Era::V3_5 if member.pending.get() == 0 => {}
         Era::V3_2 | Era::V3_4 | Era::V3_5 => read_tx::commit(member, task).await,
-        // On a thread of its own, under no lock of a request.
+        // The commit runs on a separate thread, and holds no lock that a request needs.
         Era::Clearlane => flush_pending(member, task).await,
     }
 }

@@ -1,11 +1,12 @@
 //! etcd 3.0 and 3.1: reads and writes take the same two mutexes, for their whole length.
 //!
-//! Reads go through the engine's only transaction, too. So a request inside excludes all others: a
-//! read, a write, the timer's commit with its sync, and the pass over unsynced watchers.
+//! Reads also use the engine's only transaction. So a request that holds the mutexes excludes all
+//! others: a read, a write, the timer's commit with its sync, and the pass over unsynced watchers.
 //!
 //! In 3.0 a linearizable read is an entry of the log. It waits for the disks of a quorum and for
-//! every write before it, and delays every write behind it. A request that begins writes the
-//! consistent index, though it only reads, so there is something to commit even without writes.
+//! every write before it, and it delays every later write. In 3.0 each request also writes the
+//! consistent index when it starts, even if it only reads. So there is something to commit even
+//! without writes.
 
 use clearlane_backend::Era;
 
@@ -42,7 +43,7 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     drop((batch_tx, store, watchable));
 }
 
-/// In 3.0: one small record in the backend.
+/// In 3.0, writes one small record in the backend. In 3.1, does nothing.
 async fn write_consistent_index(member: &Member, task: &mut SimTask) {
     if member.build.era == Era::V3_0 {
         task.run(member.build.costs.buffer_op_ns).await;
@@ -50,14 +51,17 @@ async fn write_consistent_index(member: &Member, task: &mut SimTask) {
     }
 }
 
-/// Every 100 ms; requests wait for the disk meanwhile.
+/// Commits the pending operations. Called when the timer fires, by default every 100 ms, and by
+/// [`commit_for_the_applier`]. During the commit, requests wait for the disk.
 pub(super) async fn commit(member: &Member, task: &mut SimTask) {
     let batch_tx = task.write(&member.locks.batch_tx).await;
     flush_pending(member, task).await;
     drop(batch_tx);
 }
 
-/// Takes all three locks: "blocks the entire kv", as its author says.
+/// Reads the events that unsynced watchers have missed. The locks `watchable`, `store` and
+/// `batchTx` are held, so no request continues: in the words of etcd's author, it "blocks the
+/// entire kv".
 pub(super) async fn read_missed(member: &Member, task: &mut SimTask, missed: Missed) {
     let watchable = task.write(&member.locks.watchable).await;
     let store = task.write(&member.locks.store).await;
@@ -66,7 +70,7 @@ pub(super) async fn read_missed(member: &Member, task: &mut SimTask, missed: Mis
     drop((batch_tx, store, watchable));
 }
 
-/// Beginning of a compaction, or the applier's snapshot: what is pending is committed.
+/// Commits the pending operations, at the start of a compaction or for the applier's snapshot.
 pub(super) async fn commit_for_the_applier(member: &Member, task: &mut SimTask) {
     let store = task.write(&member.locks.store).await;
     commit(member, task).await;

@@ -1,8 +1,8 @@
-//! etcd 3.2 and 3.3: reads share `readTx`, and hold it to their ends.
+//! etcd 3.2 and 3.3: reads share `readTx`, and hold it until they end.
 //!
-//! Reads no longer wait for each other, nor for a write that is under way. But the end of each
-//! write takes `readTx` exclusively for a moment. It waits for the slowest reader, and a request
-//! that comes behind it waits for it: the convoy.
+//! Reads no longer wait for each other, nor for a write in progress. But the end of each write
+//! takes `readTx` exclusively for a short time. The write waits for the slowest reader, and each
+//! request that arrives later waits for the write. This is the convoy.
 
 use super::steps::{
     apply_ns, flush_pending, index_ns, more_pending, notify_ns, records_ns, scan_ns, walk_ns,
@@ -23,7 +23,8 @@ pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     drop((read_tx, store));
 }
 
-/// Also of 3.4 and 3.5, which differ in how long readers hold `readTx`.
+/// Applies a write. The eras 3.4 and 3.5 also use this function. Only their readers differ: they
+/// hold `readTx` for a shorter time.
 pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     let store = task.read(&member.locks.store).await;
     let batch_tx = task.write(&member.locks.batch_tx).await;
@@ -45,14 +46,16 @@ pub(super) async fn write(member: &Member, task: &mut SimTask, write: Write) {
     drop((batch_tx, rev_mu, watchable, store));
 }
 
-/// The timer takes `readTx` even if nothing is pending.
+/// Commits when the timer fires, a compaction starts, or the applier makes a snapshot. Takes
+/// `readTx` even if nothing is pending.
 pub(super) async fn commit(member: &Member, task: &mut SimTask) {
     let batch_tx = task.write(&member.locks.batch_tx).await;
     commit_under_locks(member, task).await;
     drop(batch_tx);
 }
 
-/// New readers wait for the disk, and the applier for `batchTx`.
+/// Commits with `readTx` held. The caller must hold `batchTx`. New readers wait for the disk, and
+/// the applier waits for `batchTx`.
 pub(super) async fn commit_under_locks(member: &Member, task: &mut SimTask) {
     let read_tx = task.write(&member.locks.read_tx).await;
     flush_pending(member, task).await;
@@ -60,7 +63,8 @@ pub(super) async fn commit_under_locks(member: &Member, task: &mut SimTask) {
     drop(read_tx);
 }
 
-/// From 3.2 to this day, unsynced watchers delay the end of every write.
+/// Reads the events that unsynced watchers have missed. In all versions of etcd since 3.2, this
+/// read delays the end of every write.
 pub(super) async fn read_missed(member: &Member, task: &mut SimTask, missed: Missed) {
     let watchable = task.write(&member.locks.watchable).await;
     let rev_mu = task.read(&member.locks.rev_mu).await;
@@ -69,7 +73,8 @@ pub(super) async fn read_missed(member: &Member, task: &mut SimTask, missed: Mis
     drop((read_tx, rev_mu, watchable));
 }
 
-/// Takes `store` exclusively, so it waits for every open read, in 3.4 and later, too.
+/// Starts a compaction. Takes `store` exclusively, so the compaction waits for every open read. The
+/// eras 3.4 and 3.5 also use this function.
 pub(super) async fn begin_compaction(member: &Member, task: &mut SimTask) {
     let store = task.write(&member.locks.store).await;
     let rev_mu = task.write(&member.locks.rev_mu).await;
@@ -77,7 +82,7 @@ pub(super) async fn begin_compaction(member: &Member, task: &mut SimTask) {
     drop((rev_mu, store));
 }
 
-/// Takes `store` exclusively, too.
+/// Commits for the applier's snapshot. Takes `store` exclusively, like [`begin_compaction`].
 pub(super) async fn disk_snapshot(member: &Member, task: &mut SimTask) {
     let store = task.write(&member.locks.store).await;
     commit(member, task).await;

@@ -1,4 +1,5 @@
-//! The steps of a read path, with their costs in nanoseconds, whatever is held meanwhile.
+//! The steps of a read path, with their costs in nanoseconds. They do not depend on the locks that
+//! are held.
 
 use crate::costs::times;
 use crate::requests::{Range, Write};
@@ -15,18 +16,18 @@ pub(super) fn records_ns(member: &Member, range: Range) -> u64 {
     costs.record_ns * range.sent + times(range.sent * range.record_bytes, costs.record_byte_ns)
 }
 
-/// The index part of a write.
+/// Returns the cost of the index part of a write.
 pub(super) fn index_ns(member: &Member, write: Write) -> u64 {
     member.build.costs.index_seek_ns * write.keys
 }
 
-/// The backend part of a write.
+/// Returns the cost of the backend part of a write.
 pub(super) fn apply_ns(member: &Member, write: Write) -> u64 {
     let costs = &member.build.costs;
     costs.apply_ns * write.keys + times(write.keys * write.record_bytes, costs.record_byte_ns)
 }
 
-/// Commits what is pending, if there is something, under the locks that the caller holds.
+/// Commits the pending operations, if there are any, under the locks that the caller holds.
 pub(super) async fn flush_pending(member: &Member, task: &mut SimTask) {
     if member.pending.get() > 0 {
         let (costs, bytes) = (&member.build.costs, member.pending_bytes.take());
@@ -36,13 +37,14 @@ pub(super) async fn flush_pending(member: &Member, task: &mut SimTask) {
     }
 }
 
-/// A scan in order of revisions.
+/// Returns the cost of a scan in order of revisions.
 pub(super) fn scan_ns(member: &Member, revisions: u64, record_bytes: u64) -> u64 {
     let costs = &member.build.costs;
     costs.scan_revision_ns * revisions + times(revisions * record_bytes, costs.record_byte_ns)
 }
 
-/// A batch of a compaction; its removals become pending.
+/// Returns the cost of a batch of a compaction. Also adds the batch's removals to the pending
+/// operations.
 pub(super) fn remove_ns(member: &Member, all: u64, gone: u64) -> u64 {
     member.pending.set(member.pending.get() + gone);
     let costs = &member.build.costs;

@@ -1,5 +1,6 @@
-//! The chain of waits as a picture: a bar for each request, and an arrow from each that waits to
-//! the one that it waits for. For a reader who knows neither the threads nor the locks.
+//! The chain of waits as a picture. Each request has a bar. An arrow leads from a waiting request
+//! to the request that it waits for. The picture is for readers who know neither the threads nor
+//! the locks.
 //!
 //! ```text
 //!   expensive read #5  ██ has the lock readTx for 35 ms ██
@@ -7,16 +8,16 @@
 //!   put #45                    ░░ waits 15 ms: put #44 comes first ░░
 //! ```
 //!
-//! Workers have no bar. What waits for a worker waits for the write that came to it before, or if
-//! there is none, for the next request in the [chain of its
-//! causes](clearlane_contention::wait_chain).
+//! Workers have no bar. A request that waits for a worker is shown as waiting for the write that
+//! reached the worker before it. If there is no such write, the request is shown as waiting for the
+//! next request in the [chain of its causes](clearlane_contention::wait_chain).
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 use clearlane_contention::wait_chain::WaitChains;
 
-use super::{Recording, about_all, escaped};
+use super::{Recording, Scale, about_all, bounds_of, escaped};
 use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
 
 const WIDTH: f64 = 800.0;
@@ -27,21 +28,21 @@ const BAR: f64 = 18.0;
 const TITLE: f64 = 56.0;
 const HEADING: f64 = 28.0;
 const GAP: f64 = 12.0;
-/// Of a letter, on average.
+/// The average width of a letter.
 const LETTER: f64 = 6.1;
-/// Further requests are left out.
+/// Maximum number of requests. The others are omitted.
 const LANES_MAX: usize = 10;
-/// Shorter waits, as a part of the whole picture, are left out.
+/// Waits that are shorter than this share of the picture's whole time are omitted.
 const LEAST: f64 = 0.02;
 const RED: &str = "#a3281f";
 const PINK: &str = "#fbe6e3";
 const GREY: &str = "#666";
 
-/// Why a request waits.
+/// The reason why a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason<'a> {
     HasLock(&'a str),
-    /// It waits for the same lock.
+    /// The other request waits for the same lock.
     IsQueued(&'a str),
     ComesFirst,
 }
@@ -52,17 +53,18 @@ struct Cause<'a> {
     reason: Reason<'a>,
 }
 
-/// One below the other, with titles. Requests are those of the first.
+/// Draws the recordings one below the other, with titles. Every picture shows the requests that the
+/// picture of the first recording shows.
 pub fn draw(recordings: &[Recording]) -> String {
-    let bounds = recordings.iter().filter_map(|recording| recording.timeline.bounds());
-    let bounds: Vec<(u64, u64)> = bounds.collect();
+    let bounds = bounds_of(recordings);
     let from_ns = bounds.iter().map(|(from_ns, _)| *from_ns).min().unwrap_or(0);
     let to_ns = bounds.iter().map(|(_, to_ns)| *to_ns).max().unwrap_or(0).max(from_ns + 1);
     let first = recordings.first().map(|first| Chains::new(&first.timeline));
     let lanes = first.as_ref().map_or(Vec::new(), Chains::lanes);
     let section_height = HEADING + ROW * lanes.len() as f64 + GAP;
     let foot = TITLE + section_height * recordings.len() as f64;
-    let scale = Scale { from_ns, to_ns };
+    let (whole_ns, width) = ((to_ns - from_ns) as f64, WIDTH - LEFT - RIGHT);
+    let scale = Scale { from_ns, whole_ns, left: LEFT, width };
     let height = foot + 48.0;
     let mut picture = format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
@@ -84,26 +86,15 @@ pub fn draw(recordings: &[Recording]) -> String {
     picture + "</svg>\n"
 }
 
-#[derive(Clone, Copy)]
-struct Scale {
-    from_ns: u64,
-    to_ns: u64,
-}
-
 impl Scale {
-    fn x(self, ns: u64) -> f64 {
-        let part = (ns - self.from_ns) as f64 / (self.to_ns - self.from_ns) as f64;
-        LEFT + part * (WIDTH - LEFT - RIGHT)
-    }
-
-    /// Whether it is long enough to be shown.
+    /// Returns whether a wait is long enough to be shown.
     fn shows(self, ns: u64) -> bool {
-        ns as f64 >= LEAST * (self.to_ns - self.from_ns) as f64
+        ns as f64 >= LEAST * self.whole_ns
     }
 
-    /// A line for each round number of milliseconds, and the numbers below.
+    /// Draws a line for each round number of milliseconds, and the numbers below.
     fn axis(self, picture: &mut String, top: f64, bottom: f64) {
-        let whole_ms = (self.to_ns - self.from_ns) as f64 / 1e6;
+        let whole_ms = self.whole_ns / 1e6;
         let decade = 10_f64.powf((whole_ms / 4.0).log10().floor());
         let steps = [1.0, 2.0, 5.0].map(|step| step * decade);
         let step = steps.into_iter().rfind(|step| *step <= whole_ms / 4.0).unwrap_or(decade);
@@ -134,14 +125,12 @@ fn section(
     let (mut waiting, mut waited_ns) = (0, 0);
     let mut rows = String::new();
     for (row, (lane, kind)) in lanes.iter().enumerate() {
-        let waits: Vec<(&Span, Cause<'_>)> = chains
-            .waits_of(lane)
-            .filter(|(wait, _)| scale.shows(wait.to_ns - wait.from_ns))
-            .collect();
+        let waits = chains.waits_of(lane).filter(|(wait, _)| scale.shows(wait.length_ns()));
+        let waits: Vec<(&Span, Cause<'_>)> = waits.collect();
         waiting += usize::from(!waits.is_empty());
         lane_row(&mut rows, &chains, (lane, *kind), &waits, y_of(row), scale);
         for (wait, cause) in waits {
-            waited_ns += wait.to_ns - wait.from_ns;
+            waited_ns += wait.length_ns();
             let Some(holder) = row_of(cause.lane) else { continue };
             let x = scale.x(wait.from_ns);
             let (begin, end) = match holder < row {
@@ -160,8 +149,7 @@ fn section(
         1 => format!("1 request waits for another, {}", time(waited_ns)),
         _ => format!("{waiting} requests wait for others, {} in all", time(waited_ns)),
     };
-    let requests = recording.timeline.lanes().into_iter();
-    let count = requests.filter(|(_, kind)| *kind != LaneKind::Work).count();
+    let count = chains.requests().len();
     let rest = match count > lanes.len() {
         true => format!(" ({} of {count} requests are shown)", lanes.len()),
         false => String::new(),
@@ -209,7 +197,7 @@ fn lane_row(
         bar(wait.from_ns, wait.to_ns, PINK, RED);
     }
     for (wait, cause) in waits {
-        let waited = time(wait.to_ns - wait.from_ns);
+        let waited = time(wait.length_ns());
         let holder = label(cause.lane, chains.kind(cause.lane));
         let reason = match (cause.reason, kind) {
             (Reason::HasLock(lock), _) => format!("{holder} has the lock {lock}"),
@@ -221,7 +209,7 @@ fn lane_row(
         let (left, right) = (scale.x(wait.from_ns), scale.x(wait.to_ns));
         match width_of(&words) <= right - left {
             true => words_at(picture, &words, (left + 8.0, middle), "start", RED),
-            // Before the whole request, where nothing is drawn.
+            // The words are in front of the whole request, where nothing else is drawn.
             false => words_at(picture, &words, (scale.x(from_ns) - 6.0, middle), "end", RED),
         }
     }
@@ -242,7 +230,7 @@ fn lane_row(
     }
 }
 
-/// With a margin.
+/// Returns the width of the words, with a margin.
 fn width_of(words: &str) -> f64 {
     LETTER * words.chars().count() as f64 + 12.0
 }
@@ -279,7 +267,7 @@ fn legend(picture: &mut String, y: f64) {
     }
 }
 
-/// `cheap read #7` for lane `cheap #7`.
+/// Returns the name of a request, such as `cheap read #7` for lane `cheap #7`.
 fn label(lane: &str, kind: LaneKind) -> String {
     let class = lane_class(lane);
     let word = match kind {
@@ -319,17 +307,23 @@ impl<'a> Chains<'a> {
         self.timeline.spans.iter().filter(move |span| span.lane == lane)
     }
 
-    /// The requests: first what others wait for longer than it waits, then writes, then reads.
+    fn requests(&self) -> Vec<(&'a str, LaneKind)> {
+        let lanes = self.timeline.lanes().into_iter();
+        lanes.filter(|(_, kind)| *kind != LaneKind::Work).collect()
+    }
+
+    /// Returns the requests that are shown. First come the requests whose blocking hold is longer
+    /// than their own waits. Then come the other writes, and then the other reads.
     fn lanes(&self) -> Vec<(&'a str, LaneKind)> {
-        let requests = self.timeline.lanes().into_iter();
-        let requests = requests.filter(|(_, kind)| *kind != LaneKind::Work);
-        let measured = requests.enumerate().map(|(place, (lane, kind))| {
+        let requests = self.requests().into_iter().enumerate();
+        let measured = requests.map(|(place, (lane, kind))| {
             let held_ns = self.blocking_hold(lane).map_or(0, |(_, ns)| ns);
             let waited_ns: u64 = self.waits_of(lane).map(|(wait, _)| wait.length_ns()).sum();
             (place, lane, kind, held_ns, waited_ns)
         });
         let mut lanes: Vec<_> = measured.collect();
-        // If there are too many, those that waited or were waited for longest.
+        // If there are too many requests, the picture shows the requests with the longest waits or
+        // blocking holds.
         lanes.sort_by_key(|(.., held_ns, waited_ns)| Reverse(*held_ns.max(waited_ns)));
         lanes.truncate(LANES_MAX);
         lanes.sort_by_key(|(place, _, kind, held_ns, waited_ns)| match kind {
@@ -340,18 +334,19 @@ impl<'a> Chains<'a> {
         lanes.into_iter().map(|(_, lane, kind, ..)| (lane, kind)).collect()
     }
 
-    /// From the first that a request does to the last.
+    /// Returns the start of the first span of a request, and the end of the last one.
     fn bounds(&self, lane: &str) -> Option<(u64, u64)> {
         let from_ns = self.spans_of(lane).map(|span| span.from_ns).min()?;
         Some((from_ns, self.spans_of(lane).map(|span| span.to_ns).max()?))
     }
 
-    /// The waits of a request for other requests.
+    /// Returns the waits of a request for other requests.
     fn waits_of(&self, lane: &str) -> impl Iterator<Item = (&'a Span, Cause<'a>)> {
         self.spans_of(lane).filter_map(|span| Some((span, self.cause(span, lane)?)))
     }
 
-    /// The request that `waiter` waits for.
+    /// Returns the request that `waiter` waits for in this span, or `None` if it waits for no other
+    /// request.
     fn cause(&self, wait: &'a Span, waiter: &str) -> Option<Cause<'a>> {
         let chain = self.causes.chain(wait);
         let mut wanted = None;
@@ -365,7 +360,7 @@ impl<'a> Chains<'a> {
                 return Some(Cause { lane: first, reason: Reason::ComesFirst });
             }
             let Some(next) = chain.get(place + 1) else {
-                // Of this one nothing was recorded.
+                // The chain ends with a wait for a task that has no recorded spans.
                 let blocker = blocker.filter(|_| super::waits(link));
                 let request = blocker.filter(|it| *it != waiter && self.is_request(it))?;
                 return Some(Cause { lane: request, reason: Reason::HasLock(resource) });
@@ -384,7 +379,8 @@ impl<'a> Chains<'a> {
         None
     }
 
-    /// The last write that waited for a worker when another request began to.
+    /// Returns the write that is before `wait` in the queue of `worker`: the last write that
+    /// already waited for the worker when `wait` started.
     fn came_before(&self, wait: &Span, worker: &str, waiter: &str) -> Option<&'a str> {
         let is_before = |other: &&Span| {
             let is_queued = matches!(
@@ -401,7 +397,9 @@ impl<'a> Chains<'a> {
         self.spans_of(lane).any(|span| matches!(span.activity, Activity::Hold { .. }))
     }
 
-    /// The lock that a request has while another waits for it, and for how long it has it.
+    /// Returns the lock that a request holds while another task waits for the lock, and how long
+    /// the request holds it. If there are several such holds, returns the longest. Returns `None`
+    /// if there is none.
     fn blocking_hold(&self, lane: &str) -> Option<(&'a str, u64)> {
         let is_wanted = |lock: &str| {
             self.timeline.spans.iter().any(|span| {
@@ -414,7 +412,7 @@ impl<'a> Chains<'a> {
         };
         let holds = self.spans_of(lane).filter_map(|span| match &span.activity {
             Activity::Hold { resource } if is_wanted(resource) => {
-                Some((resource.as_str(), span.to_ns - span.from_ns))
+                Some((resource.as_str(), span.length_ns()))
             }
             _ => None,
         });
@@ -424,27 +422,14 @@ impl<'a> Chains<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::{hold, span, wait};
     use super::*;
 
-    fn span(lane: &str, activity: Activity, from_ns: u64, to_ns: u64) -> Span {
-        let kind = match lane_class(lane) {
-            "put" => LaneKind::Write,
-            "cheap" | "expensive" => LaneKind::Read,
-            _ => LaneKind::Work,
-        };
-        Span { lane: lane.to_owned(), kind, activity, from_ns, to_ns }
-    }
-
-    fn wait(resource: &str, blocker: &str) -> Activity {
-        Activity::Wait { resource: resource.to_owned(), blocker: Some(blocker.to_owned()) }
-    }
-
-    /// The applier waits for a read, puts for the applier, and a read for a worker that waits for
-    /// the applier.
+    /// The applier waits for a read, and puts wait for the applier. Another read waits for a worker
+    /// that waits for the applier.
     fn convoy() -> Timeline {
-        let hold = Activity::Hold { resource: "readTx".to_owned() };
         let spans = vec![
-            span("expensive #1", hold, 0, 90_000_000),
+            span("expensive #1", hold("readTx"), 0, 90_000_000),
             span("expensive #1", Activity::Run, 0, 100_000_000),
             span("put #1", wait("the log", "log"), 5_000_000, 10_000_000),
             span("log", Activity::Disk, 5_000_000, 10_000_000),

@@ -1,17 +1,20 @@
-//! A timeline as a page that opens in any browser on its own: no network, nothing to install.
+//! A timeline as a page that works in any browser without a network or other files.
 //!
 //! A script draws the visible part of the timelines on a canvas (`page/model.js` finds it,
-//! `page/paint.js` draws it), and begins at the longest wait of a request. The blame of each class
-//! and the longest waits are tables, written here. Spans are rows of numbers, which point to names:
+//! `page/paint.js` draws it). It starts at the longest wait of a request. The blame of each class
+//! and the longest waits are tables, which this module writes. Spans are rows of numbers that point
+//! to names. A row has the lane, the activity, its resource, the blocker, the start and the length:
 //!
 //! ```text
 //!   names   ["put #3", "readTx", "list #1"]
-//!   spans   [0, 2, 1, 2, 1000, 36000, ...]   put #3 waits for readTx behind list #1, from 1000
+//!   spans   [0, 2, 1, 2, 1000, 36000, ...]   put #3 waits for readTx behind list #1,
+//!                                            from 1000 ns on, for 36000 ns
 //! ```
 //!
-//! Timelines that do not overlap in time each begin at the left. Names come from files: they are
-//! escaped in markup, `<` is `\u003c` in the data, and a policy in the page's head forbids it to
-//! load anything.
+//! Timelines that do not overlap in time each start at the left edge.
+//!
+//! Names are read from files, so they are escaped in markup, and `<` is `\u003c` in the data. A
+//! policy in the page's head forbids the page to load anything.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,22 +22,22 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::blame::cause_words;
-use super::{Recording, about_all, escaped, sentence, time};
+use super::blame::{LEAST_PERCENT, cause_words, shares};
+use super::{Recording, about_all, bounds_of, escaped, sentence, time};
 use crate::timeline::{Activity, Timeline, lane_class};
 use clearlane_contention::blame::{self, Cause, ClassBlame};
 use clearlane_contention::wait_chain::{WaitChains, is_request_wait};
 
 const STYLE: &str = include_str!("page/page.css");
 const BODY: &str = include_str!("page/page.html");
-/// Each uses those before it.
+/// Each script uses the scripts before it.
 const SCRIPTS: [&str; 4] = [
     include_str!("page/model.js"),
     include_str!("page/paint.js"),
     include_str!("page/tell.js"),
     include_str!("page/page.js"),
 ];
-/// Number of the longest waits that are listed.
+/// Maximum number of waits in the list of the longest waits.
 const WAITS_MAX: usize = 12;
 
 pub fn page(recordings: &[Recording]) -> String {
@@ -61,7 +64,8 @@ pub fn page(recordings: &[Recording]) -> String {
     filled(BODY, &parts)
 }
 
-/// Replaces `{{name}}` in the page. Inserted text is not searched again.
+/// Replaces each `{{name}}` in the page with the part of this name. Inserted text is not searched
+/// again.
 fn filled(page: &str, parts: &[(&str, String)]) -> String {
     let mut pieces = page.split("{{");
     let mut filled = pieces.next().unwrap_or_default().to_owned();
@@ -74,10 +78,10 @@ fn filled(page: &str, parts: &[(&str, String)]) -> String {
     filled
 }
 
-/// The timelines as numbers and names, and whether they are shown at their own times.
+/// Returns the timelines as numbers and names, and whether they share one clock. If they do, they
+/// are shown at their own times.
 fn panels(recordings: &[Recording]) -> (Vec<Value>, bool) {
-    let bounds = recordings.iter().filter_map(|recording| recording.timeline.bounds());
-    let bounds: Vec<(u64, u64)> = bounds.collect();
+    let bounds = bounds_of(recordings);
     let latest_begin = bounds.iter().map(|(from, _)| *from).max().unwrap_or(0);
     let first_begin = bounds.iter().map(|(from, _)| *from).min().unwrap_or(0);
     let first_end = bounds.iter().map(|(_, to)| *to).min().unwrap_or(0);
@@ -138,15 +142,13 @@ impl<'a> Names<'a> {
     }
 }
 
-/// In per cent.
+/// Writes the table of blame, in per cent.
 fn blame_table(out: &mut String, blames: &[ClassBlame]) {
     *out += "<table class=blame><caption>Where the time of each class went</caption><thead><tr>\
         <th scope=col>class<th scope=col>lanes<th scope=col>mean<th scope=col>running\
         <th scope=col>waiting for a core<th scope=col>disk<th scope=col>network\
         <th scope=col>waiting for another<tbody>\n";
     for blame in blames {
-        let share = |ns: u64| 100.0 * ns as f64 / blame.total_ns.max(1) as f64;
-        let sum = |wanted: &Cause| blame.causes.iter().find(|(cause, _)| cause == wanted);
         let _ = write!(
             out,
             "<tr class={}><th scope=row>{}<td>{}<td>{}",
@@ -156,25 +158,22 @@ fn blame_table(out: &mut String, blames: &[ClassBlame]) {
             time(blame.total_ns / blame.lane_count.max(1) as u64),
         );
         for fixed in [Cause::Run, Cause::Core, Cause::Disk, Cause::Network] {
-            match sum(&fixed) {
-                Some((_, ns)) => _ = write!(out, "<td>{:.1} %", share(*ns)),
+            match shares(blame, 0.0).find(|(cause, _)| **cause == fixed) {
+                Some((_, percent)) => _ = write!(out, "<td>{percent:.1} %"),
                 None => *out += "<td>",
             }
         }
-        // Shares that round to 0 are left out.
-        let told = blame.causes.iter().filter(|(_, ns)| share(*ns) >= 0.05);
-        let waits = told.filter_map(|(cause, ns)| match cause {
-            Cause::Wait { .. } => {
-                Some(format!("<b>{:.1} %</b> {}", share(*ns), escaped(&cause_words(cause))))
-            }
-            _ => None,
-        });
+        let waits = shares(blame, LEAST_PERCENT)
+            .filter(|(cause, _)| matches!(cause, Cause::Wait { .. }))
+            .map(|(cause, percent)| {
+                format!("<b>{percent:.1} %</b> {}", escaped(&cause_words(cause)))
+            });
         let _ = writeln!(out, "<td class=waits>{}", waits.collect::<Vec<_>>().join("<br>"));
     }
     *out += "</table>\n";
 }
 
-/// The longest waits of requests as a table, for readers without a pointer.
+/// Writes a table of the longest waits of requests, for readers without a pointer.
 fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
     let waits = timeline.spans.iter().enumerate().filter(|(_, span)| is_request_wait(span));
     let mut waits: Vec<_> = waits.collect();
@@ -202,19 +201,14 @@ fn waits_table(out: &mut String, panel: usize, timeline: &Timeline) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::{span, wait};
     use super::*;
     use crate::timeline::{LaneKind, Span};
 
     fn recording(name: &str, names: [&str; 2], from_ns: u64) -> Recording {
-        let [lane, lock] = names.map(str::to_owned);
-        let what = Activity::Wait { resource: lock, blocker: Some(lane.clone()) };
-        let span = Span {
-            lane,
-            kind: LaneKind::Read,
-            activity: what,
-            from_ns,
-            to_ns: from_ns + 1_000_000,
-        };
+        let [lane, lock] = names;
+        let what = wait(lock, lane);
+        let span = Span { kind: LaneKind::Read, ..span(lane, what, from_ns, from_ns + 1_000_000) };
         let timeline = Timeline { spans: vec![span] };
         Recording { name: name.to_owned(), timeline, ..Recording::default() }
     }

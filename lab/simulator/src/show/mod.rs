@@ -1,5 +1,5 @@
-//! Shows a timeline in a terminal, as a picture of all lanes or of the chain of waits, as an
-//! interactive page, or as the table of blame.
+//! Shows a timeline: in a terminal, as a picture of all lanes, as a picture of the chain of waits,
+//! as an interactive page, or as the table of blame.
 
 pub mod blame;
 pub mod chain;
@@ -29,12 +29,12 @@ fn words(span: &Span) -> String {
     }
 }
 
-/// Whether the task waits for a lock or a worker.
+/// Returns whether the task waits for a lock or a worker.
 fn waits(span: &Span) -> bool {
     matches!(span.activity, Activity::Wait { .. })
 }
 
-/// The locks that a task of the timeline has held. Other resources are workers.
+/// Returns the locks that tasks of the timeline have held. All other resources are workers.
 fn locks(timeline: &Timeline) -> BTreeSet<&str> {
     let held = timeline.spans.iter().filter_map(|span| match &span.activity {
         Activity::Hold { resource: of } => Some(of.as_str()),
@@ -52,7 +52,27 @@ fn time(ns: u64) -> String {
     }
 }
 
-/// By kind: readers, writers, workers.
+/// Returns the start and the end of each timeline. Skips empty timelines.
+fn bounds_of(recordings: &[Recording]) -> Vec<(u64, u64)> {
+    recordings.iter().filter_map(|recording| recording.timeline.bounds()).collect()
+}
+
+/// Converts times to positions on the time axis of a picture.
+#[derive(Clone, Copy)]
+struct Scale {
+    from_ns: u64,
+    whole_ns: f64,
+    left: f64,
+    width: f64,
+}
+
+impl Scale {
+    fn x(self, ns: u64) -> f64 {
+        self.left + (ns - self.from_ns) as f64 / self.whole_ns * self.width
+    }
+}
+
+/// Returns the colour of a kind: readers, writers, workers.
 fn colour(kind: LaneKind) -> &'static str {
     match kind {
         LaneKind::Read => "#2f6fb7",
@@ -63,4 +83,28 @@ fn colour(kind: LaneKind) -> &'static str {
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Spans for tests.
+#[cfg(test)]
+mod samples {
+    use super::*;
+    use crate::timeline::lane_class;
+
+    pub(super) fn span(lane: &str, activity: Activity, from_ns: u64, to_ns: u64) -> Span {
+        let kind = match lane_class(lane) {
+            "put" => LaneKind::Write,
+            _ if lane.contains('#') => LaneKind::Read,
+            _ => LaneKind::Work,
+        };
+        Span { lane: lane.to_owned(), kind, activity, from_ns, to_ns }
+    }
+
+    pub(super) fn wait(resource: &str, blocker: &str) -> Activity {
+        Activity::Wait { resource: resource.to_owned(), blocker: Some(blocker.to_owned()) }
+    }
+
+    pub(super) fn hold(resource: &str) -> Activity {
+        Activity::Hold { resource: resource.to_owned() }
+    }
 }

@@ -1,4 +1,4 @@
-//! A timeline with what is known about it.
+//! A timeline together with the facts that are known about it.
 
 use clearlane_contention::era_colours::{ColourPair, era_colour};
 use clearlane_contention::wait_chain::{self, WaitChains};
@@ -7,7 +7,7 @@ use crate::timeline::{Activity, LaneKind, Span, Timeline, TimelineError, Timelin
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Of the file.
+    /// The name of the file.
     pub name: String,
     pub header: TimelineHeader,
     pub timeline: Timeline,
@@ -19,13 +19,13 @@ impl Recording {
         Ok(Recording { name: name.to_owned(), header, timeline: text.parse()? })
     }
 
-    /// A part of it.
+    /// Returns the part of the recording between two times.
     pub fn slice(&self, (from_ns, to_ns): (u64, u64)) -> Recording {
         let (name, header) = (self.name.clone(), self.header.clone());
         Recording { name, header, timeline: self.timeline.slice(from_ns, to_ns) }
     }
 
-    /// The era, or if it is not known, the name.
+    /// Returns the era, or the name if the era is not known.
     pub fn title(&self) -> String {
         match &self.header.era {
             Some(era) => format!("era {era}"),
@@ -33,7 +33,7 @@ impl Recording {
         }
     }
 
-    /// What was recorded, as far as it is known.
+    /// Returns the known facts about the recording.
     pub fn about(&self) -> String {
         let TimelineHeader { recorded, scenario, details, .. } = &self.header;
         let scenario = scenario.as_ref().map(|name| format!("scenario {name}"));
@@ -46,13 +46,14 @@ impl Recording {
         era_colour(self.header.era.as_deref()?)
     }
 
-    /// The longest wait of a request, and its causes; empty if no request waits.
+    /// Returns the longest wait of a request and its causes. The result is empty if no request
+    /// waits.
     pub fn longest_chain(&self) -> Vec<&Span> {
         let wait = wait_chain::longest_wait(&self.timeline);
         wait.map_or(Vec::new(), |wait| WaitChains::new(&self.timeline).chain(wait))
     }
 
-    /// The lanes of a chain, and then the others in the order of their first spans.
+    /// Returns the lanes of a chain, and then the other lanes in the order of their first spans.
     pub(super) fn lanes(&self, chain: &[&Span]) -> Vec<(&str, LaneKind)> {
         let mut lanes = self.timeline.lanes();
         let place = |lane: &str| chain.iter().position(|span| span.lane == lane);
@@ -61,14 +62,15 @@ impl Recording {
     }
 }
 
-/// What all were recorded of; if that differs, each.
+/// Returns one description for all recordings. If they differ, it describes each of them.
 pub(super) fn about_all(recordings: &[Recording]) -> String {
     let mut all: Vec<String> = recordings.iter().map(Recording::about).collect();
     all.dedup();
     all.join("; ")
 }
 
-/// `put #2 waits 5.1 ms for readTx, behind list #1, which has readTx for 9.0 ms`.
+/// Describes a chain: `put #2 waits 5.1 ms for readTx, behind list #1, which has readTx for 9.0
+/// ms`.
 pub fn sentence(chain: &[&Span]) -> String {
     let Some((wait, causes)) = chain.split_first() else {
         return "no request waits for another".to_owned();
@@ -83,7 +85,7 @@ pub fn sentence(chain: &[&Span]) -> String {
         words += &doing(cause);
         last = cause;
     }
-    // Of this one nothing was recorded.
+    // If the last span is a wait, no cause of it is in the chain. So its blocker is only named.
     if let Activity::Wait { blocker: Some(blocker), .. } = &last.activity {
         words += &format!(", behind {blocker}");
     }
@@ -104,20 +106,8 @@ fn doing(span: &Span) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::{hold, span, wait};
     use super::*;
-
-    fn span(lane: &str, activity: Activity, from_ns: u64, to_ns: u64) -> Span {
-        let kind = if lane.contains('#') { LaneKind::Read } else { LaneKind::Work };
-        Span { lane: lane.to_owned(), kind, activity, from_ns, to_ns }
-    }
-
-    fn wait(resource: &str, blocker: &str) -> Activity {
-        Activity::Wait { resource: resource.to_owned(), blocker: Some(blocker.to_owned()) }
-    }
-
-    fn hold(resource: &str) -> Activity {
-        Activity::Hold { resource: resource.to_owned() }
-    }
 
     fn recording(spans: Vec<Span>) -> Recording {
         Recording { timeline: Timeline { spans }, ..Recording::default() }

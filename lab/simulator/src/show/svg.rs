@@ -1,21 +1,24 @@
-//! A timeline as a picture: reads blue, writes green, waits for a lock red and striped, waits for a
-//! worker grey and striped the other way, so that the colour alone does not tell. The longest wait
-//! of a request is told on top, and its causes have frames, with an arrow from each to the next.
-//! Pointing at a bar says what it is.
+//! A timeline as a picture.
+//!
+//! Reads are blue and writes are green. Waits for a lock are red with stripes. Waits for a worker
+//! are grey, with stripes in the other direction, so that a reader who sees no colours can
+//! distinguish them. A sentence at the top describes the longest wait of a request and its causes.
+//! Each of these spans has a frame, and an arrow to its cause. A bar shows its description when the
+//! pointer is on it.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-use super::{Recording, colour, escaped, locks, sentence, time, waits, words};
+use super::{Recording, Scale, colour, escaped, locks, sentence, time, waits, words};
 use crate::timeline::{Activity, LaneKind, Span};
 
 const WIDTH: f64 = 1100.0;
 const LABELS: f64 = 130.0;
 const ROW: f64 = 16.0;
-/// The axis.
+/// Height of the axis.
 const HEAD: f64 = 30.0;
 const TITLE: f64 = 26.0;
-/// A line of the sentence.
+/// Height of one line of the text that describes the longest wait.
 const LINE: f64 = 15.0;
 const LINE_LETTERS: usize = 180;
 /// Minimum width of a bar.
@@ -26,7 +29,7 @@ const CORE: &str = "#e0a83a";
 const DISK: &str = "#8d6bb8";
 const HOLD: &str = "#333333";
 const FRAME: &str = "#000000";
-/// Further lanes are left out.
+/// Maximum number of lanes. Further lanes are omitted.
 const LANES_MAX: usize = 200;
 
 pub fn draw(recording: &Recording) -> String {
@@ -36,7 +39,8 @@ pub fn draw(recording: &Recording) -> String {
     let shown = &lanes[..lanes.len().min(LANES_MAX)];
     let lines = wrapped(&sentence(&chain), LINE_LETTERS);
     let (from_ns, to_ns) = timeline.bounds().unwrap_or((0, 1));
-    let scale = Scale { from_ns, whole_ns: (to_ns - from_ns).max(1) as f64 };
+    let (whole_ns, width) = ((to_ns - from_ns).max(1) as f64, WIDTH - LABELS - 10.0);
+    let scale = Scale { from_ns, whole_ns, left: LABELS, width };
     let head = TITLE + LINE * lines.len() as f64 + HEAD;
     let foot = head + ROW * shown.len() as f64;
     let height = foot + 24.0;
@@ -71,19 +75,7 @@ pub fn draw(recording: &Recording) -> String {
     picture + "</svg>\n"
 }
 
-#[derive(Clone, Copy)]
-struct Scale {
-    from_ns: u64,
-    whole_ns: f64,
-}
-
-impl Scale {
-    fn x(self, ns: u64) -> f64 {
-        LABELS + (ns - self.from_ns) as f64 / self.whole_ns * (WIDTH - LABELS - 10.0)
-    }
-}
-
-/// What was recorded, and the longest wait.
+/// Draws the description of the recording, and the longest wait.
 fn heading(picture: &mut String, recording: &Recording, lines: &[String]) {
     if let Some((light, _)) = recording.colours() {
         let _ = writeln!(picture, r#"<rect x="4" y="7" width="5" height="15" fill="{light}"/>"#);
@@ -118,7 +110,7 @@ fn wrapped(words: &str, letters: usize) -> Vec<String> {
     lines
 }
 
-/// Top within the row, height and fill.
+/// Returns the top within the row, the height and the fill of a bar.
 fn fill_of(span: &Span, is_lock: impl Fn(&str) -> bool) -> (f64, f64, &'static str) {
     match &span.activity {
         Activity::Wait { resource, .. } if is_lock(resource) => (2.0, 10.0, BLOCKED),
@@ -126,7 +118,7 @@ fn fill_of(span: &Span, is_lock: impl Fn(&str) -> bool) -> (f64, f64, &'static s
         Activity::Run => (2.0, 10.0, colour(span.kind)),
         Activity::Core => (2.0, 10.0, CORE),
         Activity::Disk | Activity::Network => (5.0, 4.0, DISK),
-        // A bar below, while the lock is held.
+        // The hold of a lock is a thin bar below the other bars.
         _ => (13.0, 2.0, HOLD),
     }
 }
@@ -138,14 +130,15 @@ fn lane_row(
     scale: Scale,
     fill: &dyn Fn(&Span) -> (f64, f64, &'static str),
 ) {
-    // The right end of what is drawn, at each height.
+    // The right end of the drawn bars, separately for the thin bars of held locks and for all
+    // others.
     let mut drawn = [0.0_f64; 2];
-    // Earlier spans are drawn first; later ones are hidden if they are too narrow.
+    // Earlier spans are drawn first, because a narrow span is omitted if an earlier one covers it.
     own.sort_by_key(|span| (span.from_ns, Reverse(span.to_ns)));
     for span in own {
         let (left, right) = (scale.x(span.from_ns), scale.x(span.to_ns));
         let drawn = &mut drawn[usize::from(matches!(span.activity, Activity::Hold { .. }))];
-        // Bars that are too narrow to be seen are left out if something is drawn there already.
+        // Bars that are too narrow to be seen are omitted if something is already drawn there.
         if right - left < LEAST && right < *drawn + LEAST {
             continue;
         }
@@ -163,7 +156,7 @@ fn lane_row(
     }
 }
 
-/// Around each span of a chain, and an arrow from each to its cause.
+/// Draws a frame around each span of a chain, and an arrow from each to its cause.
 fn frames(
     picture: &mut String,
     chain: &[&Span],

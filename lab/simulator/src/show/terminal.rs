@@ -1,5 +1,5 @@
-//! A timeline in a terminal: the longest wait in a sentence, and a line for each lane, of which
-//! those of its causes come first.
+//! A timeline in a terminal: a sentence about the longest wait, and a line for each lane. The lanes
+//! of the wait's causes are first.
 //!
 //! ```text
 //!   expensive #1  ████████████████████████
@@ -16,7 +16,7 @@ use crate::timeline::{Activity, LaneKind, Span};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Characters of the time axis.
+    /// Number of characters of the time axis.
     pub width: usize,
     pub lanes_max: usize,
     pub has_colours: bool,
@@ -54,7 +54,7 @@ pub fn draw(recording: &Recording, style: Style) -> String {
     picture + "█ runs  ░ waits for another  ▒ waits for a core  ≈ disk  · network\n"
 }
 
-/// A cell shows the activity that took most of its time.
+/// Fills the cells that a span covers. A cell shows the span that covers the largest part of it.
 fn fill(cells: &mut [(u64, char)], span: &Span, from_ns: u64, to_ns: u64) {
     let sign = match span.activity {
         Activity::Run => '█',

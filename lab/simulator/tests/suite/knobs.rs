@@ -1,13 +1,11 @@
-//! What can be turned, and what is said of what cannot.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Settings that can be changed, and the error messages for the others.
 
 use clearlane_simulator::knobs::KNOBS;
 use clearlane_simulator::model::Connect;
 use clearlane_simulator::scenario::Scenario;
 use clearlane_simulator::spread::Spread;
 
-const LOAD: &str = include_str!("../../loadgen/workloads/head-of-line.toml");
+const LOAD: &str = include_str!("../../../loadgen/workloads/head-of-line.toml");
 
 fn parsed(model: &str) -> Scenario {
     Scenario::parse(&format!("{LOAD}\n[model]\n{model}")).unwrap()
@@ -86,17 +84,17 @@ fn classes_and_keys_are_turned_too() {
 fn what_is_wrong_is_said_in_one_line() {
     let names = KNOBS.map(|(name, _)| name).join(", ");
     for (model, line) in [
-        ("core = 2", format!("unknown field `core`; there are {names}")),
-        ("cores.p99 = 2", format!("unknown field `cores.p99`; there are {names}")),
-        ("sync_ms.p90 = 2", format!("unknown field `sync_ms.p90`; there are {names}")),
+        ("core = 2", format!("unknown field `core`; known are {names}")),
+        ("cores.p99 = 2", format!("unknown field `cores.p99`; known are {names}")),
+        ("sync_ms.p90 = 2", format!("unknown field `sync_ms.p90`; known are {names}")),
         ("cores = 0", "`cores` is 0; it must be a whole number from 1 to 1024".to_owned()),
         ("cores = 1.5", "`cores` is 1.5; it must be a whole number from 1 to 1024".to_owned()),
         ("sync_ms = -1", "`sync_ms` is -1; it must be a number from 0 to 3600000".to_owned()),
-        ("watchers.late = 1", format!("unknown field `watchers.late`; there are {names}")),
-        ("watchers = 1", format!("unknown field `watchers`; there are {names}")),
+        ("watchers.late = 1", format!("unknown field `watchers.late`; known are {names}")),
+        ("watchers = 1", format!("unknown field `watchers`; known are {names}")),
         (
             "round_trips_ms.near = 1",
-            format!("unknown field `round_trips_ms.near`; there are {names}"),
+            format!("unknown field `round_trips_ms.near`; known are {names}"),
         ),
         ("clients = 'all'", "`clients` is \"all\"; it must be leader or spread".to_owned()),
         ("connect.put = 'all'", "`connect.put` is \"all\"; it must be leader or spread".to_owned()),
@@ -106,7 +104,7 @@ fn what_is_wrong_is_said_in_one_line() {
         ),
         (
             "auth.logins_per_s = 5",
-            "`auth.logins_per_s`: there are no logins unless `auth.enabled` is true".to_owned(),
+            "`auth.logins_per_s`: logins need `auth.enabled = true`".to_owned(),
         ),
         ("sync_ms = nan", "`sync_ms` is nan; it must be a number from 0 to 3600000".to_owned()),
         ("sync_ms = 'a'", "`sync_ms` is \"a\"; it must be a number from 0 to 3600000".to_owned()),
@@ -122,7 +120,7 @@ fn what_is_wrong_is_said_in_one_line() {
     assert_eq!(no_table, "[model]: `model` must be a table, [model]");
     let mut scenario = Scenario::parse(LOAD).unwrap();
     let told = scenario.set("chap.rate", "5").unwrap_err().to_string();
-    assert!(told.contains("CLASS.FIELD with a class of expensive, cheap, put"), "{told}");
+    assert!(told.contains("CLASS.FIELD, where CLASS is one of expensive, cheap, put"), "{told}");
     let told = scenario.set("model.cores", "2\nother = 3").unwrap_err().to_string();
     assert!(told.contains("it must be a whole number"), "{told}");
 }

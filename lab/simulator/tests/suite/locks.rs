@@ -1,4 +1,4 @@
-//! Two locks and three requests, by hand, to the nanosecond.
+//! Two locks and three requests. The expected times are calculated by hand, to the nanosecond.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,9 +16,10 @@ use clearlane_simulator::{Cores, Lock, SimTask, World};
 ///   cheap                ░░░░░░░░░░░░░░░░ ░░░░░├─────┤    reads in both for 5
 /// ```
 ///
-/// The cheap read could share `index` with the expensive one, but the put waits before it and turns
-/// it away. When the put leaves `index` it takes `readTx` in the same moment, before the cheap read
-/// is awake: that one waits a second time.
+/// The cheap read could share `index` with the expensive read. But the put already waits for
+/// `index`, so the cheap read must wait until the put releases `index`. When the put releases
+/// `index`, it takes `readTx` at the same time, before the cheap read is awake. So the cheap read
+/// waits a second time, for `readTx`.
 #[test]
 fn a_small_convoy_by_hand() {
     let world = World::new();

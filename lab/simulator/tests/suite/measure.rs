@@ -1,10 +1,8 @@
-//! Costs of the real server, alive, and what they predict of it.
+//! Measures the costs of the real server, and predicts its latencies with them.
 //!
-//! How near predictions are is not tested here: on a machine that does other things at the same
-//! time they cannot be. What is tested is that all of it works, and that what comes out is
-//! possible.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! These tests do not check how exact the predictions are. That is impossible on a machine that
+//! does other work at the same time. They check that each step works and that the results are
+//! plausible.
 
 use std::fs;
 use std::io::Write as _;
@@ -30,11 +28,12 @@ fn told(arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// `None` if the server's package was not built.
+/// Returns the path of the server, or `None` if the server's package was not built.
 fn server() -> Option<PathBuf> {
     let path = Path::new(SIMULATOR).with_file_name("clearlane");
     if !path.is_file() {
-        // Past the harness, which shows what a test prints only if it fails.
+        // The message bypasses the test harness, which shows a test's output only if the test
+        // fails.
         let words = b"SKIPPED: no program `clearlane` was built; nothing was measured\n";
         std::io::stderr().write_all(words).unwrap();
         return None;
@@ -80,7 +79,8 @@ fn what_is_measured_here_can_be_used() {
     assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "servers leave nothing behind");
 }
 
-/// Without the transactions that fill the store, and of both eras the same time.
+/// The recording omits the transactions that fill the store. It shows the same window for both
+/// eras.
 #[test]
 fn what_is_recorded_here_is_the_time_around_the_longest_wait() {
     if server().is_none() || !cfg!(target_os = "linux") {
@@ -112,7 +112,8 @@ fn what_is_recorded_here_is_the_time_around_the_longest_wait() {
     let ends = recorded.iter().filter_map(|it| it.timeline.bounds());
     let from_ns = ends.clone().map(|(from_ns, _)| from_ns).min().unwrap();
     let to_ns = ends.map(|(_, to_ns)| to_ns).max().unwrap();
-    // With causes that began before, and ended after, up to three times as long.
+    // The window also shows the causes of the wait, which may start before it and end after it. So
+    // the window may be several times as long as the wait.
     assert!(to_ns - from_ns >= longest_ns && to_ns - from_ns < 10 * longest_ns);
     assert!(from_ns >= 500_000_000, "the start is left out");
     assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "servers leave nothing behind");
@@ -122,7 +123,7 @@ fn what_is_recorded_here_is_the_time_around_the_longest_wait() {
 fn what_cannot_be_measured_is_told_in_a_line() {
     let server = ["--server", "/nowhere/clearlane"];
     let words = told(&[&["measure"][..], &server].concat());
-    assert!(words.contains("/nowhere/clearlane: there is no such program"), "{words}");
+    assert!(words.contains("/nowhere/clearlane: the program does not exist"), "{words}");
     assert!(words.contains("cargo build --release --bin clearlane`"), "{words}");
     assert!(told(&["measure", "--era", "3.9"]).contains("unknown era \"3.9\""));
     assert!(
@@ -135,7 +136,7 @@ fn what_cannot_be_measured_is_told_in_a_line() {
     assert!(words.contains("era 3.2: `quantum_ns` is missing"), "{words}");
     let program = env!("CARGO_MANIFEST_DIR").to_owned() + "/Cargo.toml";
     let words = told(&["validate", "learner", "--server", &program]);
-    assert!(words.contains("learner: its table [model] has members or work"), "{words}");
+    assert!(words.contains("learner: its table [model] has members or background work"), "{words}");
     let words = told(&["measure", "--server", &program]);
     assert!(words.contains("Permission denied"), "{words}");
 }

@@ -1,7 +1,5 @@
-//! Several members, by hand: what rounds cost when nothing costs anything but syncs and the
-//! network.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Several members. Only syncs and the network take time, so the expected times are calculated by
+//! hand.
 
 use clearlane_simulator::costs::Costs;
 use clearlane_simulator::era::Era;
@@ -65,8 +63,8 @@ fn free() -> Costs {
     }
 }
 
-/// The times of a put, a linearizable and a serializable read, and what the put and the read wait
-/// for.
+/// Returns the times of a put, a linearizable read and a serializable read, in milliseconds. The
+/// results also show how the requests have spent these times.
 fn found(knobs: &[(&str, &str)], era: Era) -> (Vec<f64>, Results) {
     let mut scenario = Scenario::parse(LOAD).unwrap();
     knobs.iter().for_each(|(name, value)| scenario.set(name, value).unwrap());
@@ -75,8 +73,8 @@ fn found(knobs: &[(&str, &str)], era: Era) -> (Vec<f64>, Results) {
         let class = results.classes.iter().find(|class| class.name == name).unwrap();
         assert_eq!(class.answers(), 10, "{name}");
         let middle = class.latency_ms(0.5).unwrap();
-        // To the three figures that a histogram has; and what takes no time is counted as a
-        // microsecond.
+        // The histogram keeps three digits, and counts a request that takes no time as 1 µs.
+        // Rounding to 0.01 ms gives the exact time.
         (middle * 100.0).round() / 100.0
     };
     let times = ["put", "fresh", "past"].map(ms).to_vec();
@@ -92,11 +90,12 @@ fn times(knobs: &[(&str, &str)]) -> Vec<f64> {
 
 #[test]
 fn three_members_wait_for_the_nearer_of_two() {
-    // Half a millisecond there, one of disk, half back; the leader's own disk is done before.
+    // 0.5 ms to member 2, 1 ms for its disk, and 0.5 ms back. The leader's own disk ends earlier.
     assert_eq!(times(&[]), [2.0, 1.0, 0.0]);
-    // A disk of 5 ms: 0.5 + 5 + 0.5.
+    // With a disk of 5 ms: 0.5 + 5 + 0.5.
     assert_eq!(times(&[("model.sync_ms", "5")]), [6.0, 1.0, 0.0]);
-    // The nearer one goes away: 2 + 1.
+    // Member 2 is now far away, so member 3 completes the quorum: 2 ms for the round trip, and 1 ms
+    // for the disk.
     assert_eq!(times(&[("model.round_trips_ms.1-2", "9")]), [3.0, 2.0, 0.0]);
 }
 
@@ -120,9 +119,11 @@ fn five_members_wait_for_the_second_nearest() {
         far("model.round_trips_ms.1-4", "7"),
         far("model.round_trips_ms.1-5", "8"),
     ];
-    // Members 2 and 3 have it after 2 and 3 ms, and with the leader that is a quorum.
+    // Members 2 and 3 have the entry after 2 and 3 ms, and they are a quorum together with the
+    // leader.
     assert_eq!(times(&five), [3.0, 2.0, 0.0]);
-    // Two of the four are there in a millisecond, but a learner does not count.
+    // Two of the other four members respond before the others, but they are learners and not part
+    // of the quorum.
     let learners = [
         ("model.learners", "2"),
         far("model.round_trips_ms.1-4", "0.1"),
@@ -136,16 +137,17 @@ fn at_another_member_everything_goes_by_the_leader() {
     let at = |member: &'static str, era| {
         found(&[("model.connect.put", member), ("model.connect.fresh", member)], era).0
     };
-    // There, the quorum, and the news that it is committed: 0.5 + 2 + 0.5. A read asks the leader,
-    // which asks a quorum: 0.5 + 1 + 0.5.
+    // The way to the leader, the quorum, and the way back with the commit index: 0.5 + 2 + 0.5. A
+    // read sends its request to the leader, which asks a quorum: 0.5 + 1 + 0.5.
     assert_eq!(at("2", Era::V3_5), [3.0, 2.0, 0.0]);
     assert_eq!(at("3", Era::V3_5), [4.0, 3.0, 0.0]);
-    // In ours the leader and the member that asks are the quorum: 0.5 + 0.5.
+    // In the era `clearlane`, the leader and the requesting member are the quorum: 0.5 + 0.5.
     assert_eq!(at("2", Era::Clearlane), [3.0, 1.0, 0.0]);
     assert_eq!(at("3", Era::Clearlane), [4.0, 2.0, 0.0]);
 }
 
-/// Of five, two are not enough.
+/// Two of five voters are not a quorum. So a read at member 2 waits for heartbeats, also in the era
+/// `clearlane`, and takes as long as in 3.5.
 #[test]
 fn the_requesting_member_is_not_always_enough() {
     let far = [("model.round_trips_ms.1-4", "7"), ("model.round_trips_ms.1-5", "8")];
@@ -158,7 +160,8 @@ fn clients_have_a_network_of_their_own() {
     assert_eq!(times(&[("model.client_round_trip_ms", "3")]), [5.0, 4.0, 3.0]);
 }
 
-/// Of the 2 ms of a put, one is a disk's and one the network's.
+/// A put takes 2 ms: 1 ms for the disk of the follower that completes the quorum, and 1 ms for the
+/// network.
 #[test]
 fn a_quorum_is_explained_by_what_its_last_one_did() {
     let (_, results) = found(&[], Era::V3_5);
@@ -170,7 +173,8 @@ fn a_quorum_is_explained_by_what_its_last_one_did() {
     assert!(line("fresh").ends_with("   100 % network"), "{}", line("fresh"));
 }
 
-/// The leader's own disk is slow this time: etcd's waits for it, ours is content with the others.
+/// The leader's own disk is sometimes slow. A leader of etcd waits for its own disk. In the era
+/// `clearlane`, the disks of the other members are enough.
 #[test]
 fn a_leader_of_etcd_is_one_of_its_quorum() {
     let slow = [("model.sync_ms", "10"), ("model.round_trip_ms", "1")];
@@ -199,20 +203,23 @@ fn what_does_not_fit_together_is_refused() {
     for (knobs, line) in [
         (
             vec![("model.members", "1")],
-            "`round_trips_ms.1-2` is no pair; the members are 1 to 1, the smaller one first",
+            "`round_trips_ms.1-2` is not a pair of members 1 to 1, the smaller one first",
         ),
         (
             vec![("model.round_trips_ms.2-1", "1")],
-            "`round_trips_ms.2-1` is no pair; the members are 1 to 3, the smaller one first",
+            "`round_trips_ms.2-1` is not a pair of members 1 to 3, the smaller one first",
         ),
         (
             vec![("model.connect.get", "1")],
-            "`connect.get`: there is no such class; there are put, fresh, past",
+            "`connect.get`: unknown class; known are put, fresh, past",
         ),
-        (vec![("model.connect.past", "5")], "`connect.past`: there are 3 members and 0 learners"),
+        (
+            vec![("model.connect.past", "5")],
+            "`connect.past`: the cluster has only 3 members and 0 learners",
+        ),
         (
             vec![("model.learners", "1"), ("model.connect.fresh", "4")],
-            "`connect.fresh`: it is a learner, and answers only ranges whose consistency is serializable",
+            "`connect.fresh`: the member is a learner, which serves only serializable ranges",
         ),
     ] {
         assert_eq!(told(&knobs), format!("[model]: {line}"));

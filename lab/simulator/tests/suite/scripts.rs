@@ -1,19 +1,15 @@
-//! The scripts about the order of entry, which the real locks run on threads, on a simulated lock.
-
-#![allow(clippy::expect_used, reason = "a test fails by panicking")]
-
-#[path = "../../contention/tests/script/mod.rs"]
-mod script;
+//! Runs the scripts about the order of acquisition on a simulated lock. The real locks run the same
+//! scripts on threads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::script::{Holds, Script, Stage, Waits};
 use clearlane_contention::{LockMode, TaskLabel};
 use clearlane_simulator::lock::{Blame, BlameKey};
 use clearlane_simulator::{Lock, Signal, World};
-use script::{Holds, Script, Stage, Waits};
 
-/// A lock, with a process for each actor that holds it or waits for it.
+/// A simulated lock, with a process for each actor that holds the lock or waits for it.
 struct OnSimulated {
     world: World,
     lock: Lock,
@@ -27,7 +23,7 @@ impl OnSimulated {
         OnSimulated { world, lock, releases: BTreeMap::new() }
     }
 
-    /// A tick for each command. A process that is woken goes on in it.
+    /// Advances the time by one tick. A woken process continues in this tick.
     fn tick(&self) {
         self.world.run(self.world.now_ns() + 1);
     }
@@ -79,7 +75,8 @@ impl Stage for OnSimulated {
 
 #[test]
 fn a_simulated_lock_keeps_the_order_of_the_real_one() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contention/tests/scripts");
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/contention/tests/scripts");
     let mut scripts = 0;
     for entry in std::fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("it can be listed").path();

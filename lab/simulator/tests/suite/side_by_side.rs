@@ -1,6 +1,4 @@
-//! Eras that are run at the same time.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Eras that run at the same time.
 
 use clearlane_simulator::cost_file::CostFile;
 use clearlane_simulator::era::Era;
@@ -11,7 +9,7 @@ use clearlane_simulator::server::Build;
 
 #[test]
 fn eras_side_by_side_are_eras_one_after_the_other() {
-    let mut scenario = Scenario::parse(include_str!("../scenarios/learner.toml")).unwrap();
+    let mut scenario = Scenario::parse(include_str!("../../scenarios/learner.toml")).unwrap();
     scenario.set("seconds", "3").unwrap();
     let tables = |results: Vec<Results>| results.iter().map(Results::table).collect::<Vec<_>>();
     let builds = Era::ALL.map(|era| Build::new(era, CostFile::shipped().costs(era)));

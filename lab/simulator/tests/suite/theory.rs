@@ -1,4 +1,4 @@
-//! What queueing theory says by a formula, the model must find by running.
+//! Compares results of the model with the formulas of queueing theory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ struct Found {
     arrived: u64,
     waited_ns: f64,
     stayed_ns: f64,
-    /// Integral of the number of computations present.
+    /// The integral over time of the number of computations that are present.
     there_ns: f64,
     there: u64,
     changed_ns: u64,
@@ -27,11 +27,12 @@ impl Found {
 }
 
 fn exponential(rng: &mut Rng, mean: f64) -> f64 {
-    // Never 0, whose logarithm is endless.
+    // `unit` may return 0, whose logarithm is infinite, but never 1. So `1.0 - unit` is used.
     -(1.0 - rng.unit()).ln() * mean
 }
 
-/// Poisson arrivals at a machine whose mean service time is one millisecond.
+/// Runs Poisson arrivals at a machine with one core. `rate` is per second, and `work` draws the
+/// service time of each computation in nanoseconds.
 fn run(rate: f64, quantum_ns: u64, mut work: impl FnMut() -> f64 + 'static) -> Found {
     let world = World::new();
     let cores = Cores::new(&world, 1, quantum_ns);
@@ -64,7 +65,7 @@ fn assert_near(what: &str, found: f64, expected: f64) {
     assert!(off.abs() < 0.02, "{what}: {found} instead of {expected}, {:.1} %", 100.0 * off);
 }
 
-/// For a load of 0.7 and a service of 1 ms: 0.7 / 0.3 ms.
+/// With a load of 0.7 and a service time of 1 ms, the mean wait is 0.7 / 0.3 ms.
 #[test]
 fn exponential_services_wait_as_m_m_1() {
     let mut works = Rng::new(7, 1);
@@ -73,7 +74,8 @@ fn exponential_services_wait_as_m_m_1() {
     little(&found);
 }
 
-/// Half of that if all take the same time.
+/// If all services take the same time, the mean wait is half of the mean wait with exponential
+/// times.
 #[test]
 fn equal_services_wait_as_m_d_1() {
     let found = run(700.0, u64::MAX, || 1e6);
@@ -81,8 +83,8 @@ fn equal_services_wait_as_m_d_1() {
     little(&found);
 }
 
-/// With short turns each computation gets a share of the processor, and stays as long on average as
-/// in a line, if the services are exponential.
+/// If the quantum is short, each computation gets a share of the processor. With exponential
+/// service times, a computation then stays as long on average as in a first-in, first-out queue.
 #[test]
 fn turns_share_a_processor() {
     let mut works = Rng::new(7, 1);
@@ -91,8 +93,9 @@ fn turns_share_a_processor() {
     little(&found);
 }
 
-/// Little's law: the number that is there on average is the number that arrives per second times
-/// how long each stays. A computation that is still there at the end is not in the second figure.
+/// Checks Little's law: the average number of computations that are present is the arrival rate
+/// times the mean stay. A computation that is still present at the end is missing in the mean stay,
+/// so the two figures may differ slightly.
 fn little(found: &Found) {
     let time_ns = found.changed_ns as f64;
     let (there, rate) = (found.there_ns / time_ns, found.arrived as f64 / time_ns);

@@ -1,6 +1,4 @@
-//! The program: what it says, and what it says to a user that asks for something that is not there.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The program's output, and its messages for wrong requests.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -16,7 +14,7 @@ fn tool(line: &str) -> Output {
     Command::new(program).args(line.split_whitespace()).output().unwrap()
 }
 
-/// Standard output of a successful run.
+/// Returns the standard output of a successful run.
 fn said(line: &str) -> String {
     let output = tool(line);
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -29,7 +27,7 @@ fn json(line: &str) -> Value {
     serde_json::from_str(&said(line)).unwrap()
 }
 
-/// Standard error of a failed run.
+/// Returns the standard error of a failed run.
 fn told(line: &str) -> String {
     let output = tool(line);
     assert!(!output.status.success(), "{line}");
@@ -83,7 +81,7 @@ fn each_era_has_a_file_of_the_longest_wait() {
     let end = chain.last().unwrap();
     assert!(end.lane.starts_with("expensive #"), "{}", sentence(&chain));
     assert!(words.contains(&format!("two-3.2.jsonl: {}\n", sentence(&chain))), "{words}");
-    // One window for all, with the whole wait.
+    // All eras have the same window, which contains the whole wait.
     let (from_ns, to_ns) = old.timeline.bounds().unwrap();
     assert!(from_ns < chain[0].from_ns && chain[0].to_ns < to_ns && to_ns - from_ns < 400_000_000);
     let (own_from_ns, own_to_ns) = ours.timeline.bounds().unwrap();
@@ -107,7 +105,8 @@ fn a_part_is_recorded_that_was_asked_for() {
     assert!(from_ns >= 700_000_000 && to_ns <= 800_000_000);
 }
 
-/// `docs/head-of-line.md` has the commands.
+/// Runs the commands that `docs/head-of-line.md` lists for its picture. The result must equal the
+/// committed file `docs/images/convoy.svg`.
 #[test]
 fn the_picture_in_the_docs_is_what_the_model_draws() {
     let directory = tempfile::tempdir().unwrap();
@@ -116,8 +115,8 @@ fn the_picture_in_the_docs_is_what_the_model_draws() {
         let file = directory.path().join(format!("era-{era}.jsonl"));
         let file = file.to_str().unwrap().to_owned();
         said(&format!(
-            "run {root}/crates/loadgen/workloads/convoy.toml --cores 4 --era {era} \
-             --costs {root}/crates/simulator/costs/by-hand.toml \
+            "run {root}/lab/loadgen/workloads/convoy.toml --cores 4 --era {era} \
+             --costs {root}/lab/simulator/costs/by-hand.toml \
              --timeline {file} --from 4679 --for 50"
         ));
         file
@@ -155,7 +154,7 @@ fn a_number_of_a_scenario_can_be_set() {
     let count = |line: &str| json(line)[0]["classes"][1]["due"].as_u64().unwrap();
     let (once, twice) = (count(line), count(&format!("{line} --set cheap.rate=1000")));
     assert!((400..600).contains(&once) && (4500..5500).contains(&twice), "{once}, {twice}");
-    // As --cores does.
+    // The setting has the same effect as --cores.
     let busy = |line: &str| json(line)[0].to_string();
     let set = busy(&format!("{line} --set model.cores=7 --set seconds=3"));
     assert_eq!(set, busy("run head-of-line --era clearlane --json --cores 7 --seconds 3"));
@@ -212,24 +211,27 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
         ("", "Usage: clearlane-sim"),
         ("fly", "unrecognized subcommand 'fly'"),
         ("run", "<SCENARIO>"),
-        ("run nothing", "no scenario of that name ships; there are "),
+        ("run nothing", "no file or shipped scenario has this name; known are "),
         ("run ./nothing.toml", "./nothing.toml: No such file"),
         ("run head-of-line --era 3.9", "unknown era \"3.9\": allowed are 3."),
         ("run head-of-line --cores 0", "0 is not in 1..=1024"),
         ("run head-of-line --seconds 0", "0 is not in 1..=86400"),
         ("run head-of-line --from 5", "--timeline <FILE>"),
         ("record head-of-line --server nothing", "--timeline <FILE>"),
-        ("record head-of-line --server nothing --timeline x", "nothing: there is no such program"),
-        ("run head-of-line --set cheap.rate", "it must be NAME=VALUE, such as cheap.rate=200"),
+        (
+            "record head-of-line --server nothing --timeline x",
+            "nothing: the program does not exist",
+        ),
+        ("run head-of-line --set cheap.rate", "must be NAME=VALUE, such as cheap.rate=200"),
         (
             "run head-of-line --set chip.rate=1",
-            "there is no `chip.rate` to be set; there are seconds, keys.FIELD",
+            "unknown field `chip.rate`; known are seconds, keys.FIELD",
         ),
         ("run head-of-line --set cheap.rate=0", "`rate` is 0; it must be a number above 0"),
-        ("run head-of-line --set model.crows=1", "unknown field `crows`; there are cores, "),
+        ("run head-of-line --set model.crows=1", "unknown field `crows`; known are cores, "),
         ("run head-of-line --set cheap.rate=900000", "head-of-line: era 3.0: the requests need "),
-        ("compare head-of-line --era 3.2", "--era has 1 of them; two can be compared"),
-        ("compare head-of-line --era 3.1,3.2,3.4", "--era has 3 of them"),
+        ("compare head-of-line --era 3.2", "--era has 1 eras; it must have two"),
+        ("compare head-of-line --era 3.1,3.2,3.4", "--era has 3 eras"),
         ("show nothing.json", "nothing.json: No such file"),
         ("show nothing --as painting", "[possible values: "),
         ("list eras", "unexpected argument 'eras'"),
@@ -245,7 +247,7 @@ fn what_is_wrong_in_a_file_is_said_with_its_name() {
     let class = "[[class]]\nname = \"a\"\noperation = \"put\"\nrate = 1\n";
     let keys = "seconds = 1\n[keys]\ncount = 10\nsize = 16\nvalue = 1\n";
     for (text, expected) in [
-        ("seconds = ".to_owned(), "line 1 is no TOML"),
+        ("seconds = ".to_owned(), "line 1 is not TOML"),
         (format!("threads = 1\n{keys}{class}"), "unknown field `threads`"),
         (keys.to_owned(), "`class` is missing"),
         (format!("{keys}{class}rates = 5\n"), "unknown field `rates`"),

@@ -1,13 +1,14 @@
-//! What may hold up a thread in a source file: locks, queues, channels and threads, by name.
+//! Everything in a source file that may block a thread: locks, queues, channels and threads. Each
+//! item has a name:
 //!
-//! | in the source | name |
+//! | in the source | name of the item |
 //! |---|---|
 //! | `Mutex::new(&registry, "store", ...)` | `store` |
-//! | a field with another lock, a condition variable, a semaphore or a `Once` | the field's |
-//! | a struct with a `VecDeque`, or one called a queue, a pool or a channel | the struct's |
-//! | `let (sender, receiver) = channel()` of values that are all received | the sender's |
-//! | `Builder::new().name(..)`, `spawn("name", ..)` of a helper | the thread's, a number as `N` |
-//! | `thread::spawn`, `thread::scope`, `spawn_blocking` | the function's |
+//! | a field with another lock, a condition variable, a semaphore or a `Once` | field's name |
+//! | a type with a `VecDeque` or `BinaryHeap`, or called a queue, pool or channel | type's name |
+//! | `let (sender, receiver) = channel()`, except `watch` and `oneshot` channels | sender's name |
+//! | `Builder::new().name(..)`, `spawn("name", ..)` of a helper | thread's name, a number as `N` |
+//! | `thread::spawn`, `thread::scope`, `spawn_blocking` | function's name |
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -17,13 +18,14 @@ use crate::rust::{SourceViews, contains_word, is_name};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Item {
-    /// Bytes before it in the file's code.
+    /// The offset of the item in the file's code, in bytes.
     at: usize,
     pub(super) name: String,
 }
 
-/// A file's code, and its text for what is blanked in the code. Both have the same characters but
-/// for those that are blanked, and code is ASCII.
+/// The code and the text of a file. Strings are blanked in the code; the text still has them. Both
+/// have the same number of characters, and the code is ASCII. So an offset into one is an offset
+/// into the other.
 struct Source<'s> {
     code: &'s str,
     text: Vec<char>,
@@ -47,7 +49,7 @@ impl Item {
         Item { at, name: name.into() }
     }
 
-    /// From 1.
+    /// Returns the number of the item's line, from 1.
     pub(super) fn line(&self, views: &SourceViews) -> usize {
         1 + views.code_without_tests[..self.at].matches('\n').count()
     }
@@ -60,7 +62,8 @@ impl Source<'_> {
     }
 
     fn lock_fields(&self) -> Vec<Item> {
-        // Locks of this crate have names.
+        // The locks of our crate `contention` have names. [`Self::named_locks`] finds them, so they
+        // are skipped here.
         let imports = self.code.split("use ").skip(1);
         let mut imports = imports.filter_map(|import| import.split(';').next());
         let has_named_locks = imports.any(|import| {
@@ -143,7 +146,8 @@ impl Source<'_> {
         })
     }
 
-    /// Where calls begin, and where their arguments are. `callee` ends with a parenthesis.
+    /// Returns the offset of each call of `callee`, and the range of its arguments. `callee` ends
+    /// with a parenthesis.
     fn calls<'w>(
         &self,
         callee: &'w str,
@@ -161,7 +165,7 @@ impl Source<'_> {
         })
     }
 
-    /// The first string in a part of the file.
+    /// Returns the first string literal in a part of the file, or `None`.
     fn literal(&self, part: Range<usize>) -> Option<String> {
         let mut pieces = self.text[part].split(|c| *c == '"').skip(1);
         pieces.next().map(|literal| literal.iter().collect())
@@ -173,8 +177,8 @@ impl Source<'_> {
         text.starts_with('"') || text.starts_with("&format!(\"")
     }
 
-    /// The name of the field whose type has the word at this place: not of a parameter, a variable
-    /// or a reference.
+    /// Returns the name of the field whose type contains the word at this offset. Returns `None`
+    /// for a parameter, a variable or a reference.
     fn field_at(&self, at: usize) -> Option<&str> {
         let before = self.code[..at].rsplit([';', '{', '}', '(']).next()?;
         let (left, of_type) = before.rsplit_once(": ")?;
@@ -187,7 +191,7 @@ impl Source<'_> {
             .then_some(name)
     }
 
-    /// Where each struct and enum begins, and its name.
+    /// Returns the offset and the name of each struct and enum.
     fn types(&self) -> Vec<(usize, &str)> {
         let mut types = Vec::new();
         for word in ["struct", "enum"] {
@@ -200,14 +204,14 @@ impl Source<'_> {
         types
     }
 
-    /// The name of the type in which a field is.
+    /// Returns the name of the last type that starts before this offset, or `None`.
     fn type_at(&self, at: usize) -> Option<&str> {
         let before = self.types().into_iter().take_while(|(begin, _)| *begin < at);
         before.last().map(|(_, name)| name)
     }
 }
 
-/// `read-N` for `read-{number}`.
+/// Replaces the number in a thread's name: `read-{number}` becomes `read-N`.
 fn without_number(name: &str) -> String {
     match name.split_once('{') {
         Some((start, _)) => format!("{start}N"),

@@ -1,10 +1,13 @@
-//! `docs/blocking.md` has each lock, queue and thread of the product, and names what exists.
+//! `docs/blocking.md` lists each lock, queue and thread of the product.
 //!
-//! * Each [item](items) of a crate on the ladder has a link of its name to its file, in the first
-//!   column of a table.
-//! * A name between backticks in a link to a Rust file is in that file: an item or another word, or
-//!   a test in the column `tests`.
-//! * A row has a link, and in a table with a column `tests` that has one, or says "no test".
+//! The rule checks that no item is missing, and that the page names only existing code:
+//!
+//! * The first column of a table has a link for each [item](items) of a crate on the ladder. The
+//!   link has the item's name and leads to its file.
+//! * A name between backticks in a link to a Rust file is in that file. In the column `tests` it is
+//!   the name of a test, elsewhere the name of an item or another word of the code.
+//! * Each row has a link. If the table has a column `tests`, the row's last cell has a link or says
+//!   "no test".
 
 mod items;
 
@@ -17,7 +20,8 @@ use crate::rust::contains_word;
 use crate::{File, Repository, violation};
 
 const PAGE: &str = "docs/blocking.md";
-/// Around the table that a test of `mvcc` makes.
+/// The lines around the table that a test of `mvcc` generates. The rows of that table are not
+/// checked.
 const MADE: [&str; 2] = ["<!-- eras: begin -->", "<!-- eras: end -->"];
 
 pub fn check(repository: &Repository) -> Vec<String> {
@@ -39,7 +43,7 @@ pub fn check(repository: &Repository) -> Vec<String> {
     violations
 }
 
-/// A row of a table of the page.
+/// A row of a table on the page.
 struct Row {
     line: usize,
     cells: Vec<String>,
@@ -62,7 +66,7 @@ fn rows(page: &File) -> Vec<Row> {
     rows
 }
 
-/// Names between backticks in links to files of Rust, with the files.
+/// Returns the names between backticks in links to Rust files, each with the path of its file.
 fn links(cell: &str) -> Vec<(String, String)> {
     let mut links = Vec::new();
     for (text, rest) in cell.split('[').filter_map(|part| part.split_once("](")) {
@@ -102,7 +106,7 @@ fn check_row(repository: &Repository, row: &Row) -> Vec<String> {
     violations
 }
 
-/// Whether a name is that of an item, or a word of the code.
+/// Returns whether `name` is the name of an item of the file, or a word of its code.
 fn names(file: &File, name: &str) -> bool {
     let Some(views) = &file.rust else { return false };
     let is_word = views.code_without_tests.lines().any(|line| contains_word(line, name));

@@ -1,4 +1,4 @@
-//! The program under test, once or several times.
+//! Runs one or several processes of the program under test.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 use crate::{PATIENCE, ports, until};
 
-/// So much of a log is shown when a test fails.
+/// If a test fails, this number of lines at the end of each log is shown.
 const LOG_LINES: usize = 30;
 
-/// Members that belong together, and the directory where they keep their data.
+/// The members of one cluster, and the directory of their data.
 #[derive(Debug)]
 pub struct Cluster {
     members: Vec<Member>,
@@ -27,23 +27,24 @@ struct Member {
     name: String,
     client_url: String,
     peer_url: String,
-    /// `--initial-cluster` and `--initial-cluster-state`.
+    /// The values of `--initial-cluster` and `--initial-cluster-state`.
     initial: [String; 2],
     process: Option<Child>,
 }
 
 impl Cluster {
-    /// One member.
+    /// Starts a cluster with one member.
     pub async fn one() -> Self {
         Self::of(1, &[]).await
     }
 
-    /// Three members.
+    /// Starts a cluster with three members.
     pub async fn three() -> Self {
         Self::of(3, &[]).await
     }
 
-    /// So many members, each started with these flags, too. All of them answer.
+    /// Starts a cluster with `count` members and these additional flags. Returns when all of them
+    /// answer.
     pub async fn of(count: usize, flags: &[&str]) -> Self {
         let place = tempfile::tempdir().expect("a directory for the data");
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -60,15 +61,15 @@ impl Cluster {
         cluster
     }
 
-    /// A member that is not started yet, and not yet known to the others.
+    /// Adds a member to the list without starting it. The other members do not know it yet.
     pub fn prepare(&mut self) -> usize {
         let at = self.members.len();
         self.members.push(Member::new(at));
         at
     }
 
-    /// Starts a prepared member that the others know: all that were prepared so far are in the
-    /// cluster.
+    /// Starts a prepared member that the cluster knows already. Its `--initial-cluster` has all
+    /// members that were prepared so far.
     pub fn join(&mut self, at: usize) {
         self.members[at].initial = [self.initial_cluster(), "existing".to_owned()];
         self.spawn(at);
@@ -79,13 +80,13 @@ impl Cluster {
         self.members[at].kill();
     }
 
-    /// Starts a stopped member, on what it had on disk, and waits until it answers.
+    /// Starts a stopped member with its old data, and waits until it answers.
     pub async fn start(&mut self, at: usize) {
         self.spawn(at);
         self.answers(at).await;
     }
 
-    /// Waits until a member does what only a member with a leader can do.
+    /// Waits until the member answers a request that needs a leader.
     pub async fn answers(&mut self, at: usize) {
         let what = format!("m{at} answers");
         while TcpStream::connect(self.members[at].address()).is_err() {
@@ -100,47 +101,47 @@ impl Cluster {
         .await;
     }
 
-    /// A client that knows all members.
+    /// Returns a client with the addresses of all members.
     pub async fn client(&self) -> Client {
         connect(&self.client_urls(), patient()).await
     }
 
-    /// A client that knows one member only.
+    /// Returns a client with the address of one member.
     pub async fn client_of(&self, at: usize) -> Client {
         connect(&[self.client_url(at)], patient()).await
     }
 
-    /// A client that knows all members and was told something.
+    /// Returns a client with the addresses of all members and these options.
     pub async fn client_with(&self, options: ConnectOptions) -> Client {
         connect(&self.client_urls(), options).await
     }
 
-    /// Where clients find a member.
+    /// The address of a member for clients.
     pub fn client_url(&self, at: usize) -> String {
         self.members[at].client_url.clone()
     }
 
-    /// Where clients find the members.
+    /// The addresses of all members for clients.
     pub fn client_urls(&self) -> Vec<String> {
         self.members.iter().map(|member| member.client_url.clone()).collect()
     }
 
-    /// Where a member is found by the others.
+    /// The address of a member for other members.
     pub fn peer_url(&self, at: usize) -> String {
         self.members[at].peer_url.clone()
     }
 
-    /// What a member says about itself.
+    /// The status that the member reports.
     pub async fn status(&self, at: usize) -> StatusResponse {
         self.client_of(at).await.status().await.expect("a member knows its status")
     }
 
-    /// The id of a member.
+    /// The ID of a member.
     pub async fn id(&self, at: usize) -> u64 {
         self.status(at).await.header().expect("a header").member_id()
     }
 
-    /// Which of the running members leads, once they agree.
+    /// Returns the leader, as soon as all running members agree on it.
     pub async fn leader(&self) -> usize {
         let running = (0..self.members.len()).filter(|at| self.members[*at].process.is_some());
         let running: Vec<_> = running.collect();
@@ -230,7 +231,7 @@ impl Member {
     }
 }
 
-/// No call hangs for ever, and nothing else is set.
+/// Only a timeout, so that no call hangs forever.
 fn patient() -> ConnectOptions {
     ConnectOptions::new().with_timeout(PATIENCE)
 }

@@ -1,7 +1,7 @@
-//! Servers for the tests of a client that we did not write: the real program, over real sockets.
+//! Servers for the tests of a client from another project: the real program, over real sockets.
 //!
-//! The program is named by the variable `CLEARLANE`. It may be etcd's: what a test expects must be
-//! true of both. A [`Cluster`] is one program or several, on ports of their own:
+//! The variable `CLEARLANE` names the program. It may be etcd's, so a test may expect only what is
+//! true for both. A [`Cluster`] is one process of it or several, each with its own ports:
 //!
 //! ```text
 //!   Cluster::one()    ──▶ m0 :20114 (clients) :20115 (peers)   data and log in a new directory
@@ -11,8 +11,8 @@
 //!     └ dropped       ──▶ all are killed; if the test failed, the ends of their logs are shown
 //! ```
 //!
-//! A test has its own servers, so it knows every revision beforehand. Instead of sleeping for a
-//! time, [`until`] asks again, for [`PATIENCE`] at most.
+//! A test has its own servers, so it knows all revisions in advance. Instead of sleeping for a
+//! fixed time, a test calls [`until`], which repeats a question for at most [`PATIENCE`].
 
 mod cluster;
 mod ports;
@@ -26,13 +26,13 @@ use tonic::Code;
 
 pub use cluster::Cluster;
 
-/// So long at most may anything take that is expected to happen.
+/// The longest time to wait for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often [`until`] asks.
+/// The pause of [`until`] between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Waits for what should come, and panics if it does not.
+/// Waits for a future, and panics after [`PATIENCE`].
 pub async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, coming).await {
         Ok(come) => come,
@@ -40,7 +40,7 @@ pub async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
     }
 }
 
-/// Asks until the answer is a value.
+/// Repeats the question until the answer is a value.
 pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let asking = async {
         loop {
@@ -53,13 +53,13 @@ pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl F
     soon(what, asking).await
 }
 
-/// The next message of a watch.
+/// Returns the next message of a watch.
 pub async fn next(stream: &mut WatchStream) -> WatchResponse {
     let message = soon("the next message of a watch", stream.message()).await;
     message.expect("the watch goes on").expect("the stream goes on")
 }
 
-/// The server refused, with this code and exactly these words.
+/// Asserts that the server refused with this code and exactly these words.
 #[track_caller]
 pub fn assert_refused<T: Debug>(answer: Result<T, Error>, code: Code, words: &str) {
     match answer {

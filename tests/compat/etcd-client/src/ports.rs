@@ -1,21 +1,22 @@
 //! Ports that no other program takes.
 //!
-//! Members must know each other's addresses before they start, so port 0 will not do, and a port
-//! that was free a moment ago may belong to an outgoing connection now. Those come from the upper
-//! range that the system keeps for them; so we choose below it, count up, and look whether the port
-//! is free. Two runs at the same time begin at different places.
+//! Members must know each other's addresses before they start, so they cannot use port 0. A port
+//! that was free a moment ago may already belong to an outgoing connection. The system takes the
+//! ports of those from an upper range, so this module chooses ports below that range: it counts up
+//! and checks whether a port is free. Two runs at the same time begin at different ports.
 
 use std::net::TcpListener;
 use std::sync::Mutex;
 
 const FIRST: u16 = 12_000;
-/// Behind the last one; outgoing connections begin at 32,768 on Linux.
+/// The end of the range, exclusive. Outgoing connections begin at 32,768 on Linux.
 const END: u16 = 32_000;
 
-/// The last one given out.
+/// The last port that was returned.
 static LAST: Mutex<Option<u16>> = Mutex::new(None);
 
-/// A port on the loopback address, given out once in this process.
+/// Returns a free port of the loopback address. No port is returned twice in this process before
+/// the whole range was used.
 pub(crate) fn free() -> u16 {
     let mut last = LAST.lock().expect("no thread panics while looking for a port");
     let mut port = last.unwrap_or_else(start);
@@ -29,11 +30,11 @@ pub(crate) fn free() -> u16 {
     panic!("no port between {FIRST} and {END} is free");
 }
 
-/// Where this process begins to look.
+/// Returns the first port that this process tries.
 fn start() -> u16 {
     let places = u32::from(END - FIRST);
-    // A process starts some hundreds of servers at most: neighbours in the list of processes keep
-    // apart.
+    // A process starts at most some hundreds of servers, so even processes with neighbouring ids
+    // use different ports.
     let place = std::process::id().wrapping_mul(211) % places;
     FIRST + u16::try_from(place).expect("less than END")
 }

@@ -1,4 +1,4 @@
-//! `bolt check`: is the file whole?
+//! `bolt check`: checks all pages of a file.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use super::{Action, BoxError, FILE, FlagReader, Tool, open};
 
 pub(crate) const TOOL: Tool = Tool {
     name: &["bolt", "check"],
-    about: "Check all pages of a file, and tell everything that is wrong",
+    about: "Check all pages of a file, and print all problems",
     positional: &[FILE],
     words: None,
     flags: &[],

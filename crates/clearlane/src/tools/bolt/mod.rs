@@ -1,56 +1,43 @@
-//! `bolt ...`: looking into a file of the engine `bolt`, of bbolt or of etcd, in the manner of the
-//! tool `bbolt`.
+//! `bolt ...`: inspects a file of the engine `bolt`, of bbolt or of etcd, like the tool `bbolt`.
 //!
 //! | command | what it does |
 //! |---|---|
 //! | [`bolt pages`](pages) | lists the pages |
-//! | [`bolt page`](page) | shows pages with what is on them |
 //! | [`bolt keys`](keys) | lists the keys of a bucket |
-//! | [`bolt check`](check) | tells everything that is wrong |
-//! | [`bolt stats`](stats) | counts pages, records and bytes |
-//! | [`bolt compact`](compact) | makes a copy without what is free |
+//! | [`bolt check`](check) | reports all problems |
 //!
-//! The file is not changed. One that is being written is refused.
+//! The commands never change the file. They fail if another program has the file open for writing.
+//! For all other tasks there is the tool `bbolt` itself: see `docs/engine.md`.
 
 pub(super) mod pages;
-pub(super) mod page;
 pub(super) mod keys;
 pub(super) mod check;
-pub(super) mod stats;
-pub(super) mod compact;
 mod format;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clearlane_engine::bolt_file::{self, BoltFile, BucketEntry};
-use clearlane_server::raft_snapshot::current_bolt_file;
-use clearlane_wal::files::OsFileSystem;
+use clearlane_engine::bolt_file::{BoltFile, BucketEntry};
 
 use super::{Action, BoxError, Tool};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::Text;
+use crate::data::store_version;
 
-const FILE: Flag = flag("FILE", Text, "")
-    .help("File, directory of a store, or data directory of a member that does not run.");
+const FILE: Flag =
+    flag("FILE", Text, "").help("File, or data directory of a member that is not running.");
 
 fn open(flags: &FlagReader) -> Result<BoltFile, BoxError> {
-    Ok(BoltFile::open(&find(Path::new(flags.text("FILE")))?)?)
+    let path = Path::new(flags.text("FILE"));
+    let member = path.join("member");
+    Ok(match member.is_dir() {
+        true => BoltFile::open(&store_version::file_in(&member))?,
+        false => BoltFile::open(path)?,
+    })
 }
 
-/// `path` is the file, or a directory in which it is.
-pub(super) fn find(path: &Path) -> Result<PathBuf, BoxError> {
-    if !path.is_dir() {
-        return Ok(path.to_owned());
-    }
-    let snap = path.join("member/snap");
-    if !snap.is_dir() {
-        return Ok(bolt_file::of_store(path)?);
-    }
-    Ok(current_bolt_file(&OsFileSystem, &snap)?)
-}
-
-/// The names of a bucket and of those around it.
+/// Returns the path of a bucket: the names of the buckets that contain it, and its own name,
+/// separated by slashes. The root, which contains all buckets, is `(buckets)`.
 fn bucket_name(bucket: &BucketEntry) -> String {
     if bucket.path.is_empty() {
         return "(buckets)".to_owned();

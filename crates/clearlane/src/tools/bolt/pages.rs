@@ -1,4 +1,4 @@
-//! `bolt pages`: a table of the pages.
+//! `bolt pages`: prints a table of the pages.
 
 use std::collections::BTreeMap;
 use std::io::Write;

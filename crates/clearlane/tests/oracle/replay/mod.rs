@@ -1,8 +1,9 @@
-//! Doing what a recording did, step by step.
+//! Replays a recording step by step.
 //!
-//! The recorder waited for silence behind every step. Nothing is waited for here that way: it is
-//! known what has to come, and the next step begins when it has come. What should not come is found
-//! when something else was expected, or at the end of its stream.
+//! The recorder waited after each step until no more messages arrived. The replay need not wait
+//! like this, because it knows the expected messages: the next step starts when they have arrived.
+//! An unexpected message is found when the next expected message is read, or at the end of its
+//! stream.
 
 mod stream_replay;
 
@@ -20,15 +21,15 @@ use crate::served::{MemberSpec, RunningServer, ServerKind};
 use crate::wire::{self, Methods, PATIENCE};
 use crate::{accepted, etcd, http, names::Names};
 
-/// How long a client waits for unexpected answers, before it goes away.
+/// How long a client waits for unexpected messages before it closes a stream.
 const EXTRA_MESSAGE_WAIT: Duration = Duration::from_millis(50);
 
-/// etcd's, in the recordings.
+/// etcd's ids in the recordings.
 const CLUSTER_ID: &str = "9735334494912078063";
 const MEMBER_ID: &str = "12886971399916175087";
-/// Of each token in the recordings.
+/// The placeholder for each token in the recordings.
 const TOKEN_NAME: &str = "<token>";
-/// `--auth-token-ttl` of 29-auth-expiry.
+/// The shortest TTL of tokens in all recordings: the value of `--auth-token-ttl` in 29-auth-expiry.
 const SHORTEST_TIME_TO_LIVE: Duration = Duration::from_secs(2);
 const TOKEN_USE_INTERVAL: Duration = Duration::from_millis(100);
 const LEARNER_URL: &str = "http://127.0.0.1:27003";
@@ -49,12 +50,13 @@ struct Replayer<'a> {
     scenario: &'a str,
     methods: Methods,
     names: Names,
-    /// The last one of each user.
+    /// The last token of each user.
     tokens: BTreeMap<String, String>,
-    /// Whether the differences in `accepted` are expected.
+    /// If true, Clearlane is tested, not etcd. Then `accepted` also allows differences that only
+    /// Clearlane may have.
     as_ours: bool,
     served: RunningServer,
-    /// Of scenarios with two servers.
+    /// The second server, in scenarios that have one.
     learner: Option<RunningServer>,
     streams: BTreeMap<u64, OpenStream>,
     pending: Vec<Pending>,
@@ -104,7 +106,8 @@ impl Replayer<'_> {
         self.differences.push(Difference { step, what: what.into() });
     }
 
-    /// Where servers have to reach each other, they have free ports, and other ids.
+    /// Learns the ids of a cluster whose servers connect to each other. Their ids differ from the
+    /// recorded ones, because they are derived from addresses, and these servers use free ports.
     async fn name_places(&mut self) {
         let header = &self.range(json!({"key": "AA=="})).await["header"];
         for (recorded, field) in [(CLUSTER_ID, "cluster_id"), (MEMBER_ID, "member_id")] {
@@ -157,13 +160,15 @@ impl Replayer<'_> {
             Action::Http(http) => self.http(number, http).await,
             Action::Restart => self.served = self.served.restart().await.unwrap(),
             Action::Sleep(time) => {
-                // A stream that has something to send shows when the time is over.
+                // If a stream expects a message after this step, its arrival shows that the time
+                // has passed. Then the replay does not sleep.
                 if !self.streams.values().any(|open| open.expects_message_after(number)) {
                     self.sleep(time).await;
                 }
             }
             Action::StartLearner => self.start_learner(number).await,
-            // It is in this process; a panic is found when it is stopped.
+            // The recorder checked whether etcd had crashed. Clearlane runs in this process, so
+            // there is no process to inspect. The test notices a panic when it stops the server.
             Action::InspectServer => {}
         }
         self
@@ -181,13 +186,14 @@ impl Replayer<'_> {
             wire::call(channel.clone(), head, method.clone(), request, call.deadline)
         };
         if call.answered_after.is_some() {
-            // All that are recorded write a key, and wait then. The next step comes behind that.
+            // All recorded calls of this kind write a key and then wait. The next step starts after
+            // that write.
             let before = self.revision().await;
             let task = tokio::spawn(made());
             self.until(number, before + 1).await;
             self.pending.push(Pending { step: number, call, task });
         } else if call.deadline.is_some() {
-            // A key is written, and removed when the client gave up.
+            // The call writes a key, which is removed when the client has given up.
             let before = self.revision().await;
             let ours = made().await;
             self.until(number, before + 2).await;
@@ -210,7 +216,9 @@ impl Replayer<'_> {
         }
     }
 
-    /// A member learns its new role after the member that changed it.
+    /// Waits until the second server knows whether it is a learner. It may apply a change of its
+    /// role later than the first server. If the wait takes too long, this is recorded as a
+    /// difference.
     async fn until_it_learns(&mut self, number: u64, is_learner: bool) {
         let Some(learner) = self.learner.as_ref().map(RunningServer::channel) else { return };
         let heard = async {
@@ -223,8 +231,9 @@ impl Replayer<'_> {
         }
     }
 
-    /// A token whose time to live is longer than a sleep is used meanwhile, so that it does not end
-    /// because this machine was slow.
+    /// Sleeps. During a sleep that is shorter than the TTL of tokens, the tokens are used
+    /// repeatedly, so that they do not expire on a slow machine. During a longer sleep they are not
+    /// used, so that they can expire.
     async fn sleep(&mut self, time: Duration) {
         if time >= SHORTEST_TIME_TO_LIVE {
             return tokio::time::sleep(time).await;
@@ -245,7 +254,8 @@ impl Replayer<'_> {
         }
     }
 
-    /// From there on it is sent where the recording names the user.
+    /// Learns the token of a user from the reply, and replaces it in the reply by the recording's
+    /// placeholder. Later requests of this user send the token.
     fn learn_token(&mut self, request: &Value, etcds: &Value, ours: &mut Value) {
         let Some(user) = request["name"].as_str() else { return };
         if etcds["token"] == TOKEN_NAME
@@ -256,7 +266,8 @@ impl Replayer<'_> {
         }
     }
 
-    /// `None` if there is no second server.
+    /// Returns the connection for a request. `None` if the request is for the second server and
+    /// there is none.
     fn channel(&self, head: &Head) -> Option<Channel> {
         match head.to_learner {
             true => self.learner.as_ref().map(RunningServer::channel),
@@ -365,7 +376,8 @@ impl Replayer<'_> {
             if !found.is_empty() {
                 return found;
             }
-            // Equal, though spaces and the last digit of a time need not be.
+            // The bodies are equal, except for the parts that may differ. So below, only the
+            // status, the content type and a newline at the end are compared.
             ours.clone_into(&mut etcds);
         } else if etcds.body != ours.body {
             return vec![format!("body: etcd {:?}, ours {:?}", etcds.body, ours.body)];
@@ -378,7 +390,8 @@ impl Replayer<'_> {
     }
 }
 
-/// A learner is promoted when it has caught up, and nothing tells when that is.
+/// Returns whether a promotion came too early. A learner must catch up first, and nothing reports
+/// when it has.
 fn is_too_early(outcome: &Outcome) -> bool {
     let words = "etcdserver: can only promote a learner member which is in sync with leader";
     outcome.as_ref().is_err_and(|failure| failure.message == words)

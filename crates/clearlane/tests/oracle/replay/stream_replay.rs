@@ -1,4 +1,4 @@
-//! Streams, and calls that wait: what must have come when a step is over.
+//! Streams and waiting calls: which messages must have arrived after a step.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::recording::Stream;
 use crate::wire::{ClientStream, Event};
 use crate::{accepted, streams};
 
-/// How long a stream may take to send what is expected of it.
+/// Maximum time that the replay waits for an expected message of a stream.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct OpenStream {
     stream: Stream,
     conversation: ClientStream,
-    /// The last message that came.
+    /// The last received message.
     last: Option<Value>,
     is_cancelled: bool,
-    /// It sent something else than expected, or nothing: it is not waited for any longer.
+    /// If true, the stream has sent a wrong message or none, and the replay no longer waits for it.
     is_broken: bool,
 }
 
@@ -32,7 +32,7 @@ impl OpenStream {
         self.conversation.half_close();
     }
 
-    /// Whether something is to come after that step.
+    /// Returns whether a message is expected after this step.
     pub(super) fn expects_message_after(&self, number: u64) -> bool {
         self.stream.out.iter().any(|(after, _)| *after == number)
     }
@@ -53,7 +53,7 @@ impl Replayer<'_> {
 
     pub(super) async fn cancel(&mut self, number: u64, stream: u64) {
         let Some(open) = self.streams.get_mut(&stream) else { return };
-        // Not a wait for luck: what is expected has come, and what comes now is too much.
+        // All expected messages have arrived, so a message within this short wait is an error.
         let too_much = match open.is_broken {
             true => None,
             false => open.conversation.next(EXTRA_MESSAGE_WAIT).await,
@@ -65,7 +65,7 @@ impl Replayer<'_> {
         }
     }
 
-    /// All that etcd had sent by this step must have come.
+    /// Waits until every message that etcd had sent by this step has arrived.
     pub(super) async fn settle(&mut self, number: u64) {
         for pending in std::mem::take(&mut self.pending) {
             if pending.call.answered_after == Some(number) {
@@ -169,7 +169,8 @@ impl Replayer<'_> {
         }
     }
 
-    /// Of a stream that is compared as a whole.
+    /// Reads a stream to its end, joins its messages, and compares the result with the joined
+    /// messages of the recording.
     async fn whole_answer(&mut self, opened: u64, mut open: OpenStream) {
         let path = &open.stream.head.path;
         let mut messages = Vec::new();

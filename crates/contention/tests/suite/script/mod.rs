@@ -1,7 +1,7 @@
 //! The language of the scripts about the order of entry, and its interpreter.
 //!
-//! A script names actors and says what each does. After each block it prints which actors hold the
-//! lock and which wait behind which:
+//! A script names actors and gives each a command. After each block the interpreter prints which
+//! actors hold the lock, and which actor waits for which:
 //!
 //! ```text
 //! r1: read
@@ -11,8 +11,9 @@
 //! waits w1 write behind r1 (holding)
 //! ```
 //!
-//! Commands: `<actor>: read`, `write`, `release`; and `blame`. The files run on every [`Stage`]
-//! and must print the same, so nothing here knows of threads or clocks.
+//! The commands are `<actor>: read`, `<actor>: write`, `<actor>: release`, and `blame`. Each script
+//! runs on every [`Stage`] and must print the same output on each. So this module uses no threads
+//! and no clock.
 
 use std::error::Error;
 
@@ -20,17 +21,17 @@ use clearlane_contention::{BlockerState, LockMode, TaskLabel};
 use goldenscript::{Block, Command, Context, Runner};
 
 pub(crate) trait Stage {
-    /// Returns when the holders and waiters are settled.
+    /// Requests the lock for an actor. Returns when the holders and waiters have settled.
     fn ask(&mut self, actor: TaskLabel, mode: LockMode);
 
-    /// Returns when the holders and waiters are settled.
+    /// Releases the lock of an actor. Returns when the holders and waiters have settled.
     fn release(&mut self, actor: TaskLabel);
 
     fn holds(&self) -> Vec<Holds>;
 
     fn waits(&self) -> Vec<Waits>;
 
-    /// The number of ended intervals by waiter and blocker.
+    /// Returns the number of ended intervals for each pair of waiter and blocker.
     fn blame(&self) -> Vec<(Waits, u64)>;
 }
 

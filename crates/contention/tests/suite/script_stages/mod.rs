@@ -1,4 +1,4 @@
-//! The stages of the scripts.
+//! The stages that run the scripts.
 
 pub(crate) mod rules;
 pub(crate) mod threads;

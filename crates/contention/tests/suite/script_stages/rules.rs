@@ -1,4 +1,5 @@
-//! The bare rules in virtual time: each command takes one tick, and waking takes none.
+//! Runs the scripts on the lock's rules without a lock, in virtual time. Each command takes one
+//! tick, and waking takes no time.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,8 @@
 //! A real lock, with one thread for each actor.
 //!
-//! After each command the stage waits for a condition instead of a time: every actor with an
-//! unanswered request is listed as waiting behind another. An actor that is let in is not listed
-//! from that moment on, and its answer is still to come; so the condition holds only when nothing
-//! is in flight any more.
+//! After each command the stage waits for a condition, not for a fixed time: every actor without a
+//! reply is listed as waiting for another actor. An admitted actor is no longer listed, and its
+//! reply follows later. So the condition holds only when nothing is in flight.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +24,7 @@ pub(crate) struct ThreadStage {
     registry: Registry,
     lock: Arc<RwLock<()>>,
     tasks: BTreeMap<TaskLabel, TaskThread>,
-    /// Actors that got a command and have not yet answered.
+    /// Actors that have received a command and have not replied.
     pending: BTreeSet<TaskLabel>,
     replies: Receiver<TaskLabel>,
     reply_to: Sender<TaskLabel>,
@@ -57,7 +56,7 @@ impl ThreadStage {
         }
     }
 
-    /// Returns when holders and waiters have settled.
+    /// Sends a command to an actor. Returns when the holders and waiters have settled.
     fn run_command(&mut self, actor: TaskLabel, order: TaskCommand) {
         let player = self.tasks.entry(actor).or_insert_with(|| {
             let (lock, answer_to) = (Arc::clone(&self.lock), self.reply_to.clone());
@@ -76,8 +75,9 @@ impl ThreadStage {
             while let Ok(actor) = self.replies.try_recv() {
                 self.pending.remove(&actor);
             }
-            // Only after the answers: an actor let in by an answered release must not be found in
-            // an older list.
+            // The waiters are read only after the replies. In the other order, the list could name
+            // an actor as waiting although a release has admitted it, and the reply to that release
+            // could be read afterwards. The condition would then hold too early.
             let waiting: BTreeSet<TaskLabel> =
                 self.registry.waiting().iter().map(|waiting| waiting.waiter.task).collect();
             if self.pending.is_subset(&waiting) {
@@ -106,7 +106,7 @@ fn run_task(
                 None
             }
         };
-        // The stage may be gone already: the script has ended.
+        // Sending fails if the script has ended and the stage was dropped.
         let _ = answer_to.send(actor);
     }
 }
@@ -157,7 +157,8 @@ impl Stage for ThreadStage {
 }
 
 impl Drop for ThreadStage {
-    /// A holder releases when it gets no more commands, so every actor comes to an end.
+    /// Ends all threads. A holder releases the lock when its command channel is closed, so every
+    /// actor ends.
     fn drop(&mut self) {
         let (orders, threads): (Vec<_>, Vec<_>) = std::mem::take(&mut self.tasks)
             .into_values()

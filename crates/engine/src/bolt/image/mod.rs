@@ -1,16 +1,19 @@
-//! A committed state as a bolt file, in chunks: what a snapshot of the server sends.
+//! A committed state as a bolt file, in chunks. The server sends it as a raft snapshot,
+//! and to clients that request a snapshot.
 //!
 //! ```text
-//!   two meta pages │ pages from 2 on as the file has them, free ones as zeros │ checksum table
+//!   two meta pages │ pages from 2 on as in the file, free pages as zeros │ checksum table
 //! ```
 //!
-//! * The length is known at the beginning. Then branches are read, to know which pages the state
-//!   reaches; leaves are read once, as the file has them in order.
-//! * Commits go on meanwhile: pages that the state reaches do not change.
-//! * Every page is compared with its sum. A wrong one is [`Error::Corrupt`], and no chunk follows.
-//! * The page cache is used where it has a page, and gets none.
+//! * The length is known at the start. Before the first chunk, the branches are read to find the
+//!   pages that the state contains. Nearly all leaves are read only once, in the order of the file.
+//! * Commits may run at the same time, because pages of an open snapshot do not change.
+//! * Every page is compared with its checksum. If a checksum does not match, the read fails with
+//!   [`Error::Corrupt`], and no chunk follows.
+//! * The branches may be taken from the page cache. The chunks are read from the file. No page is
+//!   added to the cache.
 //!
-//! Of an engine without such a file, [`Image::of_records`] makes a temporary one.
+//! For an engine without such a file, [`Image::of_records`] creates a temporary file.
 
 mod reach;
 #[cfg(test)]
@@ -39,14 +42,14 @@ use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Snapshot};
 use crate::options::Options;
 
-/// So much is read at a time.
+/// Maximum number of bytes that are read at a time. A single page may be larger.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Of records, before they are written to a temporary file.
+/// Number of bytes of records that are collected before they are written to a temporary file.
 const PART_BYTES: usize = 4 << 20;
-/// Of a temporary file, which only this process uses.
+/// The permissions of a temporary file, which only this process uses.
 const RIGHTS: u32 = 0o600;
 
-/// A bolt file that is read from its first byte to its last.
+/// A bolt file that is read once from start to end.
 #[derive(Debug)]
 pub struct Image {
     bytes: u64,
@@ -60,7 +63,8 @@ enum Source {
 }
 
 impl Image {
-    /// `snapshot` as a bolt file. If its engine has none, a temporary one is made in `dir`.
+    /// Creates an image of `snapshot`. If the snapshot's engine has no bolt file, a temporary bolt
+    /// file is written in `dir`.
     pub fn new(snapshot: Arc<dyn Snapshot>, dir: &Path) -> Result<Image> {
         match Arc::clone(&snapshot).image()? {
             Some(image) => Ok(image),
@@ -73,12 +77,16 @@ impl Image {
         Ok(Image { bytes: state.bytes(), source: Source::State(Box::new(state)) })
     }
 
-    /// A file without a name in `dir`: it goes with the image, also when the process is killed.
+    /// Creates an image of `snapshot` by writing its records to a temporary file in `dir`. The file
+    /// loses its name at once, so it disappears with the image, even if the process is killed.
     pub fn of_records(snapshot: &dyn Snapshot, dir: &Path) -> Result<Image> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // etcd names its temporary files like this, and removes them when it starts.
-        let path = dir.join(format!("tmp-image-{}-{number}", std::process::id()));
+        // etcd's temporary files also have names that start with `tmp`. etcd removes all such files
+        // when it starts.
+        #[allow(clippy::disallowed_methods, reason = "the name of a file that is removed at once")]
+        let process = std::process::id();
+        let path = dir.join(format!("tmp-image-{process}-{number}"));
         let file = DiskFile::create(&path, RIGHTS)?;
         std::fs::remove_file(&path).map_err(Error::at(&path))?;
         let pager = Pager::new(Box::new(file), PAGE_SIZE, &*path, &Options::default());
@@ -86,12 +94,12 @@ impl Image {
         for bucket in Bucket::ALL {
             write_bucket(snapshot, bucket, &mut writer)?;
         }
-        let pages = writer.finish(0)?;
+        let pages = writer.finish()?;
         let file = FileImage { pager, next: 0, pages };
         Ok(Image { bytes: pages * PAGE_SIZE as u64, source: Source::File(Box::new(file)) })
     }
 
-    /// Of all chunks.
+    /// Returns the total length of all chunks.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -109,7 +117,7 @@ fn write_bucket(
     bucket: Bucket,
     writer: &mut BulkWriter<'_>,
 ) -> Result<()> {
-    writer.begin_bucket(Bytes::from_static(bucket.name().as_bytes()), 0);
+    writer.begin_bucket(Bytes::from_static(bucket.name().as_bytes()));
     let mut outcome = Ok(());
     snapshot.scan(bucket, KeyRange::ALL, &mut |key, value| {
         outcome = write_record(key, value, writer);
@@ -133,12 +141,12 @@ fn write_record(key: &[u8], value: &[u8], writer: &mut BulkWriter<'_>) -> Result
 struct StateImage {
     snapshot: Arc<BoltSnapshot>,
     meta_pages: Option<Bytes>,
-    /// The first pages of what the state reaches.
+    /// The pages that the state contains, without their overflow pages.
     heads: PageSet,
-    /// The next page of the file to be read, up to `end`.
+    /// The next page of the file to read. Reading ends before `end`.
     next: PageId,
     end: PageId,
-    /// Of a page with overflow, the rest of which is still to be read.
+    /// The page that continues in the next chunk, if its overflow was not read completely.
     partial: Option<PartialPage>,
     table: vec::IntoIter<Bytes>,
     high_water: PageId,
@@ -208,8 +216,8 @@ impl StateImage {
         Ok(Some(Bytes::from(chunk)))
     }
 
-    /// Compares pages with their sums, and fills free ones with zeros. Returns what goes on behind
-    /// the last of them.
+    /// Compares pages with their checksums, and fills free pages with zeros. Returns the page that
+    /// continues after this chunk, if any. Fails if a checksum is wrong.
     fn check(&self, first: PageId, chunk: &mut [u8]) -> Result<Option<PartialPage>> {
         let mut partial = self.partial;
         for (id, page) in (first..).zip(chunk.chunks_exact_mut(self.pager().page_size())) {
@@ -235,14 +243,14 @@ impl StateImage {
         let header = PageHeader::parse(&page[..PAGE_HEADER_BYTES]);
         let pages_left = 1 + u64::from(header.overflow);
         if id + pages_left > self.end {
-            let reason = format!("overflow {} lies outside", header.overflow);
+            let reason = format!("overflow {} is outside the file", header.overflow);
             return Err(self.pager().damaged(id, reason));
         }
         Ok(PartialPage { id, pages_left, sum: 0 })
     }
 }
 
-/// A file that only the image uses.
+/// A temporary file that only the image uses.
 #[derive(Debug)]
 struct FileImage {
     pager: Pager,

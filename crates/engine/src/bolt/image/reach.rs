@@ -1,5 +1,6 @@
-//! Which pages a state reaches. Leaves of etcd's buckets are known by their branches: all leaves of
-//! a tree are equally deep, and no bucket is in them.
+//! Finds the pages that a state contains. Most leaves of etcd's buckets are not read: all leaves of
+//! a tree have the same depth, so the first child of a branch shows whether all its children are
+//! leaves. These leaves contain no buckets, so nothing is below them.
 
 use crate::bolt::page::{Page, PageId};
 use crate::bolt::snapshot::BoltSnapshot;
@@ -7,7 +8,7 @@ use crate::bolt::tree::{BucketHead, BucketRoot};
 use crate::bolt::walk::PageSet;
 use crate::error::Result;
 
-/// The first page of each, without its overflow.
+/// Returns the ids of all pages in the state, without the ids of their overflow pages.
 pub(super) fn heads(snapshot: &BoltSnapshot) -> Result<PageSet> {
     let meta = snapshot.committed.meta;
     let heads = PageSet::new(meta.high_water);
@@ -23,7 +24,7 @@ struct Reach<'s> {
 }
 
 impl Reach<'_> {
-    /// `has_buckets`: whether leaves of the tree may have buckets, and are read.
+    /// Adds a tree. If `has_buckets`, its leaves may contain buckets, so they are read as well.
     fn add_tree(&mut self, id: PageId, has_buckets: bool) -> Result<()> {
         self.add(id)?;
         let page = self.read(id)?;
@@ -52,7 +53,7 @@ impl Reach<'_> {
     fn add(&mut self, id: PageId) -> Result<()> {
         if id >= self.high_water {
             let pager = &self.snapshot.store.pager;
-            return Err(pager.damaged(id, "lies behind the last page"));
+            return Err(pager.damaged(id, "is after the last page"));
         }
         self.heads.insert(id);
         Ok(())

@@ -1,4 +1,5 @@
-//! Images beside commits, of damaged files, of other engines, and as bbolt makes them.
+//! Tests of images that are read while commits run, images of damaged files and of other engines,
+//! and images with bbolt's meta pages.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use crate::bolt::BoltStore;
 use crate::bolt::file::StoreFile as _;
 use crate::bolt::image::{CHUNK_BYTES, Image};
+use crate::bolt::inspect::{BoltFile, Checksums, PageKind};
 use crate::bolt::meta::{META_PAGE_BYTES, Meta, NO_FREELIST, encode_meta_page, parse_meta_page};
 use crate::bolt::page::{LeafElement, PageId, encode_leaf};
 use crate::bolt::simulated_disk::SimulatedDisk;
@@ -35,7 +37,8 @@ fn model_of(reader: &dyn Read) -> Model {
     Model { records: all.collect() }
 }
 
-/// A store after `commits`, and large values whose overflow crosses chunks.
+/// Returns a disk, its store and a model. The store has the first `commits` commits of the
+/// workload, and large values whose overflow spans several chunks.
 fn store_after(commits: u64) -> (SimulatedDisk, Arc<BoltStore>, Model) {
     let disk = SimulatedDisk::with_contents(Vec::new());
     let store = create(&disk).unwrap();
@@ -97,11 +100,11 @@ fn an_image_shows_its_state_while_commits_use_pages_again() {
     let opened = open_image(bytes.clone()).unwrap();
     assert!(opened.opening_notes().is_empty(), "{:?}", opened.opening_notes());
     model.assert_same(&*opened.snapshot().unwrap(), "the image");
-    // What is free is empty, so an image of the image has the same pages.
+    // Free pages are zeros in an image, so an image of the image has the same pages.
     let again = read(&mut image_of(&opened), || ()).unwrap();
     let state = before.high_water as usize * PAGE;
     assert!(again[2 * PAGE..state] == bytes[2 * PAGE..state]);
-    // Each of the meta pages leads to the state.
+    // Each of the two meta pages leads to the state, so an image with only one of them opens.
     for place in [0, 1] {
         let mut one = bytes.clone();
         one[place * PAGE..][..PAGE].fill(0);
@@ -134,11 +137,13 @@ fn a_damaged_page_ends_the_image() {
     for id in 2..meta.high_water {
         let disk = SimulatedDisk::with_contents(whole.clone());
         let store = open(&disk).unwrap();
-        // Behind the back of the store, which has the page in its cache at most.
+        // Damages the page in the file while the store is open. The store may have the undamaged
+        // page in its cache, but the image reads each page that it sends from the file.
         let mut page = whole[id as usize * PAGE..][..PAGE].to_vec();
         page[3_000] ^= 4;
         disk.write_at(id * PAGE as u64, &page).unwrap();
-        // A snapshot may read a branch before there is a chunk.
+        // Creating the image reads the branches. So it fails before the first chunk if the page is
+        // a branch that is not cached.
         let image = store.snapshot().unwrap().image();
         let outcome = image.and_then(|image| read(&mut image.unwrap(), || ()));
         let is_zero = sound[id as usize * PAGE..][..PAGE].iter().all(|byte| *byte == 0);
@@ -183,7 +188,8 @@ fn buckets_in_buckets_are_in_the_image() {
     assert!(image[2 * PAGE..6 * PAGE] == file[2 * PAGE..]);
 }
 
-/// bbolt writes the newer meta page to page 0, whatever its txid.
+/// bbolt's `Tx.WriteTo` writes the newer meta page to page 0, whatever its txid is. Opening such a
+/// file must also write the newest meta page to its proper place.
 #[test]
 fn an_image_with_the_meta_pages_of_bbolt_opens_and_is_mended() {
     for commits in [20, 21] {
@@ -203,7 +209,8 @@ fn an_image_with_the_meta_pages_of_bbolt_opens_and_is_mended() {
             assert!(matches!(notes[0], OpeningNote::Expected(_)), "{notes:?}");
             model_of(&*store.snapshot().unwrap())
         };
-        // The next commit writes a page that does not have the state.
+        // Opening has written the newest meta page to its proper place. The next commit writes the
+        // other meta page.
         let place = newest.place() as usize;
         let page = &disk.contents()[place * PAGE..][..META_PAGE_BYTES];
         let found = parse_meta_page(page, place as u64).unwrap();
@@ -231,13 +238,37 @@ fn an_image_of_any_engine_has_its_records_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let mut image = Image::new(store.engine.snapshot().unwrap(), dir.path()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{kind}");
-        // What comes later is not in it.
+        // A later change is not part of the image.
         store.delete(Bucket::Key, "large");
         let bytes = read(&mut image, || ()).unwrap();
         let opened = open_image(bytes).unwrap();
         assert!(opened.opening_notes().is_empty(), "{:?}", opened.opening_notes());
         model.assert_same(&*opened.snapshot().unwrap(), kind.name());
     }
+}
+
+#[test]
+fn an_image_of_many_records_is_filled() {
+    // The number of leaves requires two levels of branches above them.
+    let store = Store::new(EngineKind::Memory);
+    store.commit(|txn| {
+        for number in 0..60_000_u32 {
+            let key = [&[7; 60][..], &number.to_be_bytes()].concat();
+            txn.put(Bucket::Key, &key, &[1; 40]).unwrap();
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let mut image = Image::new(store.engine.snapshot().unwrap(), dir.path()).unwrap();
+    let path = dir.path().join("image");
+    fs::write(&path, read(&mut image, || ()).unwrap()).unwrap();
+    let file = BoltFile::open(&path).unwrap();
+    let survey = file.survey().unwrap();
+    assert_eq!((&survey.problems[..], file.checksums()), (&[][..], &Checksums::Present));
+    assert!(survey.pages.iter().all(|page| page.kind != PageKind::Free));
+    let total = survey.total();
+    assert_eq!((total.depth, total.records), (3, 60_000));
+    let used = total.leaf_used_bytes * 100 / (total.leaf_pages * PAGE as u64);
+    assert!(used >= 80, "{used} % are used");
 }
 
 #[test]

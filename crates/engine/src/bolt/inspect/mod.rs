@@ -1,20 +1,19 @@
-//! Looking into a bolt file: ours, bbolt's or etcd's, without changing it.
+//! Reads a bolt file without changing it. The file may have been written by us, by bbolt or by
+//! etcd.
 //!
-//! * [`BoltFile`]: the meta pages, and the one that counts.
-//! * [`BoltFile::page`]: one page, as far as it can be read.
-//! * [`BoltFile::survey`]: every page and bucket, and everything that is wrong.
+//! * [`BoltFile`]: the two meta pages, and which of them has the current state.
+//! * [`BoltFile::page`]: one page, as far as it is readable.
+//! * [`BoltFile::survey`]: every page and bucket, and all damage.
 //! * [`BoltFile::scan`]: the records of a bucket in order.
-//! * [`BoltFile::compact`]: a copy without what is free.
 //! * As a [`Snapshot`](crate::Snapshot): the records of etcd's buckets.
 //!
-//! The lock of the file is shared with others that only read; a file that is being written is
-//! [`Error::Locked`]. Nothing is written, and nothing is mended.
+//! Several readers can lock the file at the same time. Opening a file that a store has open for
+//! writing fails with [`Error::Locked`]. Nothing is written and nothing is repaired.
 
 mod page_view;
 mod survey;
 mod scan;
 mod snapshot;
-mod compact;
 #[cfg(test)]
 mod tests;
 
@@ -25,8 +24,7 @@ use super::file::{DiskFile, StoreFile};
 use super::open::{LoadError, find_page_size, read_meta, read_table};
 use super::page::PageRun;
 use super::pager::Pager;
-use crate::directory::find_data;
-use crate::error::{EngineKind, Error, Result};
+use crate::error::{Error, Result};
 use crate::options::Options;
 
 pub use super::checksums::TableRoot;
@@ -43,34 +41,31 @@ pub use survey::{BucketEntry, PageEntry, Problem, Survey, TreeStats};
 pub struct BoltFile {
     path: PathBuf,
     pager: Pager,
-    /// The two meta pages, or why they cannot be used.
+    /// The two meta pages, or the reasons why they cannot be used.
     metas: [std::result::Result<MetaPage, String>; 2],
     bytes: u64,
     checksums: Checksums,
-    /// Empty if there is none, or it is damaged.
+    /// The checksum table. It is empty if there is none or if it is damaged.
     table: ChecksumTable,
 }
 
-/// What is known of the checksums of the pages.
+/// The state of the file's checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checksums {
-    /// They are there, written with the newest state.
+    /// The checksums were written with the newest state.
     Present,
-    /// The meta pages have none, as in a file that bbolt has written.
+    /// The meta pages name no checksum table, as in a file that bbolt wrote.
     Missing,
-    /// Those that are there belong to the state before: another program has written the newest.
+    /// The checksums belong to the previous state: another program wrote the newest state, or the
+    /// trailer of the newest meta page is damaged.
     Old,
-    /// They cannot be read, for this reason.
+    /// The checksums cannot be read. The text is the reason.
     Damaged(String),
 }
 
-/// The file of a store, by the store's directory. The store may be open.
-pub fn of_store(dir: &Path) -> Result<PathBuf> {
-    find_data(dir, EngineKind::Bolt)
-}
-
 impl BoltFile {
-    /// Opens a file. It may be damaged: only a file that cannot be read is refused.
+    /// Opens a file. The file may be damaged: the call fails only if it cannot be read, or if a
+    /// writer has locked it.
     pub fn open(path: &Path) -> Result<BoltFile> {
         BoltFile::open_on(Box::new(DiskFile::open_to_read(path)?), path)
     }
@@ -114,22 +109,22 @@ impl BoltFile {
         &self.path
     }
 
-    /// Of the file.
+    /// Returns the length of the file.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What the meta pages say, or 4,096 if neither can be used.
+    /// Returns the page size that the meta pages state, or 4,096 if neither can be used.
     pub fn page_size(&self) -> usize {
         self.pager.page_size()
     }
 
-    /// Each meta page, or why it cannot be used.
+    /// Returns each meta page, or the reason why it cannot be used.
     pub fn metas(&self) -> &[std::result::Result<MetaPage, String>; 2] {
         &self.metas
     }
 
-    /// The meta page that counts.
+    /// Returns the meta page with the current state. Fails if neither meta page can be used.
     pub fn newest(&self) -> Result<&MetaPage> {
         let newest = self.metas.iter().flatten().max_by_key(|page| page.rank());
         newest.ok_or_else(|| {
@@ -142,13 +137,14 @@ impl BoltFile {
         })
     }
 
-    /// Whether bbolt, and so etcd or its tools, made the newest commit.
+    /// Returns whether bbolt made the newest commit, for example as a part of etcd or its tools.
     pub fn is_of_bbolt(&self) -> bool {
         self.newest().is_ok_and(|newest| newest.is_of_bbolt)
     }
 
-    /// How many pages there are to be looked at: those below the high-water mark that the file is
-    /// long enough for. If no meta page is valid, all of the file.
+    /// Returns the number of pages to inspect: the pages below the high-water mark that the file is
+    /// long enough to contain. If no meta page is valid, returns the number of all pages of the
+    /// file.
     pub fn pages(&self) -> PageId {
         let room = self.bytes / self.page_size() as u64;
         match self.newest() {
@@ -165,7 +161,7 @@ impl BoltFile {
         self.checksums == Checksums::Present
     }
 
-    /// The root of the checksum table that is valid.
+    /// Returns the root of the checksum table, if the table is valid.
     fn table_root(&self) -> Option<PageRun> {
         self.table.root()
     }

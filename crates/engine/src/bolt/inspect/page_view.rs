@@ -1,4 +1,4 @@
-//! One page, as far as it can be read.
+//! One page, as far as it is readable.
 
 use bytes::Bytes;
 
@@ -19,13 +19,13 @@ pub enum PageKind {
     Branch,
     Leaf,
     Freelist,
-    /// The first page of the checksum table: where its pages are.
+    /// The first page of the checksum table, which lists the table's pages.
     ChecksumRoot,
     /// A page of the checksum table.
     ChecksumTable,
-    /// No tree reaches it, and it has no other use.
+    /// No tree contains the page, and it has no other use.
     Free,
-    /// Its header says none of these.
+    /// The page's header shows no known kind.
     Unknown,
 }
 
@@ -55,44 +55,46 @@ impl PageKind {
     }
 }
 
-/// A page, and what is wrong with it.
+/// The contents of a page, and its problems.
 #[derive(Clone, Debug)]
 pub struct PageView {
     pub id: PageId,
-    /// What its header says, also of a page that is free by now.
+    /// The kind that the page's header states. Only the root of the current checksum table is
+    /// recognized by its id instead. A free page keeps the kind that it had when it was written.
     pub kind: PageKind,
     pub flags: u16,
-    /// The id that its header has.
+    /// The id in the page's header.
     pub said_id: PageId,
-    /// The number of elements that its header has.
+    /// The number of elements that the page's header states.
     pub count: u16,
     pub overflow: u32,
-    /// The page with its overflow, as far as the file has it.
+    /// The bytes of the page and its overflow, or only of the page if its overflow cannot be read.
     pub bytes: Bytes,
     pub body: PageBody,
-    /// Each in one line.
+    /// The problems of the page, each in one line.
     pub problems: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
 pub enum PageBody {
-    /// Or why it cannot be used.
+    /// The meta page, or the reason why it cannot be used.
     Meta(std::result::Result<MetaPage, String>),
     Branch(ElementsView<BranchItem>),
     Leaf(ElementsView<LeafItem>),
-    /// The pages that are free.
+    /// The pages that the freelist lists as free.
     Freelist(Vec<PageId>),
-    /// The pages of the checksum table, and the checksum of each.
+    /// The pages of the checksum table, each with its checksum.
     ChecksumRoot(Vec<(PageId, u32)>),
     ChecksumTable {
-        /// The page that the first of the sums is of; `None` if the table does not count any more.
+        /// The page to which the first checksum belongs, or `None` if this page is not part of the
+        /// current table.
         first: Option<PageId>,
         sums: Vec<u32>,
     },
     Unknown,
 }
 
-/// The elements that can be read, and their numbers.
+/// The readable elements of a page, each with its index.
 pub type ElementsView<T> = Vec<(usize, T)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,22 +107,23 @@ pub struct BranchItem {
 pub struct LeafItem {
     pub key: Bytes,
     pub value: Bytes,
-    /// If it is a bucket.
+    /// The contents of the bucket, if the element is a bucket.
     pub bucket: Option<BucketValue>,
 }
 
-/// What the value of a bucket says.
+/// The contents of a bucket's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketValue {
-    /// `None` if it is inline.
+    /// The root page of the bucket, or `None` if the bucket is inline.
     pub root: Option<PageId>,
     pub sequence: u64,
-    /// The records of an inline bucket.
+    /// The records of an inline bucket. Empty if the bucket is not inline.
     pub records: Vec<LeafItem>,
 }
 
 impl BoltFile {
-    /// A page, whatever its state. Refused is one behind the end of the file.
+    /// Returns page `id`, even if it is damaged or free. Fails if the page is after the end of the
+    /// file, or cannot be read.
     pub fn page(&self, id: PageId) -> Result<PageView> {
         let pages = self.bytes() / self.page_size() as u64;
         if id >= pages {
@@ -131,13 +134,14 @@ impl BoltFile {
             Ok(bytes) => bytes,
             Err(error) => {
                 problems.push(reason_of(error, id));
-                // Without its overflow, it can be read or there is nothing to be shown.
+                // The overflow is unreadable, so only the first page is shown. If the first page is
+                // unreadable as well, the call fails.
                 self.pager.read_run(PageRun { first: id, count: 1 })?
             }
         };
         let header = PageHeader::parse(&bytes);
         if header.id != id {
-            problems.push(format!("says that it is page {}", header.id));
+            problems.push(format!("has the id {} in its header", header.id));
         }
         let mut kind = PageKind::of_flags(header.flags);
         if self.table_root().is_some_and(|root| root.first == id) {
@@ -158,14 +162,15 @@ impl BoltFile {
         match kind {
             _ if id < 2 => self.meta_body(id, problems),
             PageKind::Meta => {
-                problems.push("a meta page, which is page 0 or 1".to_owned());
+                problems
+                    .push("is a meta page, but only pages 0 and 1 can be meta pages".to_owned());
                 PageBody::Meta(parse_meta_page(&bytes[..META_PAGE_BYTES], id))
             }
             PageKind::Branch | PageKind::Leaf => elements_body(id, bytes, problems),
             PageKind::Freelist => {
                 let (count, ids) = freelist_entries(bytes);
                 if count > ids.len() as u64 {
-                    problems.push(format!("a freelist of {count} pages"));
+                    problems.push(format!("a freelist of {count} pages, more than fit"));
                 }
                 PageBody::Freelist(ids.take(count as usize).collect())
             }
@@ -179,7 +184,7 @@ impl BoltFile {
                 PageBody::ChecksumTable { first, sums: table_entries(bytes).collect() }
             }
             PageKind::Free | PageKind::Unknown => {
-                problems.push(format!("flags {:#x}", PageHeader::parse(bytes).flags));
+                problems.push(format!("invalid flags {:#x}", PageHeader::parse(bytes).flags));
                 PageBody::Unknown
             }
         }
@@ -188,9 +193,8 @@ impl BoltFile {
     fn meta_body(&self, id: PageId, problems: &mut Vec<String>) -> PageBody {
         let meta = &self.metas()[id as usize];
         match meta {
-            Ok(MetaPage { is_damaged: true, .. }) => {
-                problems.push("the first copy or the header is damaged, the second is whole".into())
-            }
+            Ok(MetaPage { is_damaged: true, .. }) => problems
+                .push("the first copy or the header is damaged; the second copy is intact".into()),
             Ok(_) => {}
             Err(reason) => problems.push(reason.clone()),
         }
@@ -244,7 +248,7 @@ pub(super) fn bucket_value(head: &BucketHead) -> BucketValue {
     BucketValue { root, sequence: head.sequence, records }
 }
 
-/// An error of a page, without the path and the number of the page.
+/// Returns the text of a page's error, without the path and without the page's number.
 pub(super) fn reason_of(error: Error, id: PageId) -> String {
     match error {
         Error::Corrupt { detail, .. } => match detail.strip_prefix(&format!("page {id}: ")) {

@@ -1,4 +1,4 @@
-//! The records of a bucket, in order.
+//! Visits the records of a bucket in order.
 
 use std::ops::ControlFlow;
 
@@ -11,19 +11,19 @@ use crate::bolt::tree::{self, BucketHead, BucketRoot, TreePage};
 use crate::bolt::walk::{Visit, Walk};
 use crate::error::{Error, Result};
 
-/// A record or a bucket in a bucket.
+/// A record, or a bucket inside a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Bytes,
     pub value: Bytes,
-    /// If it is a bucket.
+    /// The contents of the bucket, if the element is a bucket.
     pub bucket: Option<BucketValue>,
 }
 
 impl BoltFile {
-    /// Shows `visit` the records of the bucket at `path`, until it breaks. The names in `path` go
-    /// from the outermost bucket to the innermost; without any, the buckets themselves are shown.
-    /// Ends with an error at the first page that is damaged.
+    /// Calls `visit` for the records of the bucket at `path`, until `visit` returns `Break`. `path`
+    /// lists names from the outermost bucket to the innermost. If `path` is empty, the buckets
+    /// themselves are visited. Fails if there is no such bucket, and at the first damaged page.
     pub fn scan(
         &self,
         path: &[&[u8]],
@@ -57,7 +57,8 @@ impl BoltFile {
 
     fn no_bucket(&self, name: &[u8], above: &[&[u8]]) -> Error {
         let mut names = Vec::new();
-        // What is damaged in the bucket above is told when that is scanned.
+        // The names are only a hint in the error message, so damage in the bucket above is ignored.
+        // A scan of that bucket reports the damage.
         let _ = self.scan(above, &mut |record| {
             if record.bucket.is_some() {
                 names.push(format!("{:?}", String::from_utf8_lossy(&record.key)));

@@ -1,4 +1,5 @@
-//! A file as a [`Snapshot`]: it does not change while it is open.
+//! Reads an open file as a [`Snapshot`]. The file does not change while it is open, because its
+//! lock excludes writers.
 
 use bytes::Bytes;
 
@@ -9,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Read, Snapshot, Visitor};
 
 impl BoltFile {
-    /// `None` if there is no such bucket.
+    /// Returns the root of a bucket's tree, or `None` if there is no such bucket.
     fn root(&self, bucket: Bucket) -> Result<Option<TreePage<'static>>> {
         let page = match self.find_bucket(&[bucket.name().as_bytes()]) {
             Ok(BucketRoot::Inline(page)) => page,

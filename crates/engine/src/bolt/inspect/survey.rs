@@ -1,4 +1,4 @@
-//! Every page and every bucket of a file, and everything that is wrong.
+//! Lists every page and every bucket of a file, and all damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,12 +14,13 @@ use crate::bolt::tree::{BucketHead, BucketRoot};
 use crate::bolt::walk::{Visit, Walk, read_freelist};
 use crate::error::{Error, Result};
 
-/// What a walk over the newest state finds.
+/// The result of a walk over the newest state.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// In the order of their ids. Each has the pages of its overflow with it.
+    /// The pages in the order of their ids. Each entry includes the pages of its overflow.
     pub pages: Vec<PageEntry>,
-    /// The first is the tree of the buckets; each comes before those that are in it.
+    /// The buckets. The first is the tree of the buckets, and each bucket precedes the buckets
+    /// inside it.
     pub buckets: Vec<BucketEntry>,
     pub problems: Vec<Problem>,
 }
@@ -29,32 +30,37 @@ pub struct Survey {
 pub struct PageEntry {
     pub id: PageId,
     pub kind: PageKind,
-    /// Of elements; of pages, if it is a freelist; of checksums or table pages.
+    /// Number of entries in the page: elements, free pages, checksums or table pages, depending on
+    /// its kind.
     pub count: u64,
-    /// Further pages that belong to it.
+    /// Number of further pages that belong to this page.
     pub overflow: u64,
-    /// Which of [`Survey::buckets`] reaches it.
+    /// The index of the bucket in [`Survey::buckets`] whose tree contains the page, or `None` if no
+    /// tree contains it.
     pub bucket: Option<usize>,
-    /// Below the root of its tree.
+    /// The page's depth in its tree. The root has the depth 0, and so does a page outside of trees.
     pub depth: usize,
-    /// Of the page with its overflow.
+    /// The bytes in use in the page and its overflow. 0 for a free page, and for a page of a tree
+    /// that is too damaged to be parsed.
     pub used_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketEntry {
-    /// The names from the outermost bucket to this one. Of the tree of the buckets, none.
+    /// The names from the outermost bucket to this one. The path of the tree of the buckets is
+    /// empty.
     pub path: Vec<Bytes>,
-    /// `None` if it is inline.
+    /// The root page, or `None` if the bucket is inline.
     pub root: Option<PageId>,
-    /// The leaf that has its record; 0 if that is inline, or there is none.
+    /// The leaf that contains the bucket's record, or 0 for the tree of the buckets, which has no
+    /// record.
     pub leaf: PageId,
     pub sequence: u64,
-    /// Without the buckets in it.
+    /// Counts of this tree, without the buckets inside it.
     pub stats: TreeStats,
 }
 
-/// Counts of one tree, or of several.
+/// Counts of one tree or of several trees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeStats {
     pub branch_pages: u64,
@@ -63,16 +69,17 @@ pub struct TreeStats {
     pub leaf_pages: u64,
     pub leaf_overflow: u64,
     pub leaf_used_bytes: u64,
-    /// Of pages, from the root to the leaves; 1 for an inline bucket.
+    /// Number of levels from the root to the leaves; 1 for an inline bucket.
     pub depth: usize,
     pub records: u64,
     /// Bytes of the keys and values of the records.
     pub record_bytes: u64,
-    /// Buckets that are records of the tree.
+    /// Number of buckets that are records of the tree.
     pub buckets: u64,
-    /// Those of them that are inline.
+    /// Number of buckets in `buckets` that are inline.
     pub inline_buckets: u64,
-    /// Bytes of the page of an inline bucket. They are part of the leaf that has its record.
+    /// Bytes of the page of an inline bucket. They are part of the leaf that contains the bucket's
+    /// record.
     pub inline_used_bytes: u64,
 }
 
@@ -93,7 +100,7 @@ impl TreeStats {
     }
 }
 
-/// What is wrong, with the page if it is of one.
+/// A problem, with the page that it concerns. `page` is `None` if it concerns the whole file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     pub page: Option<PageId>,
@@ -110,13 +117,14 @@ impl fmt::Display for Problem {
 }
 
 impl Survey {
-    /// The page to which `id` belongs, perhaps as overflow.
+    /// Returns the entry that includes page `id`, which may be an overflow page. Returns `None` if
+    /// no entry includes it.
     pub fn page(&self, id: PageId) -> Option<&PageEntry> {
         let index = self.pages.partition_point(|page| page.id <= id).checked_sub(1)?;
         self.pages.get(index).filter(|page| id <= page.id + page.overflow)
     }
 
-    /// Of all trees.
+    /// Returns the counts of all trees together. The field `depth` is the largest depth.
     pub fn total(&self) -> TreeStats {
         let mut total = TreeStats::default();
         self.buckets.iter().for_each(|bucket| total.add(&bucket.stats));
@@ -125,7 +133,7 @@ impl Survey {
 }
 
 impl BoltFile {
-    /// Walks everything. Refused is only a file of which no meta page is valid.
+    /// Walks the whole file. Fails only if no meta page is valid.
     pub fn survey(&self) -> Result<Survey> {
         let newest = *self.newest()?;
         let mut found = Found::new(newest.meta.root);
@@ -156,7 +164,7 @@ impl BoltFile {
             let page = Some(place as PageId);
             match meta {
                 Ok(meta) if meta.is_damaged => {
-                    note(page, "the meta page is damaged, its second copy is not".to_owned())
+                    note(page, "the meta page is damaged; its second copy is intact".to_owned())
                 }
                 Ok(_) => {}
                 Err(reason) => note(page, format!("the meta page is damaged: {reason}")),
@@ -165,7 +173,10 @@ impl BoltFile {
         let needed = newest.meta.high_water.saturating_mul(self.page_size() as u64);
         if needed > self.bytes() {
             let bytes = self.bytes();
-            note(None, format!("cut short: {bytes} bytes, and its pages take {needed}"));
+            note(
+                None,
+                format!("cut short: the file has {bytes} bytes, but its pages need {needed}"),
+            );
         }
         if let Checksums::Damaged(reason) = self.checksums() {
             note(None, format!("the checksums cannot be read: {reason}"));
@@ -179,7 +190,7 @@ impl BoltFile {
                 let rest = self.pages().saturating_sub(position as u64 * per_page);
                 (PageKind::ChecksumTable, rest.min(per_page), 4)
             }
-            // The root has those that are not it.
+            // The root lists all pages of the table except itself.
             None => (PageKind::ChecksumRoot, self.table.runs().count() as u64 - 1, 12),
         };
         let used_bytes = PAGE_HEADER_BYTES as u64 + count * entry_bytes;
@@ -190,7 +201,7 @@ impl BoltFile {
     fn survey_freelist(&self, id: PageId, walk: &mut Walk<'_>, found: &mut Found) -> Result<()> {
         let read = match id < self.pages() {
             true => read_freelist(&self.pager, id),
-            false => Err(self.pager.damaged(id, "the freelist lies behind the last page")),
+            false => Err(self.pager.damaged(id, "the freelist is after the last page")),
         };
         let (run, free) = match read {
             Ok(read) => read,
@@ -199,9 +210,9 @@ impl BoltFile {
         let mut listed = BTreeSet::new();
         for page in &free {
             let reason = if *page >= self.pages() {
-                "is in the freelist, and lies behind the last page"
+                "is in the freelist, but is after the last page"
             } else if *page < 2 || walk.is_used(*page) {
-                "is in the freelist, and in use"
+                "is in the freelist, but is in use"
             } else if !listed.insert(*page) {
                 "is in the freelist twice"
             } else {
@@ -221,14 +232,14 @@ impl BoltFile {
         }
         for page in walk.unused().into_iter().flat_map(PageRun::ids) {
             if !listed.contains(&page) {
-                let reason = "is not in use, and not in the freelist".to_owned();
+                let reason = "is neither in use nor in the freelist".to_owned();
                 found.problems.push(Problem { page: Some(page), reason });
             }
         }
         Ok(())
     }
 
-    /// Adds the pages that are free, and those that are damaged.
+    /// Returns all pages in order: the `known` pages, the free pages and the damaged pages.
     fn with_the_others(
         &self,
         mut known: BTreeMap<PageId, PageEntry>,
@@ -269,15 +280,15 @@ fn meta_entry(id: PageId, meta: Option<&MetaPage>) -> PageEntry {
     PageEntry { id, kind, count: 0, overflow: 0, bucket: None, depth: 0, used_bytes }
 }
 
-/// What the walk has found so far.
+/// The results of the walk so far.
 #[derive(Debug)]
 struct Found {
     pages: BTreeMap<PageId, PageEntry>,
     buckets: Vec<BucketEntry>,
     problems: Vec<Problem>,
-    /// Pages that could not be read, and the bucket that reaches each.
+    /// Damaged pages, each with the index of the bucket that contains it.
     damaged: BTreeMap<PageId, usize>,
-    /// Which buckets the walk is in.
+    /// The indexes of the buckets that the walk is inside, from the outermost to the innermost.
     path: Vec<usize>,
 }
 
@@ -350,7 +361,7 @@ impl Visit for Found {
 
     fn begin_bucket(&mut self, leaf: &Page, index: usize, head: &BucketHead) -> Result<bool> {
         let mut path = self.buckets[self.current()].path.clone();
-        // Not a slice of the page, which would stay in memory with it.
+        // The name is copied, because a slice would keep the whole page in memory.
         path.push(Bytes::copy_from_slice(leaf.key(index)));
         let above = self.stats();
         above.buckets += 1;

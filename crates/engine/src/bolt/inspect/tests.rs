@@ -1,4 +1,5 @@
-//! Files of ours, and files made by hand as bbolt would write them, whole and damaged.
+//! Tests with our own files, and with files built by hand as bbolt would write them. Some tests
+//! damage these files.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -22,7 +23,7 @@ use crate::{Bucket, EngineKind, Error, KeyRange, Read};
 
 const SEED: u64 = 3;
 const COMMITS: u64 = 60;
-/// Of the files that are made by hand.
+/// The page size of the files that are built by hand.
 const SMALL: usize = 1024;
 
 fn look(image: Vec<u8>) -> BoltFile {
@@ -30,7 +31,7 @@ fn look(image: Vec<u8>) -> BoltFile {
     BoltFile::open_on(Box::new(disk), Path::new("file")).unwrap()
 }
 
-/// A file of ours, of some commits.
+/// Returns a file that our engine wrote in `COMMITS` commits.
 fn our_image(page_size: usize) -> Vec<u8> {
     let disk = SimulatedDisk::with_contents(Vec::new());
     let store = create_with(&disk, page_size).unwrap();
@@ -47,7 +48,8 @@ fn record(key: &str, value: &str) -> LeafElement {
     LeafElement::new(Bytes::from(format!("{key}{value}")), key.len(), false)
 }
 
-/// A bucket with a root page, or an inline one.
+/// Returns the element of a bucket whose root page is `root`. If `root` is 0, the bucket is inline
+/// and contains the records `inline`.
 fn bucket(name: &str, root: PageId, sequence: u64, inline: &[LeafElement]) -> LeafElement {
     let mut bytes = BytesMut::from(name.as_bytes());
     bytes.put_u64_le(root);
@@ -80,7 +82,7 @@ fn freelist(id: PageId, free: &[PageId]) -> Bytes {
     page.freeze()
 }
 
-/// A file as bbolt writes it, with two meta pages and these behind them.
+/// Returns a file as bbolt writes it, with two meta pages, followed by `pages`.
 fn image_of(root: PageId, freelist: PageId, pages: &[Bytes]) -> Vec<u8> {
     let page_bytes: usize = pages.iter().map(Bytes::len).sum();
     let high_water = 2 + (page_bytes / SMALL) as u64;
@@ -93,14 +95,14 @@ fn image_of(root: PageId, freelist: PageId, pages: &[Bytes]) -> Vec<u8> {
     image
 }
 
-/// Buckets in buckets, an overflow and a freelist:
+/// Returns a file with buckets inside buckets, an overflow and a freelist:
 ///
 /// ```text
 ///   2 leaf      a ▶ 3 (sequence 7)   b ▶ inline
 ///   3 branch    k1 ▶ 5   o ▶ 6
 ///   4 freelist  9
 ///   5 leaf      k1 = 1   n ▶ inline
-///   6 leaf      o5 = 900 bytes   p ▶ 10, with page 7 as its overflow
+///   6 leaf      o5 = 900 bytes   p ▶ 10      (page 7 is the overflow of page 6)
 ///   8 leaf      deep = 1
 ///   9 free
 ///  10 leaf      in ▶ 8
@@ -160,9 +162,9 @@ fn a_file_of_ours_is_whole_and_every_page_has_its_place() {
         let of_table = survey.pages.iter().filter(|page| page.kind == PageKind::ChecksumTable);
         assert_eq!(of_table.map(|page| page.count).sum::<u64>(), file.pages());
         for page in &survey.pages {
-            let view = file.page(page.id).unwrap();
-            assert_eq!(view.problems, [""; 0], "page {}", page.id);
-            assert!(page.kind == PageKind::Free || view.kind == page.kind, "page {}", page.id);
+            let page_view = file.page(page.id).unwrap();
+            assert_eq!(page_view.problems, [""; 0], "page {}", page.id);
+            assert!(page.kind == PageKind::Free || page_view.kind == page.kind, "page {}", page.id);
         }
         for bucket in Bucket::ALL {
             let of_bucket = model.records.keys().filter(|(of, _)| *of == bucket);
@@ -202,7 +204,7 @@ fn as_a_snapshot_a_file_shows_what_was_committed() {
             }
         }
     }
-    // Such as a file that bbolt has made for another program.
+    // This file has none of etcd's buckets, like a file that bbolt wrote for another program.
     let other = look(nested_image());
     assert_eq!(other.get(Bucket::Key, b"a").unwrap(), None);
     assert_eq!(other.last_key(Bucket::Key).unwrap(), None);
@@ -265,7 +267,7 @@ fn a_page_is_shown_with_what_is_on_it() {
     assert_eq!((meta.meta.txid, meta.table), (6, None));
     assert_eq!(file.page(6).unwrap().bytes.len(), 2 * SMALL);
     let error = file.page(11).unwrap_err().to_string();
-    assert_eq!(error, "file: there is no page 11: the file has 11");
+    assert_eq!(error, "file: there is no page 11: the file has 11 pages");
     assert!(matches!(file.page(u64::MAX), Err(Error::NoPage { .. })));
 }
 
@@ -276,12 +278,12 @@ fn a_damaged_page_does_not_hide_the_others() {
         change(&mut image);
         look(image)
     };
-    // The second of two elements of page 5 lies outside.
+    // The second of two elements of page 5 is outside of the page.
     let file = damaged(&|image| image[5 * SMALL + 16 + 16 + 7] = 1);
-    assert_eq!(problems(&file), ["page 5: element 1 lies outside"]);
-    let view = file.page(5).unwrap();
-    assert_eq!(view.problems, ["element 1 lies outside"]);
-    let PageBody::Leaf(items) = view.body else { panic!("a leaf") };
+    assert_eq!(problems(&file), ["page 5: element 1 is outside the page"]);
+    let page_view = file.page(5).unwrap();
+    assert_eq!(page_view.problems, ["element 1 is outside the page"]);
+    let PageBody::Leaf(items) = page_view.body else { panic!("a leaf") };
     assert_eq!((items.len(), items[0].0, &items[0].1.key[..]), (1, 0, &b"k1"[..]));
     let survey = file.survey().unwrap();
     assert_eq!(survey.buckets.len(), 5, "all but the one on page 5");
@@ -290,21 +292,21 @@ fn a_damaged_page_does_not_hide_the_others() {
     });
     assert_eq!(keys(&file, &[b"a", b"p", b"in"]).unwrap(), ["deep"]);
     let error = keys(&file, &[b"a"]).unwrap_err().to_string();
-    assert_eq!(error, "file: damaged: page 5: element 1 lies outside");
+    assert_eq!(error, "file: damaged: page 5: element 1 is outside the page");
 
     let file = damaged(&|image| image[8 * SMALL..9 * SMALL].fill(0xFF));
-    assert!(problems(&file)[0].starts_with("page 8: overflow 4294967295 lies outside"));
+    assert!(problems(&file)[0].starts_with("page 8: overflow 4294967295 is outside the file"));
     assert_eq!(file.survey().unwrap().page(8).unwrap().kind, PageKind::Unknown);
     assert!(matches!(file.page(8).unwrap().body, PageBody::Unknown));
     let file = damaged(&|image| image[8 * SMALL] = 9);
-    assert_eq!(problems(&file), ["page 8: says that it is page 9"]);
+    assert_eq!(problems(&file), ["page 8: has the id 9 in its header"]);
     let PageBody::Leaf(items) = file.page(8).unwrap().body else { panic!("a leaf") };
     assert_eq!(items.len(), 1);
-    // More elements than there is room for: those that are there are shown.
+    // The header counts more elements than fit. The elements that exist are shown.
     let file = damaged(&|image| image[5 * SMALL + 11] = 1);
-    let view = file.page(5).unwrap();
-    assert_eq!(view.problems, ["258 elements do not fit"]);
-    let PageBody::Leaf(items) = view.body else { panic!("a leaf") };
+    let page_view = file.page(5).unwrap();
+    assert_eq!(page_view.problems, ["258 elements do not fit"]);
+    let PageBody::Leaf(items) = page_view.body else { panic!("a leaf") };
     assert!(items.iter().any(|(_, item)| item.key == "k1"));
 }
 
@@ -328,13 +330,13 @@ fn every_problem_is_told() {
     let expected = [
         "page 1: the meta page is damaged: version 3, not 2",
         "page 5: flags 0x77, not a branch or leaf",
-        "page 8: is in the freelist, and in use",
+        "page 8: is in the freelist, but is in use",
         "page 9: is in the freelist twice",
-        "page 99: is in the freelist, and lies behind the last page",
+        "page 99: is in the freelist, but is after the last page",
     ];
     assert_eq!(two, expected);
     let lost = damaged(&|image| put(image, freelist(4, &[])));
-    assert_eq!(lost, ["page 9: is not in use, and not in the freelist"]);
+    assert_eq!(lost, ["page 9: is neither in use nor in the freelist"]);
     let no_freelist = damaged(&|image| put(image, leaf(4, &[])));
     assert_eq!(no_freelist, ["page 4: is not a freelist"]);
     let loop_in_tree = damaged(&|image| put(image, branch(3, &[("k1", 5), ("o", 3)])));
@@ -346,19 +348,21 @@ fn every_problem_is_told() {
     let among = damaged(&|image| put(image, leaf(2, &[record("a", "1")])));
     assert!(among.contains(&"page 2: a record among the buckets".to_owned()));
     let overflow = damaged(&|image| image[8 * SMALL + 12] = 2);
-    assert_eq!(overflow[0], "page 8: its overflow reaches page 10, which is used already");
+    assert_eq!(overflow[0], "page 8: its overflow reaches page 10, which is already used");
     let behind = damaged(&|image| image[6 * SMALL + 12] = 200);
-    assert_eq!(behind[0], "page 6: overflow 200 lies outside");
+    assert_eq!(behind[0], "page 6: overflow 200 is outside the file");
     let child = damaged(&|image| put(image, branch(3, &[("k1", 5), ("o", 77)])));
-    assert!(child.contains(&"page 77: lies behind the last page".to_owned()), "{child:?}");
+    assert!(child.contains(&"page 77: is after the last page".to_owned()), "{child:?}");
     let short = damaged(&|image| image.truncate(10 * SMALL + 5));
-    assert!(short.contains(&"cut short: 10245 bytes, and its pages take 11264".to_owned()));
-    assert!(short.contains(&"page 10: lies behind the last page".to_owned()), "{short:?}");
+    assert!(
+        short.contains(&"cut short: the file has 10245 bytes, but its pages need 11264".to_owned())
+    );
+    assert!(short.contains(&"page 10: is after the last page".to_owned()), "{short:?}");
 }
 
 #[test]
 fn a_tree_whose_branches_lead_to_the_same_page_does_not_hang() {
-    // Each level doubles the paths to the leaf: 2^27 of them.
+    // Each level doubles the number of paths to the leaf, up to 2^27.
     let ids = 2..30;
     let mut pages = vec![leaf(2, &[bucket("a", 3, 0, &[])])];
     pages.extend(ids.clone().skip(1).map(|id| branch(id, &[("a", id + 1), ("b", id + 1)])));
@@ -376,7 +380,7 @@ fn checksums_are_ours_old_or_damaged() {
     let survey = file.survey().unwrap();
     let newest = file.newest().unwrap();
     let place = newest.meta.place() as usize;
-    // A bit of a value, which the layout does not show.
+    // A bit of a value is flipped, which a check of the layout does not notice.
     let leaf = survey.pages.iter().find(|page| page.kind == PageKind::Leaf && page.count > 2);
     let leaf = leaf.unwrap().id;
     let mut flipped = image.clone();
@@ -386,7 +390,7 @@ fn checksums_are_ours_old_or_damaged() {
     assert_eq!(problems(&found), [format!("page {leaf}: the checksum is wrong")]);
     assert_eq!(found.survey().unwrap().total(), survey.total());
 
-    // bbolt zeroes the trailer when it commits.
+    // bbolt fills the trailer with zeros when it commits.
     let mut old = image.clone();
     old[place * 4096 + 80..(place + 1) * 4096].fill(0);
     assert_eq!(look(old.clone()).checksums(), &Checksums::Old);
@@ -402,7 +406,7 @@ fn checksums_are_ours_old_or_damaged() {
     first_copy[place * 4096 + 30] ^= 1;
     let first_copy = look(first_copy);
     assert_eq!(first_copy.newest().unwrap().meta, newest.meta);
-    let expected = format!("page {place}: the meta page is damaged, its second copy is not");
+    let expected = format!("page {place}: the meta page is damaged; its second copy is intact");
     assert_eq!(problems(&first_copy), [expected]);
 }
 
@@ -418,7 +422,7 @@ fn what_is_no_bolt_file_is_looked_at_and_nothing_panics() {
     for number in 0..600 {
         let mut image = images[number % 2].clone();
         for _ in 0..rng.random_range(1..20) {
-            // Mostly headers, where it matters.
+            // Most changes hit headers, where damage matters most.
             let page = rng.random_range(0..image.len() / SMALL) * SMALL;
             let end = if rng.random_bool(0.7) { 32 } else { SMALL };
             let byte = rng.random_range(0..end);
@@ -462,91 +466,4 @@ fn a_file_that_is_written_is_locked_and_readers_share_it() {
     );
     assert!(refused(dir.path()).ends_with(": a directory, not a file"));
     assert!(refused(Path::new("/dev/null")).ends_with(": not a file"));
-}
-
-/// Path, sequence and records of every bucket.
-fn contents(file: &BoltFile) -> Vec<String> {
-    let survey = file.survey().unwrap();
-    let of_bucket = |bucket: &super::BucketEntry| {
-        let path: Vec<&[u8]> = bucket.path.iter().map(|name| &name[..]).collect();
-        let mut records = Vec::new();
-        let mut note = |record: super::Record| {
-            let value = if record.bucket.is_some() { Bytes::new() } else { record.value };
-            records.push((record.key, value));
-            ControlFlow::Continue(())
-        };
-        file.scan(&path, &mut note).unwrap();
-        format!("{path:?} {} {records:?}", bucket.sequence)
-    };
-    survey.buckets.iter().map(of_bucket).collect()
-}
-
-#[test]
-fn a_copy_has_all_buckets_and_no_free_page() {
-    let dir = tempfile::tempdir().unwrap();
-    let images = [nested_image(), our_image(1024), our_image(65_536)];
-    for (number, image) in images.into_iter().enumerate() {
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-        fs::write(&from, &image).unwrap();
-        let source = BoltFile::open(&from).unwrap();
-        for part_bytes in [0, 1, 1 << 20] {
-            let bytes = source.compact(&to, part_bytes).unwrap();
-            assert_eq!(fs::metadata(&to).unwrap().len(), bytes, "image {number}");
-            let copy = BoltFile::open(&to).unwrap();
-            assert_eq!((problems(&copy), copy.checksums()), (Vec::new(), &Checksums::Present));
-            assert_eq!(copy.page_size(), source.page_size());
-            let survey = copy.survey().unwrap();
-            assert!(survey.pages.iter().all(|page| page.kind != PageKind::Free));
-            assert_eq!(contents(&copy), contents(&source), "image {number}");
-            drop(copy);
-            fs::remove_file(&to).unwrap();
-        }
-        assert!(fs::read(&from).unwrap() == image, "the source was changed");
-    }
-}
-
-#[test]
-fn a_copy_of_many_records_is_filled_whatever_the_part() {
-    // As many leaves as have two levels of branches above them.
-    let dir = tempfile::tempdir().unwrap();
-    let store = dir.path().join("store");
-    let engine = open_small(EngineKind::Bolt, &store);
-    let mut txn = engine.begin_write().unwrap();
-    for number in 0..60_000_u32 {
-        txn.put(Bucket::Key, &[&[7; 60][..], &number.to_be_bytes()].concat(), &[1; 40]).unwrap();
-    }
-    txn.commit().unwrap();
-    drop(engine);
-    let source = BoltFile::open(&store.join("data.0")).unwrap();
-    let to = dir.path().join("to");
-    let sizes: Vec<u64> = [0, 65_536]
-        .into_iter()
-        .map(|part_bytes| {
-            let bytes = source.compact(&to, part_bytes).unwrap();
-            let copy = BoltFile::open(&to).unwrap();
-            assert_eq!(problems(&copy), [""; 0]);
-            let total = copy.survey().unwrap().total();
-            assert_eq!((total.depth, total.records), (3, 60_000));
-            drop(copy);
-            fs::remove_file(&to).unwrap();
-            bytes
-        })
-        .collect();
-    assert!(sizes[1] - sizes[0] < sizes[0] / 50, "{sizes:?}");
-}
-
-#[test]
-fn nothing_is_left_of_a_copy_of_a_damaged_file_and_nothing_is_replaced() {
-    let dir = tempfile::tempdir().unwrap();
-    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    let mut image = nested_image();
-    image[8 * SMALL + 8] = 7;
-    fs::write(&from, image).unwrap();
-    let error = BoltFile::open(&from).unwrap().compact(&to, 0).unwrap_err();
-    assert!(error.to_string().ends_with("page 8: flags 0x7, not a branch or leaf"), "{error}");
-    assert!(!to.exists());
-    fs::write(&from, nested_image()).unwrap();
-    fs::write(&to, "mine").unwrap();
-    assert!(BoltFile::open(&from).unwrap().compact(&to, 0).is_err());
-    assert_eq!(fs::read_to_string(&to).unwrap(), "mine");
 }

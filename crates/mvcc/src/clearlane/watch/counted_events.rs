@@ -1,18 +1,19 @@
-//! Which events of a transaction a stream's channel has already: its watchers share them.
+//! Records which events of a transaction are already counted in a stream's channel.
 //!
-//! An event that several watchers of a stream were sent counts once, and so does the record before
-//! it, for those that asked for it:
+//! The watchers of a stream share their events. So an event that several watchers of a stream
+//! receive is counted once. Its previous record is also counted once, if any of these watchers
+//! requests it:
 //!
 //! ```text
-//!   transaction 7: put a (10 bytes), put b (1 MiB, was 1 MiB)
+//!   transaction 7: put a (10 bytes, new), put b (1 MiB, was 1 MiB)
 //!   watcher of a                  10 bytes
-//!   watcher of a..c, previous     1 MiB for b, 1 MiB for what b was; a is counted
+//!   watcher of a..c, previous     1 MiB for b, 1 MiB for b's previous record; a is already counted
 //!   watcher of b                  nothing more
 //! ```
 
 use crate::watch::response::{Event, change_size};
 
-/// A bit per event for the change, and one for the record before it.
+/// One bit per event for its change, and one for its previous record.
 #[derive(Debug)]
 pub(super) struct CountedEvents {
     changes: Vec<u64>,
@@ -30,7 +31,7 @@ impl CountedEvents {
         self.prev_kvs.fill(0);
     }
 
-    /// Returns the bytes of the event that were not counted yet.
+    /// Counts event number `number`. Returns its bytes that were not counted before.
     pub(super) fn add(&mut self, number: u32, event: &Event) -> usize {
         let mut bytes = 0;
         if is_first(&mut self.changes, number) {

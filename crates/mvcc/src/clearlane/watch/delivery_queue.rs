@@ -1,7 +1,10 @@
-//! What was published and is not delivered yet: all that a writer touches.
+//! The queue of published transactions that are not delivered yet. Among the locks of the watchable
+//! store, a writer takes only the lock of this queue, `watchQueue`.
 //!
-//! Guarded by the lock `watchQueue`, and bounded: past the bound everything that waits is thrown
-//! away and only its last revision is noted, up to which the watchers must read the store.
+//! The size of the queue is limited. If a transaction would exceed the limit, all waiting
+//! transactions are dropped first. The transaction is then added, whatever its size. The queue
+//! remembers the revision of the newest dropped transaction, and the watchers must read the store
+//! up to this revision.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use crate::changes::Changes;
 use crate::watch::response::Event;
 
-/// Memory of a batch besides its changes.
+/// Bytes of memory that a transaction takes in addition to its changes.
 const BATCH_BYTES: usize = 64;
 
 #[derive(Debug)]
@@ -20,10 +23,11 @@ pub(super) struct QueuedTxn {
 }
 
 impl QueuedTxn {
-    /// Not for the writer's thread: there may be many.
+    /// Builds the events. Must not run on the writer's thread, because there may be many events.
     pub(super) fn into_events(self) -> Arc<[Event]> {
         let (len, mut changes) = (self.changes.len(), self.changes.into_changes());
-        // A range has a length, so that the events are made where they stay.
+        // The iterator has an exact length, so `collect` builds the events in place, without a
+        // copy.
         let event = |_| Event::new(changes.next().expect("it has as many as it says"));
         (0..len).map(event).collect()
     }
@@ -31,21 +35,23 @@ impl QueuedTxn {
 
 #[derive(Debug)]
 pub(super) enum QueueItem {
-    /// Changes up to this revision were thrown away.
+    /// All queued changes up to this revision were dropped.
     Overflowed(i64),
     Txn(QueuedTxn),
 }
 
-/// What the lock `watchQueue` guards.
+/// The data that the lock `watchQueue` protects.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryQueue {
     batches: VecDeque<QueuedTxn>,
     bytes: usize,
     bytes_max: usize,
-    /// What was published up to here and is not in `batches` was thrown away.
+    /// The revision of the newest dropped transaction, until `pop` returns it. All older
+    /// transactions that were not delivered are also dropped.
     overflow_revision: Option<i64>,
-    /// If not, nothing is to be published.
+    /// If false, there are no watchers, and writers publish nothing.
     pub(super) has_watchers: bool,
+    /// Streams whose channel has capacity again, until the sync thread takes them.
     pub(super) resumed_streams: Vec<u64>,
 }
 
@@ -54,7 +60,8 @@ impl DeliveryQueue {
         DeliveryQueue { bytes_max, ..DeliveryQueue::default() }
     }
 
-    /// Returns whether nothing was queued before: then the delivery thread may be asleep.
+    /// Adds the changes of one revision, if there are any. Returns true if it has added them to an
+    /// empty queue: then the delivery thread may be asleep.
     pub(super) fn publish(&mut self, revision: i64, changes: Changes) -> bool {
         if changes.is_empty() {
             return false;

@@ -1,18 +1,22 @@
-//! The watchable store of the default era: writers only append to a queue.
+//! The watchable store of the default era: a writer only appends to a queue.
 //!
 //! ```text
 //!   writer ──publish──▶ queue ──deliver──▶ interval tree ──▶ channels ──▶ clients
-//!                         │ full                │ full           │ capacity again
+//!                         │ full                │ channel full   │ half empty again
 //!                         ▼                     ▼                ▼
-//!                     all are unsynced      that one unsynced ──sync_watchers──▶ reads the store
+//!           all synced watchers          the watcher         sync_watchers reads the store
+//!           become unsynced              becomes unsynced    for the unsynced watchers
 //! ```
 //!
-//! A read for an unsynced watcher opens a snapshot and runs with none of these locks held.
+//! A read for an unsynced watcher uses a snapshot and holds no lock of the watchable store. The
+//! delivery of a transaction reads previous records with `watchDelivery` held.
 //!
-//! Lock order: `watchDelivery`, `watchers`, then `watchQueue` or `watchStream`. Invariant: a
-//! watcher that becomes synced misses nothing between what it has read and what it is handed,
-//! because the queue is told that it is watched before the store's revision is looked at. In etcd:
-//! `watchableStore`, see [`etcd::watch`](crate::etcd::watch). See `docs/watch.md`.
+//! Lock order: `watchDelivery`, `watchers`, then `watchQueue` or `watchStream`.
+//!
+//! Invariant: a watcher that becomes synced misses no event between its last read and its first
+//! delivery. So, when a watcher is created, the queue is marked as watched before the store's
+//! revision is read. In etcd: `watchableStore`, see [`etcd::watch`](crate::etcd::watch). See also
+//! `docs/watch.md`.
 
 mod counted_events;
 mod delivery_queue;
@@ -50,8 +54,8 @@ pub struct SnapshotWatchableStore<A> {
 }
 
 impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
-    /// A watchable store without watchers. `signal` is called when there is something to deliver or
-    /// an unsynced watcher to read for; it must not call back into the watchable store.
+    /// Creates a watchable store without watchers. `signal` is called when there is something to
+    /// deliver, or an unsynced watcher to read for. It must not call back into the watchable store.
     pub fn new(
         store: Arc<SnapshotStore<A>>,
         config: WatchConfig,
@@ -81,38 +85,40 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
         with_previous.collect()
     }
 
-    /// Returns whether more is queued.
-    fn deliver_queued(&self, handed_on: &mut DeliveryResult) -> Result<bool> {
+    /// Delivers up to 16 items of the queue. Returns true if more may be queued.
+    fn deliver_queued(&self, delivery: &mut DeliveryResult) -> Result<bool> {
         let _in_order = self.delivery.lock();
         for _ in 0..TXNS_PER_DELIVERY {
             let next = self.queue.lock().pop();
             match next {
-                Some(QueueItem::Txn(txn)) => self.notify(txn, handed_on)?,
-                Some(QueueItem::Overflowed(up_to)) => self.unsync_up_to(up_to, handed_on),
+                Some(QueueItem::Txn(txn)) => self.notify(txn, delivery)?,
+                Some(QueueItem::Overflowed(up_to)) => self.unsync_up_to(up_to, delivery),
                 None => return Ok(false),
             }
         }
         Ok(true)
     }
 
-    fn notify(&self, txn: QueuedTxn, handed_on: &mut DeliveryResult) -> Result<()> {
+    fn notify(&self, txn: QueuedTxn, delivery: &mut DeliveryResult) -> Result<()> {
         let (revision, events) = (txn.revision, txn.into_events());
         let wanted = self.watchers.lock().needs_prev_kv(&events);
         let previous = if wanted.contains(&true) {
-            // What cannot be read now is not lost: the watchers become unsynced.
+            // No event is lost if this read fails: the watchers become unsynced and read the store
+            // later.
             let previous = self.with_previous_records(&events, &wanted);
-            previous.inspect_err(|_| self.unsync_up_to(revision, handed_on))?
+            previous.inspect_err(|_| self.unsync_up_to(revision, delivery))?
         } else {
             Arc::clone(&events)
         };
-        self.watchers.lock().notify(revision, &events, &previous, handed_on);
+        self.watchers.lock().notify(revision, &events, &previous, delivery);
         Ok(())
     }
 
-    /// Makes all watchers read the store for what was published up to a revision.
-    fn unsync_up_to(&self, up_to: i64, handed_on: &mut DeliveryResult) {
+    /// Skips the delivery of all transactions up to `up_to`. All synced watchers read the store
+    /// instead, except watchers that start after `up_to`.
+    fn unsync_up_to(&self, up_to: i64, delivery: &mut DeliveryResult) {
         self.watchers.lock().unsync_up_to(up_to);
-        handed_on.has_overflowed = true;
+        delivery.has_overflowed = true;
     }
 
     fn clear_queue_if_unwatched(&self, watchers: &Watchers) {
@@ -143,7 +149,8 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     fn watch(&self, stream: &WatchChannel, request: WatchRequest) {
         let mut watchers = self.watchers.lock();
         let was_watched = std::mem::replace(&mut self.queue.lock().has_watchers, true);
-        // From here on nothing that is published is passed over; what was before is in the store.
+        // Each transaction that is published after `has_watchers` was set enters the queue. All
+        // earlier changes are in the store at `now`.
         let now = self.store.begin_read().revision();
         if !was_watched {
             watchers.advance_to(now);
@@ -190,7 +197,7 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     fn publish_all(&self, transactions: Vec<(i64, Changes)>) {
         let mut queue = self.queue.lock();
         if !queue.has_watchers {
-            // What is not watched is dropped without the lock: it may be much.
+            // Unwatched changes are dropped without the lock, because there may be many.
             return drop(queue);
         }
         let mut may_sleep = false;
@@ -204,11 +211,11 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     }
 
     fn deliver(&self) -> Result<bool> {
-        let mut handed_on = DeliveryResult::default();
-        let more = self.deliver_queued(&mut handed_on);
-        wake_all(&handed_on.to_wake);
-        if handed_on.has_overflowed {
-            // The thread that synchronises may be another than this one, and asleep.
+        let mut delivery = DeliveryResult::default();
+        let more = self.deliver_queued(&mut delivery);
+        wake_all(&delivery.to_wake);
+        if delivery.has_overflowed {
+            // The sync thread may be asleep, if it is not this thread.
             (self.signal)(WatchWork::SyncWatchers);
         }
         more

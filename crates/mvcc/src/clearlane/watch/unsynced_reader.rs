@@ -1,17 +1,31 @@
-//! What a watcher has missed: reading it from a snapshot, bounded by what is delivered.
+//! Reads, from a snapshot of the store, the events that a watcher has missed.
 //!
-//! Three rules, where etcd reads everything since the oldest watcher in each round (issue 22264):
-//! 1. A step reads a snapshot, with no lock of the watchable store held.
-//! 2. What was read is not read again: a step goes on where the one before has stopped.
-//! 3. What no watcher asked for is read only if a list of the wanted revisions would cost more. A
-//!    *list* walks the index over the watched keys, then fetches record by record. A *scan* reads
-//!    the records in order, and reads at most [`SCANNED_PER_EVENT`] for each one that is wanted.
+//! In each sync round etcd reads all records since the oldest revision that one of the round's
+//! watchers has missed (issue 22264). This reader serves one watcher and follows three rules:
+//!
+//! 1. A step reads a snapshot, and holds no lock of the watchable store.
+//! 2. A step continues where the previous step stopped. Only a step that failed is repeated.
+//! 3. Records that the watcher did not request are read only by a scan, which is chosen if a list
+//!    would cost more.
+//!
+//! A *list* walks the index over the watched keys, sorts the changes that it finds, and fetches
+//! record by record. A *scan* reads all records in order and skips records of other keys. A scan is
+//! chosen if
+//!
+//! * the watched range has at least as many keys as there are records to scan,
+//! * or more than one in [`SCANNED_PER_EVENT`] records is wanted,
+//! * or several lists are needed, and their walks together would visit more keys than there are
+//!   records,
+//! * or the first missed transaction has more wanted changes than a list can hold.
+//!
+//! The number of records is an estimate, so a scan may read more than [`SCANNED_PER_EVENT`] records
+//! for each event that it delivers.
 //!
 //! Invariants:
 //! * All events of a revision are in one step.
-//! * A step that ends early leaves `next_revision` at one of which nothing was delivered.
+//! * After a step that ends early, no event of `next_revision` or later has been delivered.
 //!
-//! How a plan is chosen is in `docs/watch.md`. In etcd: `syncWatchers`.
+//! `docs/watch.md` explains the choice of a plan. In etcd: `syncWatchers`.
 
 use std::ops::ControlFlow;
 
@@ -28,43 +42,49 @@ use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::IndexSnapshot;
 use crate::watch::response::{Event, WatchRequest};
 
-/// Number of revisions a list has at most: all that an unsynced watcher keeps in memory.
+/// Maximum number of changes in a finished list. Between two steps, an unsynced watcher keeps only
+/// its request and this list in memory.
 const LIST_MAX: usize = 4096;
-/// Number of records that a scan may read for each one that is wanted.
+/// If more than one in this number of records is wanted, the reader scans all records. Otherwise it
+/// reads a list, unless another condition in the head of this module requires a scan.
 const SCANNED_PER_EVENT: u64 = 4;
 
-/// Exceeded only by a single revision that is larger.
+/// The limits of one step. A step ends at the first new revision after it has reached a limit, so
+/// it may exceed a limit by the rest of one revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SyncBudget {
-    /// Looked at, whether or not the watcher wants them.
+    /// Maximum number of records to read, including records that the watcher does not want.
     pub(super) records: usize,
+    /// Maximum number of bytes of events to collect.
     pub(super) bytes: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct UnsyncedReader {
-    /// The first revision that was not delivered.
+    /// The first revision that was not delivered to the watcher.
     pub(super) next_revision: i64,
     plan: Plan,
-    /// Number of records of a revision, as far as was seen.
+    /// The average number of records in a revision, as seen by the last scan.
     records_per_revision: u64,
 }
 
 #[derive(Debug)]
 enum Plan {
-    /// Not made yet, or carried out.
+    /// There is no plan: none was made yet, or the last one is finished.
     None,
-    /// These changes, the last one first, are all there are up to the revision.
+    /// A list of all wanted changes up to revision `up_to`. The next change to read is at the end.
     List { changes: Vec<(Revision, RecordKind)>, up_to: i64 },
-    /// The records up to the revision.
+    /// A scan of all records up to revision `up_to`.
     Scan { up_to: i64 },
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum SyncStep {
-    /// What there is to deliver, perhaps nothing. `done` if that was all the read transaction has.
+    /// The events to deliver, possibly none. `done` is true if the read transaction has no further
+    /// events for the watcher.
     Events { events: Vec<Event>, done: bool },
-    /// What should have been delivered was compacted, up to this revision.
+    /// The next revision to deliver is below this compact revision, so some of its events may be
+    /// missing.
     Compacted(i64),
 }
 
@@ -73,7 +93,7 @@ impl UnsyncedReader {
         UnsyncedReader { next_revision, plan: Plan::None, records_per_revision: 1 }
     }
 
-    /// May be tried again after an error.
+    /// Reads the next events. After an error the caller may repeat the call.
     pub(super) fn step<M: IndexedRead>(
         &mut self,
         read_txn: &M,
@@ -89,7 +109,9 @@ impl UnsyncedReader {
         if matches!(self.plan, Plan::None) {
             self.make_plan(read_txn, request);
             if check_not_compacted(read_txn.index(), self.next_revision).is_err() {
-                // A compaction was there before the walk. A newer read transaction knows of it.
+                // A compaction changed the index before the walk, so the walk may have missed
+                // changes. The next step gets a newer read transaction, which has the new compact
+                // revision.
                 self.plan = Plan::None;
                 return Ok(SyncStep::Events { events: Vec::new(), done: false });
             }
@@ -105,7 +127,8 @@ impl UnsyncedReader {
         };
         let events = self.execute_plan(reader);
         if events.is_err() {
-            // A list has lost what it has handed out.
+            // The changes that this step has already taken from the list are lost, so a new plan is
+            // needed.
             self.plan = Plan::None;
         }
         Ok(SyncStep::Events { events: events?, done: self.next_revision > read_txn.revision() })
@@ -126,7 +149,8 @@ impl UnsyncedReader {
                 (next, *up_to)
             }
         };
-        // Between here and the next change of a list there is nothing to miss.
+        // In a list, no change between the last change that was read and the next one is wanted, so
+        // the revisions between them are skipped.
         self.next_revision = next.unwrap_or(up_to + 1);
         if next.is_none() || self.records_per_revision >= 2 * planned_for {
             self.plan = Plan::None;
@@ -152,7 +176,7 @@ impl UnsyncedReader {
         };
         let mut list = EarliestChanges::default();
         index.changes_since(range, since, &mut |revision, mark| {
-            // The index under a lock may know more than this read transaction.
+            // An index under a lock may be newer than this read transaction.
             if revision.main <= up_to && request.wants(mark) {
                 list.add(revision, mark);
             }
@@ -166,12 +190,13 @@ impl UnsyncedReader {
     }
 }
 
-/// Of changes that are added in any order.
+/// Collects changes in any order. When there are twice [`LIST_MAX`] changes, it drops all except
+/// the earliest [`LIST_MAX`].
 #[derive(Default)]
 struct EarliestChanges {
     changes: Vec<(Revision, RecordKind)>,
     found: u64,
-    /// The earliest main revision of the changes that were left out.
+    /// The earliest main revision among the changes that were dropped.
     first_omitted: Option<i64>,
 }
 
@@ -194,21 +219,23 @@ impl EarliestChanges {
         }
     }
 
-    /// The first revision that is wanted, and the plan.
+    /// Returns the first revision to read, and the plan.
     fn into_plan(mut self, since: i64, newest: i64) -> (i64, Plan) {
         self.keep_earliest();
         let mut up_to = newest;
         if let Some(left_out) = self.first_omitted {
-            // A revision that is not here as a whole is for the next list.
+            // The list ends before the first revision that has omitted changes. The next list
+            // starts at this revision.
             up_to = left_out - 1;
             self.changes.retain(|(revision, _)| revision.main <= up_to);
             if self.changes.is_empty() {
-                // One transaction has changed more keys than a list takes, and is the first.
+                // The first revision in the list has more wanted changes than the list can hold. So
+                // this revision is scanned.
                 return (left_out, Plan::Scan { up_to: left_out });
             }
         }
         self.changes.sort_unstable_by_key(|(revision, _)| std::cmp::Reverse(*revision));
-        // It may be kept for as long as the client does not read.
+        // The list may be kept for as long as the client does not read.
         self.changes.shrink_to_fit();
         (since, Plan::List { changes: self.changes, up_to })
     }
@@ -220,14 +247,14 @@ struct StepReader<'r, M> {
     budget: SyncBudget,
     records_read: usize,
     events: Vec<Event>,
-    /// How many of the events have the record before, if that is asked for.
+    /// The number of events whose previous record was looked up, if previous records are requested.
     events_with_prev_kv: usize,
     bytes: usize,
 }
 
 impl<M: IndexedRead> StepReader<'_, M> {
-    /// Fetches changes from the end of a list until there is enough. Returns the main revision of
-    /// the next one.
+    /// Fetches changes from the end of a list until a limit is reached. Returns the main revision
+    /// of the next change, or `None` if the list has no more.
     fn read_list(&mut self, changes: &mut Vec<(Revision, RecordKind)>) -> Result<Option<i64>> {
         let mut last = 0;
         while let Some(&(revision, mark)) = changes.last() {
@@ -246,8 +273,8 @@ impl<M: IndexedRead> StepReader<'_, M> {
         Ok(None)
     }
 
-    /// Reads records from a main revision up to another, until there is enough. Returns the main
-    /// revision to go on from; `None` if that was all.
+    /// Reads the records of the main revisions `from` to `up_to` until a limit is reached. Returns
+    /// the main revision to continue from, or `None` if all were read.
     fn scan(&mut self, mut from: i64, up_to: i64) -> Result<Option<i64>> {
         loop {
             let next = self.scan_chunk(from, up_to)?;
@@ -259,8 +286,10 @@ impl<M: IndexedRead> StepReader<'_, M> {
         }
     }
 
-    /// Scans until there is enough, or until there is a record before to be read: that cannot be
-    /// done inside a scan, and may be much greater than the event.
+    /// Scans until a limit is reached, or until a previous record is needed. In both cases it ends
+    /// before the next revision. Previous records cannot be read inside a scan. They are read
+    /// before the scan continues, because they count towards the limit and may be much larger than
+    /// the events.
     fn scan_chunk(&mut self, from: i64, up_to: i64) -> Result<Option<i64>> {
         let (first, end) =
             (Revision::new(from, 0).put_key(), Revision::new(up_to + 1, 0).put_key());
@@ -280,7 +309,7 @@ impl<M: IndexedRead> StepReader<'_, M> {
         Ok(next)
     }
 
-    /// A step reads at least one record, whatever its budget.
+    /// Returns true if a limit is reached. A step reads at least one record, whatever its limits.
     fn is_budget_spent(&self) -> bool {
         self.records_read > 0
             && (self.records_read >= self.budget.records || self.bytes >= self.budget.bytes)
@@ -315,7 +344,8 @@ impl<M: IndexedRead> StepReader<'_, M> {
         Ok(())
     }
 
-    /// A record that is gone must have gone with a compaction since the list was made.
+    /// Called if a record of the list is missing. Fails unless a compaction has removed the record
+    /// since the list was made.
     fn check_compacted(&self, revision: Revision) -> Result<()> {
         if revision.main <= self.read_txn.compact_revision() {
             return Ok(());
@@ -324,7 +354,8 @@ impl<M: IndexedRead> StepReader<'_, M> {
     }
 }
 
-/// `None` also if the record was compacted.
+/// Returns the record that the key had before a change. Returns `None` if the key had no value, or
+/// if the record was compacted.
 pub(super) fn previous_record<M: IndexedRead>(
     read_txn: &M,
     change: &Change,

@@ -1,7 +1,7 @@
-//! A whole tree from keys in order: leaves from left to right, then what lies above them.
+//! Builds a whole tree from sorted keys: the leaves from left to right, then the levels above.
 //!
-//! Nodes are filled to three quarters, as they would be on average had the keys come one by one:
-//! full ones would all be split by the first keys that are put between.
+//! Nodes are filled to three quarters: the middle between a node that was just split and a full
+//! node. Full nodes would all be split by the first new keys.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::tree_index::Key;
 const LEAF_FILL: usize = LEAF_MAX * 3 / 4;
 const INNER_FILL: usize = INNER_MAX * 3 / 4;
 
-/// The tree that has these keys, which rise. The last leaf has what is left, be it a single key.
+/// Builds the tree of these keys, which must be sorted. The last leaf has the remaining keys,
+/// possibly only one.
 pub(super) fn tree(histories: impl Iterator<Item = (Key, KeyIndex)>) -> Node {
     let slots = histories.map(|(key, history)| Slot { key, key_index: history });
     let leaves = chunks(slots, LEAF_FILL).map(|slots| child_of(Node::Leaf(slots)));
     let mut level: Vec<Child> = leaves.collect();
     while level.len() > 1 {
-        // A last node of one child is given to the node before it.
+        // If the last node would have a single child, this child goes to the node before it.
         let single = if level.len() % INNER_FILL == 1 { level.pop() } else { None };
         let mut above: Vec<Arc<[Child]>> = chunks(level.into_iter(), INNER_FILL).collect();
         if let (Some(single), Some(last)) = (single, above.last_mut()) {

@@ -1,4 +1,4 @@
-//! Changing one key: the way down, and what it does to the nodes on the way up.
+//! Changes one key: the path down to it, and the changes of the nodes on the way up.
 //!
 //! ```text
 //!   snapshot ──▶ root ─────┬──────────┐          put to a key of leaf 3:
@@ -9,10 +9,11 @@
 //!                  └────▶ inner 2' ─ 3' ┘
 //! ```
 //!
-//! A node that a snapshot has, too, is copied before it is changed ([`Arc::make_mut`]). That counts
-//! up its children, in memory that is cold: so inner nodes are small. A node over its maximum is
-//! split in halves; one under a quarter of it is joined with a neighbour, see [`is_small`]. The
-//! mark of a deletion (`mark.rs`) is pushed down by a level where the way passes, or a join.
+//! A node that a snapshot shares is copied before it is changed ([`Arc::make_mut`]). The copy
+//! increments the reference counts of its children, which are usually not in the cache; so inner
+//! nodes are small. A node that would exceed its maximum number of items is split in halves. A node
+//! that falls below a quarter of the maximum is joined with a neighbour, see [`is_small`]. If the
+//! path or a join meets the mark of a deletion (`mark.rs`), the mark is pushed down one level.
 
 use std::sync::Arc;
 
@@ -21,13 +22,14 @@ use crate::key_index::KeyIndex;
 use crate::revision::Revision;
 use crate::tree_index::key::Key;
 
-/// Number of keys in a leaf: a copy of a leaf is two kilobytes at most.
+/// Maximum number of keys in a leaf. A copy of a leaf takes at most two kilobytes.
 pub(super) const LEAF_MAX: usize = 32;
-/// Number of children of an inner node: a copy counts each of them up.
+/// Maximum number of children of an inner node. A copy increments the reference count of each
+/// child.
 pub(super) const INNER_MAX: usize = 8;
 
 pub(super) enum Edit {
-    /// It stays; its history may have been changed in place.
+    /// The key stays; its history may have been changed in place.
     Keep,
     Insert(KeyIndex),
     Remove,
@@ -35,13 +37,13 @@ pub(super) enum Edit {
 
 #[derive(Default)]
 pub(super) struct Effect {
-    /// By how much the number of live keys has changed.
+    /// The change of the number of live keys.
     live: i64,
     /// The second half of a node that was split.
     split: Option<Child>,
 }
 
-/// What a caller does with the history of the key, if there is one.
+/// Decides what happens to a key. It gets the key's history, if there is one.
 pub(super) type Editor<'e> = dyn FnMut(Option<&mut KeyIndex>) -> Edit + 'e;
 
 pub(super) fn edit(root: &mut Node, key: &[u8], editor: &mut Editor<'_>) {
@@ -125,8 +127,8 @@ pub(super) fn child_of(node: Node) -> Child {
 }
 
 impl Child {
-    /// Hands the mark of a deletion on to what is directly below: tombstones to the keys of a leaf,
-    /// marks to the children of an inner node.
+    /// Moves the mark of a deletion one level down: tombstones to the keys of a leaf, marks to the
+    /// children of an inner node.
     pub(super) fn push_mark_down(&mut self) {
         let Some(mut revision) = self.live.mark() else { return };
         self.live = LiveKeys::Count(0);
@@ -146,7 +148,8 @@ impl Child {
         }
     }
 
-    /// Deletes all keys below. Returns how many had a value.
+    /// Deletes all keys of this subtree by a mark. The first key that has a value gets its
+    /// tombstone at `first`. Returns how many keys had a value.
     pub(super) fn mark_deleted(&mut self, first: Revision) -> u64 {
         let live = self.live.count();
         if live > 0 {
@@ -156,7 +159,8 @@ impl Child {
     }
 }
 
-/// Adds an item to a node. If that makes too many, the second half of them is returned.
+/// Adds an item to a node. If the node was full, splits it and returns the second half of its
+/// items.
 fn insert<T: Clone>(items: &mut Arc<[T]>, at: usize, item: T, max: usize) -> Option<Arc<[T]>> {
     if items.len() < max {
         *items = with(&items[..at], item, &items[at..]);
@@ -185,10 +189,12 @@ fn without<T: Clone>(items: &[T], at: usize) -> Arc<[T]> {
     items[..at].iter().chain(&items[at + 1..]).cloned().collect()
 }
 
-/// Keys are removed only by compactions, which may take most of them. Without joins the tree would
-/// keep its height and its nodes, and counting would not cost what it costs for the keys that are
-/// left. A quarter, not half, so that a node that was just split is not joined by the next delete.
-/// A node and a neighbour that are together too much for one node share their items evenly.
+/// Returns true if a node should be joined with a neighbour.
+///
+/// Only compactions remove keys, and they may remove most of them. Without joins the tree would
+/// keep its height and its nodes, and counting would cost more than the remaining keys need. The
+/// limit is a quarter and not a half, so that a node that was just split is not joined by the next
+/// delete. If the items of both nodes are too many for one node, the two nodes share them evenly.
 fn is_small(node: &Node) -> bool {
     match node {
         Node::Leaf(slots) => slots.len() < LEAF_MAX / 4,
@@ -196,11 +202,12 @@ fn is_small(node: &Node) -> bool {
     }
 }
 
-/// Joins the child number `at` with the one before it, or the first with the second.
+/// Joins child number `at` with the child before it. The first child is joined with the second.
 fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
     let left = at.saturating_sub(1);
     if children.len() < 2 {
-        // An only child: the parent is small itself, or it is the root.
+        // The node has no neighbour: it is the only child of its parent, which is small itself or
+        // the root.
         return;
     }
     let pair = &mut Arc::make_mut(children)[left..left + 2];
@@ -212,7 +219,8 @@ fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
             rebalance(a, b, LEAF_MAX).map(|half| half.map(|slots| child_of(Node::Leaf(slots))))
         }
         (Node::Inner(a), Node::Inner(b)) => {
-            // Where a first child begins had no meaning, and now one comes into the middle.
+            // A node never uses the start key of its first child. But the first child of `b` moves
+            // into the middle of a node, so it gets the start key of its parent, `second`.
             let mut b = b.to_vec();
             b[0].from = second.from.clone();
             rebalance(a, &b, INNER_MAX).map(|half| half.map(|inner| child_of(Node::Inner(inner))))
@@ -226,7 +234,7 @@ fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
     *children = before.iter().cloned().chain(joined).chain(after.iter().cloned()).collect();
 }
 
-/// All items in one node if they fit, else in two that are equally large.
+/// Returns all items in one node if they fit, or else in two nodes of equal size.
 fn rebalance<T: Clone>(a: &[T], b: &[T], max: usize) -> [Option<Arc<[T]>>; 2] {
     let all = [a, b].concat();
     if all.is_empty() {

@@ -1,5 +1,5 @@
-//! Tombstones for some keys at once, a few of a range or those of a lease, in one way through the
-//! nodes that have one of them. A large range is deleted by a mark, see `mark.rs`.
+//! Adds tombstones to several keys in one pass: the keys of a lease, or a range with few keys. A
+//! large range is deleted by a mark, see `mark.rs`.
 //!
 //! ```text
 //!   d..q        root [a live 3│e live 2│m live 4]           root [a live 2│e live 0│m live 2]
@@ -8,9 +8,10 @@
 //!                                                              g had no value before
 //! ```
 //!
-//! To go down from the root for each key would cost more than all the rest. Here each node is
-//! copied at most once, if a snapshot has it, and its parent's count of live keys is set once.
-//! Children without a live key are passed over. No node is split or joined.
+//! In the diagram, † is a tombstone. A separate descent from the root for each key would cost more
+//! than all other work. In one pass, each node is copied at most once, if a snapshot shares it, and
+//! its parent's count of live keys is set once. Children without a live key are skipped. No node is
+//! split or joined.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::tree_index::{Key, KeySelection};
 /// Adds a tombstone to the history of a key that has a value.
 pub(super) type Tombstone<'t> = dyn FnMut(&Key, &mut KeyIndex) + 't;
 
-/// Calls `tombstone` for the selected keys that have a value, in key order. Returns how many.
+/// Calls `tombstone` for the selected keys that have a value, in key order. Returns their number.
 pub(super) fn tombstone_all(
     node: &mut Node,
     keys: KeySelection<'_>,
@@ -53,7 +54,7 @@ fn tombstone_range(
     let last = within.len() - 1;
     let mut count = 0;
     for (at, child) in children[within].iter_mut().enumerate() {
-        // Only the children at its ends have keys that are not in the range.
+        // Only the first and the last child may have keys outside the range.
         let from = if at == 0 { range.from } else { &[] };
         let to = range.to.filter(|_| at == last);
         count += tombstone_child(child, KeySelection::Range(KeyRange { from, to }), tombstone);

@@ -1,4 +1,4 @@
-//! The deletion of a range, as marks on what lies wholly in it.
+//! Deletes a range by marks on the subtrees that are completely in the range.
 //!
 //! ```text
 //!   d..q        root [a live 3│e live 3│m live 4]           root [a live 2│e live 0│m live 2]
@@ -6,11 +6,12 @@
 //!               [a b d]   [e g h]   [m n q s]               [a b d†]  [e g h]    [m†n†q s]
 //! ```
 //!
-//! `d` gets its tombstone at 7.0, `m` and `n` theirs at 7.4 and 7.5; the leaf of `e`, `g` and `h`
-//! is left as it is. A read finds 7.1 to 7.3 from the mark and the number of live keys before
-//! ([`SlotView`](super::slot_view::SlotView)); a change makes them where it passes
-//! (`Child::push_mark_down`). So a deletion changes nodes along two ways down, however many keys
-//! it has. See `docs/decisions/mvcc-range-tombstones.md`.
+//! In the diagram, † is a tombstone. `d` gets its tombstone at 7.0, and `m` and `n` get theirs
+//! at 7.4 and 7.5. The leaf of `e`, `g` and `h` is not changed: the root gets the mark 7.1 for this
+//! leaf. A read computes the tombstones 7.1 to 7.3 from the mark and the number of live keys before
+//! each key ([`SlotView`](super::slot_view::SlotView)). A change writes these tombstones where it
+//! passes (`Child::push_mark_down`). So a deletion changes only nodes on two paths down, however
+//! many keys the range has. See `docs/decisions/mvcc-range-tombstones.md`.
 
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use clearlane_engine::KeyRange;
 use super::node::{Child, Node, Slot, children_in, slots_in};
 use crate::revision::Revision;
 
-/// Deletes the keys of a range. The first one that has a value gets its tombstone at `first`.
-/// Returns how many had one.
+/// Deletes the keys of a range. The first key that has a value gets its tombstone at `first`.
+/// Returns how many keys had a value.
 pub(super) fn mark_range(node: &mut Node, range: KeyRange<'_>, first: Revision) -> u64 {
     match node {
         Node::Leaf(slots) => tombstone_slots(slots, range, first),
@@ -33,7 +34,7 @@ fn mark_children(children: &mut [Child], range: KeyRange<'_>, first: Revision) -
     let last = within.len() - 1;
     let mut count = 0;
     for (at, child) in children[within].iter_mut().enumerate() {
-        // Only the children at its ends have keys that are not in the range.
+        // Only the first and the last child may have keys outside the range.
         let from = if at == 0 { range.from } else { &[] };
         let to = range.to.filter(|_| at == last);
         let first = first.after(count);

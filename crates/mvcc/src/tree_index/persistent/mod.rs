@@ -1,18 +1,21 @@
-//! The default era's index: a tree that is not changed where a reader could see it.
+//! The index of the default era: a tree whose nodes do not change while a reader can see them.
 //!
-//! A reader holds a pointer to a root. A change copies those nodes on its way that a snapshot has,
-//! and shares all others; nodes that no snapshot has are changed in place: one key in `edit.rs`,
-//! some keys in `edit_many.rs`, the keys of a range in `mark.rs`. Each child is stored with its
-//! number of live keys, so counting a range at the newest revision is one way down for each of its
-//! ends. At an older one a range is walked. There is no lock: the writer has the store's.
+//! A reader holds a pointer to a root. If a snapshot shares nodes on the path of a change, the
+//! change copies these nodes; all other nodes stay shared. Nodes that no snapshot shares are
+//! changed in place. There are three kinds of changes: one key in `edit.rs`, several keys in
+//! `edit_many.rs`, the keys of a range in `mark.rs`.
+//!
+//! Each child is stored with its number of live keys. So counting a range at the newest revision
+//! takes one path down for each end of the range. At an older revision the range is walked. There
+//! is no lock here: the writer holds the store's lock.
 //!
 //! Invariants:
-//! * All leaves are at the same depth, keys rise from left to right.
-//! * A child's count of live keys is what counting them would give; with a mark it is 0.
-//! * No node is empty except a root without any key, no inner node has a single child.
+//! * All leaves are at the same depth, and keys rise from left to right.
+//! * A child's count of live keys is correct; a child with a mark has no live keys.
+//! * No node is empty except a root without any key. No inner node has a single child.
 //!
-//! In etcd: `treeIndex`, see [`locked`](super::locked). See `docs/mvcc.md`, and for the shape of
-//! the nodes `docs/decisions/mvcc-tree-index.md`.
+//! In etcd: `treeIndex`, see [`locked`](super::locked). See also `docs/mvcc.md`, and for the shape
+//! of the nodes `docs/decisions/mvcc-tree-index.md`.
 
 mod build;
 mod edit;
@@ -35,7 +38,8 @@ use super::{
 use crate::key_index::{EncodedLen, KeyIndex, Version};
 use crate::revision::Revision;
 
-/// What a compaction drops here, open snapshots keep.
+/// The writer's side of the index. After a compaction, open snapshots still have everything that
+/// the compaction has dropped from the index.
 #[derive(Debug, Default)]
 pub struct PersistentIndex {
     current: PersistentSnapshot,
@@ -44,12 +48,13 @@ pub struct PersistentIndex {
 #[derive(Clone, Debug, Default)]
 pub struct PersistentSnapshot {
     root: Node,
-    /// The newest main revision. At this one and later ones, the live keys are those that count.
+    /// The newest main revision. At this and later revisions, exactly the live keys have a value.
     newest: i64,
 }
 
 impl PersistentSnapshot {
-    /// Calls `visit` for `keys_max` keys from the key `from` on. Returns the next one.
+    /// Calls `visit` for up to `keys_max` keys, but at least one, from the key `from` on. Returns
+    /// the next key, or `None` at the end.
     fn walk_step(
         &self,
         from: &[u8],
@@ -71,7 +76,7 @@ impl PersistentSnapshot {
     }
 
     /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
-    /// of them, until it breaks.
+    /// of them, until `visit` breaks.
     pub(super) fn visit_live_after(
         &self,
         mut skip: u64,
@@ -124,7 +129,7 @@ impl IndexSnapshot for PersistentSnapshot {
         if range.is_empty() {
             return 0;
         }
-        // At the newest revision the count is known, and the walk ends with the limit.
+        // At the newest revision the count is known, so the walk ends at the limit.
         let known = self.is_current_at(at).then(|| self.count_live(range));
         let mut visiting = limit > 0;
         let mut count = 0;
@@ -197,7 +202,7 @@ impl TreeIndex for PersistentIndex {
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
-        // Without a look first, deleting what is absent would copy nodes for nothing.
+        // Without this check, deleting an absent key would copy nodes for nothing.
         let ended = self.current.root.get(key)?.current()?;
         self.advance(revision);
         edit::edit(&mut self.current.root, key, &mut |history| {
@@ -208,7 +213,7 @@ impl TreeIndex for PersistentIndex {
     }
 
     fn live_count(&self, range: KeyRange<'_>) -> Option<u64> {
-        // Most deletions are of one key, and to find one takes less than to count.
+        // Most deletions are of one key, and finding one key takes less time than counting.
         let mut found = 0;
         self.current.walk(range, i64::MAX, &mut |_, _| {
             found += 1;
@@ -247,20 +252,20 @@ impl TreeIndex for PersistentIndex {
         let (skip, count) = (before.root.live_below(range.from), before.count_live(range));
         if count > 0 {
             let marked = mark::mark_range(&mut self.current.root, range, first);
-            assert_eq!(marked, count, "the keys that were counted are those that are marked");
+            assert_eq!(marked, count, "the marked keys must be the counted keys");
             self.advance(first);
         }
         Some(DeletedRange::new(before, range, (skip, count), first))
     }
 
     fn restore(&mut self, runs: Vec<SortedRun>) {
-        assert_eq!(self.current.root.len(), 0, "an index is restored before anything is put");
+        assert_eq!(self.current.root.len(), 0, "the index is not empty");
         self.current.newest = runs.iter().map(|run| run.newest.main).max().unwrap_or(0);
         self.current.root = build::tree(SortedRun::merge(runs));
     }
 
     fn begin_compaction(&self, at: i64) -> IndexCompaction {
-        // It walks over the current tree, in each step.
+        // Each step walks over the current tree.
         IndexCompaction::new(at, None)
     }
 

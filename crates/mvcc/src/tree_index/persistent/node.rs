@@ -1,16 +1,16 @@
-//! The nodes of the tree, and looking for something in them.
+//! The nodes of the tree, and searches in them.
 //!
 //! ```text
-//!   inner  [from "a" live 3] [from "m" live 2]           children, each with its lowest key
-//!                 │                  │                   and its number of live keys
+//!   inner  [from "a" live 3] [from "m" live 2]           children, each with a lower bound
+//!                 │                  │                   of its keys, and its number of live keys
 //!   leaf   [a][c][d][k]        [m][p]                    keys, each with its history
 //! ```
 //!
-//! A node is one allocation, exactly as large as what it holds. It has no capacity for growth:
-//! a new key means a new leaf, whether or not a snapshot has the old one (why:
-//! `docs/decisions/mvcc-tree-index.md`). What does not change the number of keys (a put to a key
-//! that is there, a delete, a compaction that leaves something) is done in place if no other tree
-//! has the node.
+//! A node is one allocation with the exact size of its items and no capacity for growth. So a new
+//! key needs a new leaf, whether or not a snapshot shares the old leaf
+//! (`docs/decisions/mvcc-tree-index.md` explains why). A change that keeps the number of keys is
+//! done in place if no other tree shares the node: a put to an existing key, a delete, a compaction
+//! that leaves something.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -30,20 +30,23 @@ pub(super) struct Slot {
 
 #[derive(Clone, Debug)]
 pub(super) struct Child {
-    /// Not above any key below, and above every key of the child before. Of no meaning in a first
-    /// child, which also has everything lower.
+    /// A lower bound for the keys of this subtree. It is greater than every key of the previous
+    /// child. In the first child of a node the bound has no meaning, because that child also gets
+    /// all smaller keys.
     pub(super) from: Key,
     pub(super) live: LiveKeys,
     pub(super) node: Node,
 }
 
-/// Which keys below a child have a value at the newest revision.
+/// How many keys of a child's subtree have a value at the newest revision, or the mark of their
+/// deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LiveKeys {
-    /// Those that are live in its node.
+    /// The number of live keys in the child's subtree.
     Count(u64),
-    /// None. This is the mark of a deletion: those that are live in the node have tombstones, the
-    /// first of them at this revision, each other one at the next sub revision.
+    /// The mark of a deletion: the subtree has no live keys. Each key that is still live in the
+    /// node has a tombstone that is not written yet. The first tombstone is at this revision, and
+    /// each following one at the next sub revision.
     Deleted { main: i64, first_sub: u32 },
 }
 
@@ -62,7 +65,7 @@ impl LiveKeys {
         }
     }
 
-    /// The revision of the first tombstone.
+    /// Returns the revision of the first tombstone, or `None` without a mark.
     #[inline]
     pub(super) fn mark(self) -> Option<Revision> {
         match self {
@@ -73,11 +76,11 @@ impl LiveKeys {
 }
 
 impl Child {
-    /// Their number changes. There is no mark.
+    /// Changes the number of live keys. There must be no mark.
     pub(super) fn change_live(&mut self, by: i64) {
-        assert!(self.live.mark().is_none(), "keys come or go below a mark");
+        assert!(self.live.mark().is_none(), "the live count of a marked child must not change");
         let count = self.live.count().checked_add_signed(by);
-        self.live = LiveKeys::Count(count.expect("no fewer than none are live"));
+        self.live = LiveKeys::Count(count.expect("the live count is not negative"));
     }
 }
 
@@ -94,7 +97,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// Keys of a leaf or children of an inner node.
+    /// Returns the number of keys of a leaf, or of children of an inner node.
     pub(super) fn len(&self) -> usize {
         match self {
             Node::Leaf(slots) => slots.len(),
@@ -102,7 +105,7 @@ impl Node {
         }
     }
 
-    /// As this node says itself, whatever marks are above it.
+    /// Returns the number of live keys in this node, ignoring any mark above the node.
     pub(super) fn live(&self) -> u64 {
         match self {
             Node::Leaf(slots) => live_in(slots),
@@ -128,7 +131,8 @@ impl Node {
         }
     }
 
-    /// How many keys below `key` have a value at the newest revision: one step for each level.
+    /// Returns how many keys below `key` have a value at the newest revision. It takes one step per
+    /// level.
     pub(super) fn live_below(&self, key: &[u8]) -> u64 {
         let mut node = self;
         let mut live = 0;
@@ -138,7 +142,8 @@ impl Node {
                     let at = child_with(children, key);
                     live += live_under(&children[..at]);
                     if children[at].live.count() == 0 {
-                        // With a mark, the counts below are those from before it.
+                        // No key of this child is live. If it has a mark, the counts in its subtree
+                        // are older than the mark, so the search must not descend.
                         return live;
                     }
                     node = &children[at].node;
@@ -150,7 +155,7 @@ impl Node {
         }
     }
 
-    /// Calls `visit` for the slots of `range`, in key order, until it breaks.
+    /// Calls `visit` for the slots of `range`, in key order, until `visit` breaks.
     pub(super) fn walk(
         &self,
         range: KeyRange<'_>,
@@ -159,7 +164,8 @@ impl Node {
         self.walk_marked(range, None, visit)
     }
 
-    /// `mark` is that of a deletion that has all of this node.
+    /// Walks over a node. `mark` is the revision of the first tombstone if the whole node was
+    /// deleted.
     fn walk_marked(
         &self,
         range: KeyRange<'_>,
@@ -181,8 +187,8 @@ impl Node {
         }
     }
 
-    /// As [`walk`](Node::walk), for keys that have a value at the newest revision; it may visit
-    /// others, too.
+    /// Like [`walk`](Node::walk), but only for keys that may have a value at the newest revision:
+    /// subtrees without a live key are skipped.
     pub(super) fn walk_live(
         &self,
         range: KeyRange<'_>,
@@ -201,7 +207,7 @@ impl Node {
     }
 
     /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
-    /// of them, until it breaks. What is left of `skip` at the end of the node is left there.
+    /// of them, until `visit` breaks. Reduces `skip` by the number of skipped keys.
     pub(super) fn walk_live_after(
         &self,
         skip: &mut u64,
@@ -230,14 +236,14 @@ impl Node {
         ControlFlow::Continue(())
     }
 
-    /// A tree with the nodes that have live keys, if they may be of a range: its boundary leaves
-    /// have other keys, too. It is for looking for live keys: an inner node of it may have a single
-    /// child, and a leaf without any key may be in the place of a node without a live one.
+    /// Returns a tree of the nodes that may have live keys in the range. Its first and last leaf
+    /// may also have keys outside the range. The tree can only be used to find live keys. In it, an
+    /// inner node may have a single child, and an empty leaf may replace a node without a live key.
     pub(super) fn part(&self, range: KeyRange<'_>) -> Node {
         let Node::Inner(children) = self else { return self.clone() };
         let within = &children[children_in(children, range)];
         let part_of = |(at, child): (usize, &Child)| {
-            // Only the children at its ends have keys that are not in the range.
+            // Only the first and the last child may have keys outside the range.
             let from = if at == 0 { range.from } else { &[] };
             let to = range.to.filter(|_| at + 1 == within.len());
             let node = match (from, to) {
@@ -250,8 +256,9 @@ impl Node {
         Node::Inner(within.iter().enumerate().map(part_of).collect())
     }
 
-    /// The key that follows the first `keys` keys of `range`. Leaves that lie wholly in it are
-    /// passed over by their length. What is left of `keys` at the end of the node is left there.
+    /// Returns the key that follows the first `keys` keys of `range`, or `None` if there is no such
+    /// key. Leaves that are completely in the range are skipped by their length. Reduces `keys` by
+    /// the number of skipped keys.
     pub(super) fn key_after(&self, range: KeyRange<'_>, keys: &mut usize) -> Option<&Key> {
         match self {
             Node::Leaf(slots) => {
@@ -266,7 +273,7 @@ impl Node {
             Node::Inner(children) => {
                 let within = &children[children_in(children, range)];
                 within.iter().enumerate().find_map(|(at, child)| {
-                    // Only the children at its ends have keys that are not in the range.
+                    // Only the first and the last child may have keys outside the range.
                     let from = if at == 0 { range.from } else { &[] };
                     let to = range.to.filter(|_| at + 1 == within.len());
                     child.node.key_after(KeyRange { from, to }, keys)
@@ -276,7 +283,7 @@ impl Node {
     }
 }
 
-/// The child that has `key`, if the key is there.
+/// Returns the position of the child to which `key` belongs, whether or not the tree has this key.
 pub(super) fn child_with(children: &[Child], key: &[u8]) -> usize {
     match search(&children[1..], key, |child| &child.from) {
         Ok(before) => before + 1,
@@ -288,7 +295,7 @@ pub(super) fn find(slots: &[Slot], key: &[u8]) -> Result<usize, usize> {
     search(slots, key, |slot| &slot.key)
 }
 
-/// The slots whose keys are in a range.
+/// Returns the positions of the slots whose keys are in a range.
 #[inline]
 pub(super) fn slots_in(slots: &[Slot], range: KeyRange<'_>) -> Range<usize> {
     let end = range.to.map_or(slots.len(), |to| lower_bound(slots, to));
@@ -296,14 +303,14 @@ pub(super) fn slots_in(slots: &[Slot], range: KeyRange<'_>) -> Range<usize> {
     start..end
 }
 
-/// The children that may have keys of a range: one at least.
+/// Returns the positions of the children that may have keys of a range, at least one.
 #[inline]
 pub(super) fn children_in(children: &[Child], range: KeyRange<'_>) -> Range<usize> {
     let start = child_with(children, range.from);
     let last = match (range.to, children.get(start + 1)) {
         (None, _) => children.len() - 1,
         (Some(to), Some(next)) if *next.from < *to => child_with(children, to),
-        // Mostly: a range of one key, or of a few.
+        // The usual case: a range with one or a few keys.
         (Some(_), _) => start,
     };
     start..last + 1
@@ -317,8 +324,8 @@ fn live_in(slots: &[Slot]) -> u64 {
     slots.iter().filter(|slot| slot.key_index.is_live()).count() as u64
 }
 
-/// The mark that holds for all of the child number `at`: its own, or its part of the one that holds
-/// for all of these children. A child without a live key has no part in that.
+/// Returns the mark that applies to all of child number `at`: its own mark, or its part of the mark
+/// for all these children. A mark for all children does not apply to a child without a live key.
 #[inline]
 fn mark_below(children: &[Child], at: usize, mark: Option<Revision>) -> Option<Revision> {
     let child = &children[at];

@@ -1,4 +1,4 @@
-//! A key as a read sees it: its history, and the tombstone that a mark above gives it.
+//! A key as a read sees it: its history, and the tombstone from a mark above it.
 //!
 //! ```text
 //!   child  [from "c" deleted 7.4]                  its keys were deleted at revision 7
@@ -17,12 +17,13 @@ use crate::tree_index::{ChangeVisitor, Key};
 pub(super) struct SlotView<'n> {
     pub(super) key: &'n Key,
     history: &'n KeyIndex,
-    /// Comes after all of the history.
+    /// The tombstone from a mark. It is newer than the whole history.
     tombstone: Option<Revision>,
 }
 
 impl<'n> SlotView<'n> {
-    /// Below a mark, `next_tombstone` is that of the next live key: of this one, if it is live.
+    /// Creates the view of a slot. Below a mark, `next_tombstone` is the tombstone of the next live
+    /// key. If this key is live, it gets this tombstone, and `next_tombstone` is advanced.
     #[inline]
     pub(super) fn new(slot: &'n Slot, next_tombstone: &mut Option<Revision>) -> SlotView<'n> {
         let Slot { key, key_index: history } = slot;
@@ -64,7 +65,7 @@ impl<'n> SlotView<'n> {
     }
 
     pub(super) fn is_shortened_by(&self, at: i64) -> bool {
-        // What the tombstone has ended is dropped.
+        // The versions that the tombstone has ended are dropped.
         self.tombstone_at(at).is_some() || self.history.is_shortened_by(at)
     }
 
@@ -79,7 +80,7 @@ impl<'n> SlotView<'n> {
         self.history.changes_since(since, visit)
     }
 
-    /// The history with the tombstone in it.
+    /// Returns the history including the tombstone.
     #[cfg(test)]
     pub(super) fn whole_history(&self) -> KeyIndex {
         let mut history = self.history.clone();

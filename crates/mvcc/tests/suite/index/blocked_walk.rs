@@ -1,8 +1,8 @@
-//! A walk over the index stands still in its visitor: which threads get on beside it.
+//! A walk over the index is paused in its visitor. The tests show which other threads can continue.
 //!
 //! etcd's index is one tree under one lock, so a put waits for the walk, and a read of a single key
-//! waits behind that put. The persistent index is walked in a snapshot: puts and reads go on, and
-//! the walk sees nothing of what was put meanwhile.
+//! waits for that put. The persistent index is walked in a snapshot: puts and reads continue, and
+//! the walk sees no put that is made while it is paused.
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -13,12 +13,12 @@ use clearlane_mvcc::{
     CompactionLock, EncodedLen, IndexSnapshot, LockedIndex, PersistentIndex, Revision, TreeIndex,
 };
 
-use crate::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
+use crate::index::blocked_threads::{Barrier, OpenOnDrop, ThreadStatus, watch};
 
 #[derive(Clone, Copy, Debug)]
 enum Walk {
     All,
-    /// A page of one key; the rest is counted.
+    /// A page of one key. The keys after it are counted.
     Page,
     /// All changes, as they are read for an unsynced watcher.
     Changes,
@@ -26,7 +26,7 @@ enum Walk {
 
 const WALKS: [Walk; 3] = [Walk::All, Walk::Page, Walk::Changes];
 
-/// Revisions 2 to 4.
+/// The newest revision. The keys are put at revisions 2 to 4.
 const NEWEST: i64 = 4;
 
 fn fill(index: &mut impl TreeIndex) {
@@ -35,7 +35,7 @@ fn fill(index: &mut impl TreeIndex) {
     }
 }
 
-/// Walks, stands still at the first key, and returns how many keys or changes it visited.
+/// Walks, pauses at the first key, and returns how many keys or changes it visited.
 fn walk(snapshot: &impl IndexSnapshot, how: Walk, barrier: &Barrier) -> u64 {
     let mut shown = 0;
     let mut stop_at_first = || {
@@ -55,7 +55,8 @@ fn walk(snapshot: &impl IndexSnapshot, how: Walk, barrier: &Barrier) -> u64 {
     shown
 }
 
-/// How a put and, after it, the reads of one key and of a small range were found beside a walk.
+/// Runs a put, a read of one key and a read of a small range while a walk is paused. Returns the
+/// status of each.
 fn found_beside_a_walk(
     mut index: impl TreeIndex,
     locks: &Registry,

@@ -1,4 +1,4 @@
-//! Golden scripts over both tree indexes and the model.
+//! Golden scripts for both tree indexes and the model.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use clearlane_engine::KeyRange;
 use clearlane_mvcc::{RecordKind, Revision, Version};
 use goldenscript::{Argument, Command, Context, Runner};
 
-use crate::subject::{self, Record, TestedIndex, VersionsByKey};
+use crate::index::subject::{self, Record, TestedIndex, VersionsByKey};
 
 struct Script {
     subject: Box<dyn TestedIndex>,
@@ -16,7 +16,7 @@ struct Script {
     main: i64,
 }
 
-/// A command's words, and the numbers after `at=`, `limit=`, `runs=`.
+/// The words of a command, and the numbers after `at=`, `limit=`, `runs=`.
 struct Words<'c> {
     words: Vec<&'c str>,
     command: &'c Command,
@@ -39,7 +39,8 @@ impl<'c> Words<'c> {
         Ok(number.transpose()?)
     }
 
-    /// `FROM` alone reaches to the end.
+    /// Parses the range. Without words the range has all keys, and with only one word it has no
+    /// end.
     fn range(&self) -> KeyRange<'c> {
         match self.words[..] {
             [] => KeyRange::ALL,
@@ -64,7 +65,7 @@ fn revisions(revisions: &[Revision]) -> String {
 }
 
 impl Script {
-    /// One transaction: each word is a key.
+    /// Runs one transaction that puts or deletes each of these keys. Returns a line for each key.
     fn write(&mut self, mark: RecordKind, keys: &[&str]) -> String {
         self.main += 1;
         let mut out = String::new();
@@ -103,7 +104,7 @@ impl Runner for Script {
     fn run(&mut self, command: &Command, _: &Context) -> Result<String, Box<dyn Error>> {
         let words = Words::of(command);
         let at = words.number("at")?.unwrap_or(self.main);
-        let snapshot = self.subject.view();
+        let snapshot = self.subject.snapshot();
         Ok(match command.name.as_str() {
             "put" => self.write(RecordKind::Put, &words.words),
             "delete" => self.write(RecordKind::Tombstone, &words.words),

@@ -1,4 +1,5 @@
-//! One key's history: golden scripts over it and over the model, and the two raced.
+//! Tests the history of one key: golden scripts that run on the real history and on the model, and
+//! a comparison of the two.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,9 +8,10 @@ use clearlane_mvcc::{EncodedLen, KeyIndex, Revision, Version};
 use goldenscript::{Command, Context, Runner};
 use proptest::prelude::*;
 
-use crate::plain::PlainHistory;
+use crate::index::plain::PlainHistory;
 
-/// A key whose history may be gone.
+/// The history of a key: the real one or the model. `Real(None)` is a history before the first put,
+/// or after a compaction has removed it.
 #[derive(Clone, Debug)]
 enum TestedKey {
     Real(Option<KeyIndex>),
@@ -84,8 +86,8 @@ fn describe(version: Option<Version>) -> String {
 impl Runner for TestedKey {
     type Command = Command;
 
-    /// `put 4`, `put 4.1`, `delete 6`, `get 5 7`, `compact 3`, `hash 3`; each prints what is left
-    /// if it changed it.
+    /// Runs `put 4`, `put 4.1`, `delete 6`, `get 5 7`, `compact 3` or `hash 3`. After a put, delete
+    /// or compaction, prints the history.
     fn run(&mut self, command: &Command, _: &Context) -> Result<String, Box<dyn Error>> {
         let mut out = String::new();
         let arguments: Vec<String> = command.args.iter().map(ToString::to_string).collect();
@@ -132,9 +134,9 @@ enum Step {
     Put,
     Tombstone,
     Pass,
-    /// At so many revisions before the newest.
+    /// Compacts at this number of revisions before the newest.
     Compact(i64),
-    /// A version of the tree keeps the history as it is.
+    /// Clones the history, as a snapshot of the index does. The clone shares the chunks.
     Snapshot,
 }
 
@@ -148,7 +150,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Both say the same about every revision from `compacted` on.
+/// Checks that the history and the model return the same for every revision from `compacted` on.
 fn compare(real: &TestedKey, plain: &TestedKey, compacted: i64, newest: i64) {
     assert_eq!(real.show(), plain.show());
     for at in compacted..=newest + 1 {
@@ -214,7 +216,8 @@ proptest! {
         prop_assert_eq!(history.at(main + 1), Some(second));
     }
 
-    /// The newest is never unknown, for that is what is read.
+    /// The payload length of the newest version is never unknown, because this version is read most
+    /// often. The length of an older version may be unknown, but never wrong.
     #[test]
     fn a_payload_is_right_or_unknown(
         steps in prop::collection::vec((0..10_u8, 0..6_i64), 1..200),

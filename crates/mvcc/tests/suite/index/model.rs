@@ -1,4 +1,4 @@
-//! Both tree indexes raced against the model, over random operations.
+//! Compares both tree indexes with the model, over random operations.
 
 use std::collections::BTreeSet;
 
@@ -7,25 +7,24 @@ use clearlane_engine::KeyRange;
 use clearlane_mvcc::{KeySelection, Revision};
 use proptest::prelude::*;
 
-use crate::subject::{self, Record, TestedIndex};
+use crate::index::subject::{self, Record, TestedIndex};
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// One transaction: each key is put, or deleted if it is there.
+    /// Runs one transaction: each key is put, or deleted if it exists.
     Write(Vec<(u16, bool)>),
-    /// All of an interval, or the keys of a list, in a transaction.
+    /// Deletes all keys from the first key up to, but not including, the second, in one
+    /// transaction.
     DeleteRange(u16, u16),
+    /// Deletes single keys, in one transaction.
     DeleteKeys(Vec<u16>),
-    /// At so many revisions before the newest, so many keys to a step, one put between steps.
+    /// Compacts at this number of revisions before the newest, with this number of keys per step.
+    /// There is one put between steps.
     Compact(i64, usize),
-    /// From the records, in so many runs.
+    /// Restores the index from the records, in this number of runs.
     Restore(usize),
-    /// Reads over an interval, at so many revisions before the newest.
-    Read {
-        ends: (u16, u16),
-        back: i64,
-        limit: u64,
-    },
+    /// Reads an interval, at a number of revisions before the newest.
+    Read { ends: (u16, u16), back: i64, limit: u64 },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -42,7 +41,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Keys of different lengths, some too long to lie in a slot, many alike in their first bytes.
+/// Returns a key. The keys have different lengths, some are too long for a slot, and many have the
+/// same first bytes.
 fn key(number: u16) -> Vec<u8> {
     match number % 5 {
         0 => format!("{number}").into_bytes(),
@@ -66,7 +66,7 @@ impl Race {
                 self.main += 1;
                 let mut seen = Vec::new();
                 for (number, is_put) in changes {
-                    // A transaction changes a key once.
+                    // A transaction changes a key only once.
                     if !seen.contains(number) {
                         self.change(key(*number), *is_put, seen.len() as i64);
                         seen.push(*number);
@@ -125,8 +125,8 @@ impl Race {
     }
 
     fn compact(&mut self, at: i64, keys_max: usize) {
-        // Not twice at one revision: the first time leaves lone tombstones of that revision, and a
-        // restore passes over them.
+        // Does not compact twice at one revision. The first compaction leaves tombstones of that
+        // revision, and a restore skips a tombstone without a put.
         if at <= self.compacted {
             return;
         }
@@ -152,7 +152,7 @@ impl Race {
     }
 
     fn compare(&self, range: KeyRange<'_>, at: i64, limit: u64) {
-        let [snapshot, expected] = self.sides.each_ref().map(|side| side.view());
+        let [snapshot, expected] = self.sides.each_ref().map(|side| side.snapshot());
         let found = snapshot.walk(range, at, usize::MAX);
         assert_eq!(found, expected.walk(range, at, usize::MAX), "at {at}");
         assert_eq!(snapshot.count(range, at), found.len() as u64);
@@ -168,12 +168,16 @@ impl Race {
     }
 }
 
-/// Snapshots of `persistent` stay as they were, whatever comes later.
+/// Checks that snapshots of `persistent` do not change later.
 fn check_snapshots_stay(operations: &[Operation]) {
     let mut race = race(2);
     let mut snapshots = Vec::new();
     for operation in operations {
-        snapshots.push((race.sides.each_ref().map(|side| side.view()), race.main, race.compacted));
+        snapshots.push((
+            race.sides.each_ref().map(|side| side.snapshot()),
+            race.main,
+            race.compacted,
+        ));
         race.run(operation);
     }
     for ([snapshot, expected], main, compacted) in snapshots {

@@ -1,7 +1,7 @@
 //! The models: a list of all changes of a key, and a map of such lists.
 //!
-//! Compaction follows the words of etcd's rule, generation by generation, and not our shorter one:
-//! that both come to the same is what the tests show.
+//! Compaction here follows etcd's rule, generation by generation, and not the shorter rule of
+//! `KeyIndex`. The tests show that both rules have the same result.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use clearlane_mvcc::{EncodedLen, RecordKind, Revision, Version};
 
 type HistoryChange = (Revision, RecordKind);
 
-/// All changes of a key, also those that a compaction has dropped.
+/// All changes of a key, including changes that a compaction has dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlainHistory {
     all: Vec<HistoryChange>,
@@ -46,7 +46,7 @@ impl PlainHistory {
         })
     }
 
-    /// What is left, in generations; the last one may be empty.
+    /// Returns the remaining changes, in generations. The last generation may be empty.
     fn generations(&self) -> Vec<Vec<HistoryChange>> {
         let mut generations = vec![Vec::new()];
         for change in &self.all[self.dropped..] {
@@ -58,7 +58,8 @@ impl PlainHistory {
         generations
     }
 
-    /// The generation that a compaction at `at` looks into, and the newest change in it up to `at`.
+    /// Returns the number of the generation that a compaction at `at` visits, and the newest change
+    /// up to `at` in this generation.
     fn find(&self, at: i64) -> (usize, Option<HistoryChange>) {
         let generations = self.generations();
         let reaches =
@@ -81,7 +82,7 @@ impl PlainHistory {
             .map(|found| found.0)
     }
 
-    /// Returns whether anything is left.
+    /// Compacts the history. Returns true if anything is left.
     pub(crate) fn compact(&mut self, at: i64) -> bool {
         let (number, found) = self.find(at);
         let generations = self.generations();
@@ -97,7 +98,7 @@ impl PlainHistory {
         matches!(self.all[self.dropped..], [(_, RecordKind::Tombstone)])
     }
 
-    /// As a `KeyIndex` is displayed.
+    /// Shows the history in the format of a `KeyIndex`.
     pub(crate) fn show(&self) -> String {
         let word = |(revision, mark): &HistoryChange| match mark {
             RecordKind::Put => revision.to_string(),

@@ -1,4 +1,5 @@
-//! What scripts and random operations run over: both tree indexes and the model, behind one trait.
+//! The subjects of scripts and random operations: both tree indexes and the model, behind one
+//! trait.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -10,13 +11,13 @@ use clearlane_mvcc::{
     Revision, SortedRun, SortedRunBuilder, TreeIndex, Version,
 };
 
-use crate::plain::PlainIndex;
+use crate::index::plain::PlainIndex;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) key: Vec<u8>,
     pub(crate) revision: Revision,
-    /// Of a put; a tombstone's record has nothing but the key.
+    /// The version of a put. `None` for a tombstone, because its record has only the key.
     pub(crate) version: Option<Version>,
 }
 
@@ -31,12 +32,13 @@ pub(crate) trait TestedSnapshot: Debug {
 }
 
 pub(crate) trait TestedIndex {
-    fn view(&self) -> Box<dyn TestedSnapshot>;
+    fn snapshot(&self) -> Box<dyn TestedSnapshot>;
     fn put(&mut self, key: &[u8], revision: Revision) -> Version;
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version>;
-    /// Returns the keys that had a value.
+    /// Deletes the keys. Returns the keys that had a value.
     fn tombstone_all(&mut self, keys: KeySelection<'_>, first: Revision) -> Vec<Vec<u8>>;
-    /// `between` happens between the steps, if there are any.
+    /// Compacts the index. Calls `between` between the steps, if there are several. Returns the
+    /// kept revisions.
     fn compact(
         &mut self,
         at: i64,
@@ -46,7 +48,7 @@ pub(crate) trait TestedIndex {
     fn rebuild(&self, records: &[Record], runs: usize) -> Box<dyn TestedIndex>;
 }
 
-/// Both tree indexes, `locked` with both ways to compact, and the model.
+/// Returns both tree indexes, `locked` with both ways to compact, and the model.
 pub(crate) fn all() -> Vec<(&'static str, Box<dyn TestedIndex>)> {
     let locked = |lock| Box::new(RealIndex(LockedIndex::new(&Registry::new(), lock)));
     vec![
@@ -59,7 +61,7 @@ pub(crate) fn all() -> Vec<(&'static str, Box<dyn TestedIndex>)> {
 
 struct RealIndex<I>(I);
 
-/// A new index of the same kind.
+/// An index that can create an empty index of the same type.
 trait NewIndex: TreeIndex + 'static {
     fn new_index(&self) -> Self;
 }
@@ -77,7 +79,7 @@ impl NewIndex for LockedIndex {
 }
 
 impl<I: NewIndex> TestedIndex for RealIndex<I> {
-    fn view(&self) -> Box<dyn TestedSnapshot> {
+    fn snapshot(&self) -> Box<dyn TestedSnapshot> {
         Box::new(RealSnapshot(self.0.snapshot()))
     }
 
@@ -205,7 +207,7 @@ impl TestedSnapshot for PlainIndex {
 }
 
 impl TestedIndex for PlainIndex {
-    fn view(&self) -> Box<dyn TestedSnapshot> {
+    fn snapshot(&self) -> Box<dyn TestedSnapshot> {
         Box::new(self.clone())
     }
 
@@ -242,8 +244,8 @@ impl TestedIndex for PlainIndex {
         PlainIndex::compact(self, at)
     }
 
-    /// The model has kept everything, so a restore changes nothing that can be seen; except that a
-    /// tombstone without anything else is not restored, as in etcd.
+    /// The model has kept all changes, so a restore changes nothing visible. One exception: as in
+    /// etcd, a key that has only a tombstone is not restored.
     fn rebuild(&self, _records: &[Record], _runs: usize) -> Box<dyn TestedIndex> {
         let mut restored = self.clone();
         restored.0.retain(|_, history| !history.is_lone_tombstone());

@@ -1,8 +1,8 @@
-//! As much of a member as the recordings need: a store, and leases by name.
+//! The parts of a member that the recordings need: a store, and the keys of each lease.
 //!
-//! Replies are built as the recordings have them, protobuf's JSON, where a default value is left
-//! out. Jobs run to their end within the call that starts them, since etcd was given the time
-//! for that too.
+//! Replies have the format of the recordings, protobuf's JSON, which omits default values. Jobs run
+//! to their end within the call that starts them, because the recorder gave etcd time to finish
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use clearlane_mvcc::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::recording::Fields;
+use crate::oracle::recording::Fields;
 
-/// Code and message, as a client sees them.
+/// The reply, or code and message of the error as a client sees them.
 type Outcome = Result<Value, Value>;
 
 pub(crate) struct Member {
@@ -41,7 +41,7 @@ fn error(error: &Error) -> Value {
     json!({ "code": "OutOfRange", "message": error.to_string() })
 }
 
-/// A message, from the fields that do not have their default value.
+/// Builds a message from the fields that do not have their default value.
 fn message(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     let absent = |value: &Value| {
         value.is_null() || [json!("0"), json!(0), json!(false), json!([])].contains(value)
@@ -58,7 +58,7 @@ fn header(revision: i64) -> (&'static str, Value) {
     ("header", message([("revision", number(revision))]))
 }
 
-/// A put, as a call or in a transaction; the fields of its reply.
+/// Runs a put that was requested by itself or in a transaction. Returns its reply.
 fn put(txn: &mut dyn WriteTxn<()>, mut request: Fields) -> Value {
     let (key, value) = (request.bytes("key"), request.bytes("value"));
     txn.put(&key, &value, request.number("lease")).unwrap();
@@ -116,10 +116,11 @@ impl Member {
         }
     }
 
-    /// Stops in an orderly way, and starts on the same data.
+    /// Stops the store in an orderly way, and starts it again on the same data.
     pub(crate) fn restart(&mut self) {
         self.store.commit().unwrap();
-        // An engine has one store at a time: the old one goes first.
+        // An engine can have only one store. So the old store is closed first: it is replaced by a
+        // store on another engine.
         let nowhere: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         self.store = open(self.era, &nowhere).0;
         let (store, opened) = open(self.era, &self.engine);
@@ -154,7 +155,7 @@ impl Member {
 
     fn txn(&mut self, mut request: Fields) -> Value {
         let operations = request.messages("success");
-        // No compare is in the recordings; one would be left over here.
+        // The recordings contain no compares. If a recording had one, this check would fail.
         request.assert_empty();
         let (responses, revision) = self.write(|txn| {
             let responses: Vec<Value> =
@@ -197,7 +198,7 @@ impl Member {
         message([header(revision), ("ID", number(id)), ("TTL", number(ttl))])
     }
 
-    /// Deletes the keys of the lease, in their order and in one transaction.
+    /// Deletes the keys of the lease, in order and in one transaction.
     fn revoke(&mut self, mut request: Fields) -> Value {
         let keys = self.leases.remove(&request.number("ID")).expect("a lease that is there");
         request.assert_empty();

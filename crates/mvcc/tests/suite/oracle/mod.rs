@@ -1,17 +1,18 @@
-//! The store against etcd itself: recorded requests, replayed, must be answered as etcd did.
+//! Compares the store with etcd itself: recorded requests are replayed, and each reply must be
+//! equal to etcd's reply.
 //!
-//! The recordings are in `crates/proto/oracle`, with a page on their format. Those about `HashKV`
-//! are replayed, because a hash depends on every byte of every record.
+//! The recordings are in `crates/proto/oracle`, with a page that describes their format. Only the
+//! recordings of `HashKV` are replayed here, because a hash depends on every byte of every record.
 //!
 //! ```text
 //!   recording  ─ request ─▶  member: store, leases  ─▶ our reply ─┐
-//!              ─ reply, without what only a whole member knows ───┴▶ equal, field by field
+//!              ─ reply, without the member's own fields ──────────┴▶ equal, field by field
 //! ```
 //!
-//! Nothing is passed over in silence: a method, an action or a field of a request that this test's
-//! member does not know fails the test, and so does a field that only one of the two replies has.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The member's own fields are the cluster ID, the member ID and the raft term, which a store does
+//! not know. No other field of a reply is skipped. The test fails if its member does not know a
+//! method, an action or a field of a request. It also fails if only one of the two replies has a
+//! field.
 
 mod member;
 mod recording;
@@ -25,8 +26,8 @@ use recording::{Action, Step};
 const SCENARIOS: [&str; 6] =
     ["17-hashkv-1", "18-hashkv-2", "19-hashkv-3", "20-hashkv-4", "21-hashkv-5", "31-hashkv-7"];
 
-/// Replays a scenario on a store of an era, with jobs that take so many keys or records per step.
-/// How many calls and restarts there were.
+/// Replays a scenario on a store of an era. A step of a job handles at most `budget` keys or
+/// records. Returns the number of calls and of restarts.
 fn replay(scenario: &str, era: Era, budget: usize) -> (usize, usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/oracle");
     let steps = recording::read(&folder.join(format!("{scenario}.jsonl")));

@@ -1,7 +1,7 @@
-//! Reading a recording: steps, and the fields of their requests.
+//! Reads a recording: its steps, and the fields of their requests.
 //!
-//! Fields are taken out one by one. A caller that has taken all that it knows says so, and fails if
-//! something is left: that is how a field that no code handles is found.
+//! The caller takes the fields one by one. After it has taken all fields that it knows, it calls
+//! `assert_empty`, which fails if a field is left. So the test finds fields that no code handles.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-/// What only a whole member knows of the header of a reply.
+/// Header fields of a reply that a store does not know, because they belong to a complete member.
 const MEMBERS_OWN: [&str; 3] = ["cluster_id", "member_id", "raft_term"];
 
 pub(crate) struct Step {
@@ -71,7 +71,7 @@ fn without_members_own(mut reply: Value) -> Value {
     reply
 }
 
-/// The fields of a message that have not been taken yet. One that is absent has its default value.
+/// The fields of a message that have not been taken yet. An absent field has its default value.
 pub(crate) struct Fields(Map<String, Value>);
 
 impl Fields {

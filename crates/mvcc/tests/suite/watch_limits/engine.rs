@@ -1,4 +1,4 @@
-//! The memory engine, with a count of the records that are read, and an error on demand.
+//! The memory engine with a counter of the records that are read. It can also return errors.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use clearlane_engine::{
 pub(crate) struct Reads {
     count: AtomicUsize,
     reads_before_failure: AtomicUsize,
-    /// What the next read does first.
+    /// An action that the next read runs first.
     before: Mutex<Option<Before>>,
 }
 
@@ -26,12 +26,12 @@ impl std::fmt::Debug for Reads {
 }
 
 impl Reads {
-    /// How many records were read since the last call.
+    /// Returns how many records were read since the last call.
     pub(crate) fn take_count(&self) -> usize {
         self.count.swap(0, Ordering::Relaxed)
     }
 
-    /// Lets the read after this number fail, and all after it.
+    /// Lets this number of reads succeed. All later reads fail.
     pub(crate) fn fail_after(&self, good: usize) {
         self.reads_before_failure.store(good, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! Nothing is lost when reading fails, the sleeping thread is woken, and no request does harm.
+//! Tests that no event is lost when a read fails, that sleeping threads are woken, and that no
+//! number in a request does harm.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use clearlane_mvcc::watch::{
 };
 use clearlane_mvcc::{StoreConfig, WatchableKv, open};
 
-use crate::engine::CountingEngine;
-use crate::{World, drain, events, everything, one};
+use crate::watch_limits::engine::CountingEngine;
+use crate::watch_limits::{World, drain, events, everything, one};
 
 #[test]
 fn a_failed_read_is_tried_again() {
@@ -86,7 +87,8 @@ fn progress_is_answered_only_to_streams_with_watchers() {
     );
 }
 
-/// Each question is answered, though the next one is asked before that.
+/// Progress requests get responses even if the client sends the next request before the response
+/// arrives. Requests at the same revision may share a response.
 #[test]
 fn repeated_requests_for_progress_are_answered() {
     let world = World::new();
@@ -107,8 +109,8 @@ fn repeated_requests_for_progress_are_answered() {
     assert!(answers >= 10, "{answers} answers");
 }
 
-/// All watchers go and a new one comes while an old transaction is on its way. What was in between
-/// is not in the queue, and progress must not wait for it.
+/// All watchers end and a new one is created while an old transaction is being delivered. The queue
+/// does not have the transactions in between, and progress must not wait for them.
 #[test]
 fn an_old_transaction_on_its_way_does_not_set_back_the_present() {
     let world = World::new();
@@ -160,20 +162,23 @@ fn no_number_does_harm() {
             .filter(|delivered| delivered.id == INVALID_WATCH_ID && delivered.kind == says)
             .count()
     };
-    // Ten start below 0. Of the other fifteen, four ids are made once, and 0 is a choice: the
-    // first one is 0, and 1 is taken for the next.
+    // Ten of the 25 watchers are rejected because they start below 0. The other 15 watchers have
+    // five IDs, three times each. Each ID except 0 is created once, and rejected twice. With ID 0
+    // the stream chooses an ID, so all three are created. It chooses 0 for the first, and skips 1
+    // for the next because 1 is in use. So seven watchers are created.
     assert_eq!(
         (refused(WatchError::NegativeStartRevision), refused(WatchError::DuplicateId)),
         (10, 8)
     );
     assert_eq!(watchable.store.metrics().watchers, 7);
+    // The watchers with the IDs 2 and 3, which the stream has chosen, are not canceled.
     ids.into_iter().for_each(|id| stream.cancel(id));
     assert_eq!(watchable.store.metrics().watchers, 2);
     stream.request_progress();
 }
 
-/// In the old eras the record before is looked up when a response is taken. That the store cannot
-/// be read is not the same as that there is none.
+/// In the old eras the previous record is looked up when a response is taken. A failed read is an
+/// error; it must not look like a missing record.
 #[test]
 fn a_record_before_that_cannot_be_read_is_an_error() {
     let engine = CountingEngine::new();

@@ -1,9 +1,9 @@
-//! What is kept for clients that do not read.
+//! Tests of the memory that is kept for clients that do not read.
 
 use clearlane_mvcc::watch::{Event, ResponseKind, WatchConfig, WatchRequest};
 use clearlane_mvcc::{Change, ReadTxn as _, Store as _};
 
-use crate::{World, bytes, drain, events, everything, one};
+use crate::watch_limits::{World, bytes, drain, events, everything, one};
 
 pub(crate) fn revision(event: &Event) -> i64 {
     let (Change::Put(record) | Change::Delete(record)) = &event.change;
@@ -64,7 +64,8 @@ fn many_watchers_of_one_key_share_its_events() {
     assert_eq!(events(&stream.take_responses(usize::MAX).unwrap()).len(), 50);
 }
 
-/// The deletes are small, the records before them are not.
+/// The limit also includes previous records. In this test the deletes are small, but their previous
+/// records are large.
 #[test]
 fn a_step_counts_the_records_before() {
     let world = World::new();
@@ -97,7 +98,9 @@ fn notices_of_progress_do_not_pile_up() {
     assert_eq!(stream.take_responses(usize::MAX).unwrap().len(), 1, "there is room again");
 }
 
-/// 1,100 watchers of 1,000 changes: they are read in the store for each watcher.
+/// The transaction has 1,000 changes, and 1,101 watchers watch all keys. These are too many pairs
+/// of a change and a watcher, so the transaction is not delivered from the queue. Instead the
+/// watchers become unsynced, and read the changes from the store.
 #[test]
 fn a_transaction_that_too_many_want_is_not_handed_on() {
     let world = World::new();

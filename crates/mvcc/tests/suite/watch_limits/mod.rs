@@ -1,11 +1,10 @@
-//! How much is read, kept and held up for watchers, and what happens if reading fails.
+//! Tests of the limits for watchers: how much is read and kept for them, which sleeping threads are
+//! woken, and what happens if a read fails.
 //!
-//! For a watcher that is far behind about as much must be read as is delivered, however slowly its
-//! client takes that. (In etcd's issue 22264 it was ten times as much, in rounds that stopped all
-//! writes.) What waits for a client that does not read must stay below a bound, and nothing may be
-//! lost when reading fails for a while.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! For a watcher that lags far behind, the number of records read must be close to the number
+//! delivered, even if its client reads slowly. (In etcd's issue 22264 it was ten times as much, in
+//! rounds that stopped all writes.) The memory for a client that does not read must stay below a
+//! limit. No event may be lost if reads fail for a while.
 
 mod engine;
 mod faults;
@@ -27,7 +26,7 @@ use clearlane_mvcc::{Changes, SnapshotStore, SnapshotWatchableStore, Store as _,
 
 use self::engine::{CountingEngine, Reads};
 
-/// A store whose reads are counted.
+/// A store that counts the records that are read.
 struct World {
     store: Arc<SnapshotStore<()>>,
     reads: Arc<Reads>,
@@ -57,7 +56,7 @@ impl World {
         TestWatchableStore { store: Arc::new(watchable), wake_ups: woken }
     }
 
-    /// Writes keys with values of `bytes` bytes. Returns the revision.
+    /// Writes keys with values of `bytes` bytes. Returns the revision and the changes.
     fn put<K: AsRef<[u8]>>(&self, keys: &[K], bytes: usize) -> (i64, Changes) {
         let mut txn = self.store.begin_write().unwrap();
         let value = vec![7; bytes];
@@ -73,7 +72,8 @@ impl World {
         (ended.revision, ended.changes)
     }
 
-    /// From here on what was written is read from the engine, and counted.
+    /// Commits, and sets the counter to 0. Later reads of the committed records come from the
+    /// engine and are counted.
     fn commit(&self) {
         self.store.commit().unwrap();
         self.reads.take_count();
@@ -104,7 +104,7 @@ impl TestWatchableStore {
     }
 }
 
-/// Takes `bytes` at a time until there is nothing more.
+/// Takes responses, `bytes` bytes at a time, until nothing is left.
 fn drain(watchable: &TestWatchableStore, stream: &WatchStream, bytes: usize) -> Vec<Response> {
     let mut all = Vec::new();
     loop {

@@ -1,10 +1,10 @@
-//! How many records are read for how many events.
+//! Tests how many records are read from the store to deliver a number of events.
 
 use clearlane_mvcc::watch::{WatchConfig, WatchRequest, WatchedKeys};
 
-use crate::{Bytes, World, drain, events, everything, one};
+use crate::watch_limits::{Bytes, World, drain, events, everything, one};
 
-/// Revisions behind.
+/// The lag of a watcher, in revisions.
 const BACKLOG: usize = 100_000;
 const RARE: usize = 2000;
 
@@ -12,8 +12,9 @@ fn slow() -> WatchConfig {
     WatchConfig { stream_bytes_max: 10_000, sync_step_records: 100, ..WatchConfig::default() }
 }
 
-/// Every 2,000th revision is of "rare", every 10th of "list-0" to "list-4", and the last one puts
-/// 5,000 keys at once.
+/// Returns a store with a long backlog. Every 2,000th revision changes the key "rare". Every 10th
+/// revision changes one of the keys "list-0" to "list-4". The last revision puts 5,000 keys at
+/// once.
 fn far_behind() -> World {
     let world = World::new();
     for number in 0..BACKLOG {
@@ -30,7 +31,8 @@ fn far_behind() -> World {
     world
 }
 
-/// Number of events that a watcher of these keys gets from the beginning, and of reads for them.
+/// Returns the number of events that a watcher of these keys receives from the start, and the
+/// number of records read for them.
 fn events_and_reads(
     world: &World,
     config: WatchConfig,
@@ -44,7 +46,7 @@ fn events_and_reads(
     let responses = drain(&watchable, &stream, bytes);
     let delivered = events(&responses);
     let revisions: Vec<i64> =
-        delivered.iter().map(|event| crate::memory::revision(event)).collect();
+        delivered.iter().map(|event| crate::watch_limits::memory::revision(event)).collect();
     assert!(revisions.is_sorted());
     (delivered.len(), world.reads.take_count())
 }
@@ -60,13 +62,15 @@ fn what_is_read_is_about_what_is_delivered() {
     for (config, bytes) in [(WatchConfig::default(), usize::MAX), (slow(), 1)] {
         let rare = BACKLOG / RARE;
         assert_eq!(events_and_reads(&world, config, one("rare"), bytes), (rare, rare), "one key");
-        // More than one list takes.
+        // These five keys have more changes than the list of an unsynced watcher can hold (4,096),
+        // so the reader needs several lists.
         assert_eq!(
             events_and_reads(&world, config, prefix("list-"), bytes),
             (10_000, 10_000),
             "five keys"
         );
-        // More in one transaction than a list takes, after 100,000 others.
+        // After 100,000 other revisions, one transaction has more changes than a list can hold. The
+        // reader must still not read the records of the other revisions.
         assert_eq!(
             events_and_reads(&world, config, prefix("many-"), bytes),
             (5000, 5000),
@@ -76,13 +80,13 @@ fn what_is_read_is_about_what_is_delivered() {
         let (delivered, read) =
             events_and_reads(&world, config, WatchedKeys::From(Bytes::new()), bytes);
         assert_eq!(delivered, all, "everything");
-        // The first record of the next step is seen, and left.
+        // Each step also reads the first record of the next step, and does not use it.
         let steps = all / config.sync_step_records + 1;
         assert!((all..=all + steps).contains(&read), "{read} of {all} records read");
     }
 }
 
-/// A quarter of the revisions is wanted, but not a quarter of the records.
+/// The watcher wants an event of every second revision, but only about one in 400 records.
 #[test]
 fn big_transactions_are_not_scanned_for_few_events() {
     let world = World::new();
@@ -97,7 +101,8 @@ fn big_transactions_are_not_scanned_for_few_events() {
     let config = WatchConfig::default();
     let (delivered, read) = events_and_reads(&world, config, one("wanted"), usize::MAX);
     assert_eq!(delivered, 200);
-    // One step finds out, and the rest is read by a list.
+    // The first step scans, and finds that few of the records are wanted. So the later steps read
+    // only wanted records.
     assert!(read < config.sync_step_records + 2 * delivered, "{read} of 80,000 records read");
 }
 
@@ -134,7 +139,7 @@ fn bounds_of_nothing_still_allow_steps() {
     assert_eq!(events_and_reads(&world, nothing, WatchedKeys::From(Bytes::new()), 1).0, 40);
 }
 
-/// Streams take turns, and so do the watchers of a stream.
+/// Streams get their events in turn, and so do the watchers of a stream.
 #[test]
 fn a_watcher_far_behind_does_not_keep_others_waiting() {
     let world = World::new();

@@ -1,43 +1,49 @@
-//! Compares of a transaction that were evaluated before it was proposed, so that the apply loop
-//! does not walk over many keys.
+//! The result of a transaction's compares, evaluated before the transaction was proposed, so that
+//! the apply loop need not walk over many keys.
 //!
 //! ```text
-//!   revision 70   evaluated over all keys of their spans: hold, or not, because of key k
-//!   71 .. 95      the entries before the transaction: puts of b and d, c deleted
-//!   apply loop    evaluated for b, c and d; or for k
+//!   revision 70          compares evaluated over all keys: all hold, or one fails for a key k
+//!   revisions 71 to 95   entries before the transaction put b and d, and delete c
+//!   apply loop           evaluates the compares for b, c and d, or only for k if one failed
 //! ```
 //!
-//! The result is what a whole evaluation at the place of the entry gives, and other members make
-//! one: no entry depends on whether there is a result. A revision names the same state at all
-//! members, and the records of the changes behind it are in the store, unless they were compacted.
+//! There is a third result: a compare failed because its span had no keys. In this case the apply
+//! loop only checks whether a compare still fails for lack of keys.
+//!
+//! The updated result equals the result of a full evaluation at the time when the entry is applied.
+//! Other members make a full evaluation. So the effect of an entry does not depend on whether a
+//! member has an earlier result. The store has the records of all changes since the evaluation,
+//! unless they were compacted.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Bound, ControlFlow};
 
+use clearlane_contention::YieldPoints;
 use clearlane_mvcc::ReadTxn;
-use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::Compare;
 
 use super::compare::{SortedCompares, SpanCompares};
 use super::key_span::KeySpan;
 use super::rejection::ApplyError;
 
-/// The cost of a change that is visited, and of a key that is looked up, in bytes read.
+/// The cost of visiting a change, expressed in bytes read.
 const CHANGE_COST_BYTES: usize = 256;
+/// The cost of looking up a key, expressed in bytes read.
 const LOOKUP_COST_BYTES: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvaluatedCompares {
     compares: ComparesHash,
-    /// All of its changes count.
+    /// The revision of the evaluated state.
     revision: i64,
-    /// At how many keys the evaluation has looked, at most.
+    /// Upper bound for the keys that the evaluation has visited: the sum over its walks of the keys
+    /// in each span.
     keys: u64,
     outcome: Outcome,
 }
 
-/// Tells the compares of a result from those of another transaction.
+/// Distinguishes the compares of this result from the compares of another transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ComparesHash {
     count: usize,
@@ -55,9 +61,9 @@ impl ComparesHash {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Hold,
-    /// One does not hold for this key, which is there.
+    /// A compare does not hold for this key, which exists.
     FailForKey(Vec<u8>),
-    /// One does not hold because its span has no keys.
+    /// A compare does not hold because its span has no keys.
     FailWithoutKeys,
 }
 
@@ -88,10 +94,13 @@ impl EvaluatedCompares {
         self.revision
     }
 
-    /// The result for a later state, by a look at no more than `changes_max` changes since. `None`
-    /// if a whole evaluation costs less, or only that one tells: there were more changes, some were
-    /// compacted, or what has failed before does not fail any more; and if it is a result of other
-    /// compares.
+    /// Returns the result for the state of `read`. Visits at most `changes_max` changes since the
+    /// evaluated state.
+    ///
+    /// Returns `None` if this result is about other compares, or about a later state than `read`.
+    /// Also returns `None` if a full evaluation costs less, or if only a full evaluation can
+    /// decide: there were more changes, some changes were compacted, the store is of an old era, or
+    /// the known failure no longer exists.
     pub fn update(
         &self,
         read: &(dyn ReadTxn + '_),
@@ -123,7 +132,9 @@ impl EvaluatedCompares {
         Ok(outcome.map(|outcome| EvaluatedCompares { revision, outcome, ..*self }))
     }
 
-    /// Each change is a record that is read. A key costs less if the index is enough for it.
+    /// Returns the maximum number of changes for which an update costs less than a full evaluation.
+    /// An update reads a record for each change. A full evaluation reads no records if the index is
+    /// sufficient for the compares.
     fn limit_changes(&self, compares: &SortedCompares<'_>, changes_max: usize) -> usize {
         if compares.by_walk().any(|compares| compares.needs_records()) {
             return changes_max;
@@ -132,8 +143,8 @@ impl EvaluatedCompares {
     }
 }
 
-/// Of compares that held before the changes. A key that was not changed is there as it was, so they
-/// hold for it.
+/// Returns the outcome for compares that held before the changes. They still hold for each
+/// unchanged key.
 fn outcome_after_changes(
     read: &(dyn ReadTxn + '_),
     compares: &SortedCompares<'_>,
@@ -156,13 +167,16 @@ fn outcome_after_changes(
     Ok(Outcome::Hold)
 }
 
-/// Each of them once; `None` if not all are known, or more changes than these were made.
+/// Returns the keys that were changed after revision `after`, each once. Returns `None` if some of
+/// the changes may have been compacted, if there were more than `changes_max` changes, or in an old
+/// era.
 fn changed_keys(
     read: &(dyn ReadTxn + '_),
     after: i64,
     changes_max: usize,
 ) -> Result<Option<BTreeSet<Vec<u8>>>, ApplyError> {
-    // Each revision has a change.
+    // Each revision has at least one change, so there are too many changes if there are too many
+    // revisions.
     if read.revision().abs_diff(after) > changes_max as u64 {
         return Ok(None);
     }
@@ -193,7 +207,7 @@ fn any_fails(
     Ok(false)
 }
 
-/// Whether the key is there, and one of the compares does not hold for it.
+/// Returns whether the key exists and one of the compares does not hold for it.
 fn fails_for(
     compares: &SpanCompares<'_>,
     read: &(dyn ReadTxn + '_),
@@ -213,8 +227,8 @@ fn fails_without_keys(
     Ok(!compares.hold_without_keys() && compares.key_count(read)? == 0)
 }
 
-/// The number of keys that an evaluation looks at, at most.
-pub(crate) fn count_compared_keys(
+/// Returns the maximum number of keys that an evaluation visits.
+pub fn count_compared_keys(
     read: &(dyn ReadTxn + '_),
     compares: &[Compare],
 ) -> Result<u64, ApplyError> {

@@ -1,4 +1,5 @@
-//! What was evaluated before and the changes since, against a whole evaluation: over random stores.
+//! Checks over random stores that an earlier evaluation, updated with later changes, gives the same
+//! result as a full evaluation.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +36,8 @@ fn empty_store() -> TestStore {
     clearlane_mvcc::open(Era::Clearlane, config).unwrap().0
 }
 
-/// Few keys, so that spans become empty and keys come back.
+/// Returns one of eight keys. Because there are so few, spans become empty, and deleted keys are
+/// put again.
 fn random_key(chance: &mut StdRng) -> Vec<u8> {
     let names: [&[u8]; 8] = [b"a", b"aa", b"b", b"c", b"d", b"e", b"f", b"zz"];
     names[chance.random_range(0..names.len())].to_vec()
@@ -73,8 +75,8 @@ fn random_compare(chance: &mut StdRng, revision: i64) -> Compare {
     Compare { result, target, key, range_end, target_union: Some(given) }
 }
 
-/// A transaction of one or more revisions; seldom a commit or a compaction. Returns the number of
-/// changes.
+/// Makes a transaction of one or more revisions, sometimes followed by a commit, and seldom by a
+/// compaction. Returns the number of changes.
 fn change(store: &TestStore, chance: &mut StdRng) -> usize {
     let mut txn = store.begin_write().unwrap();
     for _ in 0..chance.random_range(1..5) {
@@ -108,7 +110,9 @@ fn change(store: &TestStore, chance: &mut StdRng) -> usize {
     ended.changes.len() + earlier.sum::<usize>()
 }
 
-/// How often a result was known, with each outcome before and after, and how often it was not.
+/// Counts of updates. `known` counts the updates that returned a result, by whether the compares
+/// held before and after the update. `unknown` counts the updates that returned `None`. `bounded`
+/// counts the updates that exceeded the limit for changes.
 #[derive(Debug, Default)]
 struct Coverage {
     known: std::collections::BTreeMap<(bool, bool), usize>,
@@ -116,7 +120,8 @@ struct Coverage {
     bounded: usize,
 }
 
-/// One evaluation, some changes, and again.
+/// Evaluates random compares. Then changes the store and updates the result, several times, and
+/// checks each updated result against a full evaluation.
 fn check_updates(store: &TestStore, chance: &mut StdRng, coverage: &mut Coverage) {
     let revision = store.begin_read().revision();
     let count = chance.random_range(0..4);
@@ -165,7 +170,7 @@ fn a_result_and_the_changes_since_give_what_a_whole_evaluation_gives() {
         }
     }
     println!("{coverage:?}");
-    // Of the rarest there are some 110, and with an unlucky seed 93.
+    // The rarest pair of outcomes occurs about 110 times, and 93 times with an unlucky seed.
     let enough = |before, after| coverage.known.get(&(before, after)).is_some_and(|it| *it > 20);
     assert!(enough(true, true) && enough(true, false) && enough(false, false), "{coverage:?}");
     assert!(coverage.unknown > 100 && coverage.bounded > 20, "{coverage:?}");
@@ -207,7 +212,7 @@ fn a_result_of_other_compares_is_not_used() {
     assert!(!is_used(&compares));
 }
 
-/// Counts the keys that are looked at.
+/// A read transaction that counts the visited keys.
 struct CountedRead<'r> {
     read: &'r dyn ReadTxn,
     looked_at: Cell<usize>,
@@ -280,7 +285,8 @@ impl ReadTxn for CountedRead<'_> {
     }
 }
 
-/// A record is read for each change, and for a key only if the index is not enough.
+/// An update reads a record for each change. A full evaluation of compares that need only the index
+/// reads no record. So with more changes than keys, such compares are not updated.
 #[test]
 fn over_few_keys_only_compares_of_records_look_at_many_changes() {
     const KEYS: usize = 10;
@@ -305,7 +311,7 @@ fn over_few_keys_only_compares_of_records_look_at_many_changes() {
     let known = [of_index, with_records]
         .map(|compares| (EvaluatedCompares::evaluate(&*read, &compares).unwrap(), compares));
     assert_eq!(known.each_ref().map(|(known, _)| known.keys), [KEYS as u64, 2 * KEYS as u64]);
-    // As many as there are keys, and one more.
+    // The first round makes as many changes as there are keys, and the second round one more.
     for (changes, is_known) in [(KEYS, [true, true]), (1, [false, true])] {
         (0..changes).for_each(put);
         let read = store.begin_read();
@@ -343,15 +349,15 @@ fn when_the_entry_is_applied_few_keys_are_looked_at() {
     for (compare, holds, changed) in [
         (vec![values.clone()], true, CHANGED),
         (vec![created.clone(), leases, values.clone()], true, 2 * CHANGED),
-        // The first key is enough.
+        // The result names a key for which the compare fails, and only that key is read again.
         (vec![broken], false, 0),
     ] {
         let txn = TxnRequest { compare, ..TxnRequest::default() };
-        let view = store.begin_snapshot_read().unwrap();
-        let before = EvaluatedCompares::evaluate(&*view, &txn.compare).unwrap();
+        let read_txn = store.begin_snapshot_read().unwrap();
+        let before = EvaluatedCompares::evaluate(&*read_txn, &txn.compare).unwrap();
         put_all(5..5 + CHANGED);
-        let view = store.begin_snapshot_read().unwrap();
-        let read = CountedRead { read: &*view, looked_at: Cell::new(0) };
+        let read_txn = store.begin_snapshot_read().unwrap();
+        let read = CountedRead { read: &*read_txn, looked_at: Cell::new(0) };
         let plan = TxnPlan::new(&read, &txn, Some(&before)).unwrap();
         assert_eq!(plan.succeeded(), holds);
         let looked_at = read.looked_at.replace(0);

@@ -1,26 +1,30 @@
-//! A range: from the records that the store finds to what the client asked for.
+//! A range: selects and sorts the store's records as the client requested.
 //!
 //! ```text
-//!   store ─ records in key order ─▶ filters ─▶ sort ─▶ limit ─▶ keys only ─▶ answer
-//!     └──── count: keys of the range, before all of that ──────────────────▶
+//!   store ─ records in key order ─▶ filters ─▶ sort ─▶ limit ─▶ keys only ─▶ response
+//!     └──── count: keys of the range, before all of these steps ────────────▶
 //! ```
 //!
-//! So it is in an old era, in a transaction while it is short, and for short ranges by value; else
-//! ranges [are streamed](crate::streamed_range), with the same answers. What cannot be in the
-//! answer is dropped on the way. `more` says that the limit cut something off behind the filters.
+//! This code serves ranges in an old era, ranges that a transaction reads at once, later pages of a
+//! stream, single keys with an order or a filter, and short ranges sorted by value. The crate
+//! `server` reads all other ranges without decoding their records, with the same results. Records
+//! that cannot be in the response are dropped while the store is read. `more` means that the limit
+//! cut off records that had passed the filters.
 //!
-//! * The revision in the header is the current one, also for a read of the past.
-//! * The sort is stable: ties come in the order of the keys, in both directions. etcd's ties, above
-//!   twelve records, depend on the release of Go.
-//! * A target without an order sorts ascending what the limit has left, and one more, as in etcd.
+//! * The revision in the header is the current one, even for a read at a past revision.
+//! * The sort is stable: ties are in the order of the keys, in both directions. In etcd, the order
+//!   of ties among more than twelve records depends on the release of Go.
+//! * If a request has a sort target and no direction, the records are sorted in ascending order, as
+//!   in etcd. With a limit and without filters, only the first `limit + 1` records in key order are
+//!   read and sorted.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use clearlane_contention::YieldPoints;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{RangeOptions, RangeRecords, ReadTxn, WriteTxn};
-use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
@@ -32,15 +36,17 @@ use super::rejection::{ApplyError, RequestRejection, split_error};
 use crate::applied_position::AppliedPosition;
 use crate::walk_steps;
 
-/// The cost of finding and decoding a record, and that of comparing two, in bytes read.
+/// The cost of finding and decoding a record, expressed in bytes read.
 const RECORD_COST_BYTES: usize = 64;
+/// The cost of comparing two records, expressed in bytes read.
 const COMPARE_COST_BYTES: usize = 32;
 
-/// What a read and a write transaction have in common.
-pub(crate) trait RecordSource {
+/// The common interface of read transactions and write transactions.
+pub trait RecordSource {
     fn revision(&self) -> i64;
 
-    /// Calls `visit` for each record of a range, in key order. Returns the number of keys in it.
+    /// Calls `visit` for each record of a range, in key order. Returns the number of keys in the
+    /// range.
     fn visit(
         &self,
         range: KeyRange<'_>,
@@ -64,7 +70,7 @@ impl RecordSource for dyn ReadTxn + '_ {
         self.revision()
     }
 
-    /// With yield points: in the read pool it may take long.
+    /// Has yield points, because it may take long in the read pool.
     fn visit(
         &self,
         range: KeyRange<'_>,
@@ -112,7 +118,7 @@ impl RecordSource for dyn WriteTxn<AppliedPosition> + '_ {
     }
 }
 
-/// The request has passed [`check::range`](super::check::range).
+/// Serves a range. The request must have passed [`check::range`](super::check::range).
 pub fn range(
     read: &(dyn ReadTxn + '_),
     request: &RangeRequest,
@@ -128,7 +134,7 @@ pub(crate) fn get_record(
     Ok(answer.records.into_iter().next())
 }
 
-pub(crate) fn execute_range(
+pub fn execute_range(
     source: &(impl RecordSource + ?Sized),
     request: &RangeRequest,
 ) -> Result<RangeResponse, ApplyError> {
@@ -145,9 +151,9 @@ pub(crate) fn execute_range(
     Ok(RangeResponse { header: Some(header(source.revision())), kvs, more, count: count as i64 })
 }
 
-/// The first records of a range in the order of its keys, up to its limit. What is behind them is
-/// not counted.
-pub(crate) fn first_records(
+/// Returns the first records of a range in key order, up to the request's limit. The keys of the
+/// range are not counted. The request must have no filter and no sort order.
+pub fn first_records(
     read: &(dyn ReadTxn + '_),
     request: &RangeRequest,
 ) -> Result<Vec<KeyValue>, ApplyError> {
@@ -159,28 +165,32 @@ pub(crate) fn first_records(
     Ok(selection.records)
 }
 
-/// How many keys of the range are to be looked at; 0 is all.
-pub(crate) fn store_limit(request: &RangeRequest) -> i64 {
+/// Returns the maximum number of keys that the store must visit; 0 means all.
+#[inline]
+pub fn store_limit(request: &RangeRequest) -> i64 {
     match RecordOrder::of(request) {
         _ if request.limit <= 0 || is_filtered(request) => 0,
         None => request.limit,
-        // One more: the sort decides which record is cut off.
+        // One more than the limit, as in etcd: the sort decides which record is cut off.
         Some(_) if request.sort_order() == SortOrder::None => request.limit.saturating_add(1),
         Some(_) => 0,
     }
 }
 
-/// Whether the answer has the store's records unchanged and in key order.
-pub(crate) fn is_plain(request: &RangeRequest) -> bool {
+/// Returns whether the response has the store's records unchanged and in key order.
+#[inline]
+pub fn is_plain(request: &RangeRequest) -> bool {
     !request.keys_only && has_first_keys(request)
 }
 
-/// Whether the answer has the keys of the range, in their order, up to the limit.
-pub(crate) fn has_first_keys(request: &RangeRequest) -> bool {
+/// Returns whether the response has the keys of the range, in their order, up to the limit.
+#[inline]
+pub fn has_first_keys(request: &RangeRequest) -> bool {
     !is_filtered(request) && !has_order(request)
 }
 
-pub(crate) fn is_filtered(request: &RangeRequest) -> bool {
+#[inline]
+pub fn is_filtered(request: &RangeRequest) -> bool {
     let bounds = [
         request.min_mod_revision,
         request.max_mod_revision,
@@ -190,26 +200,27 @@ pub(crate) fn is_filtered(request: &RangeRequest) -> bool {
     bounds.iter().any(|bound| *bound != 0)
 }
 
-pub(crate) fn has_order(request: &RangeRequest) -> bool {
+pub fn has_order(request: &RangeRequest) -> bool {
     RecordOrder::of(request).is_some()
 }
 
-/// An order other than the one in which the store reads.
+/// A sort order other than ascending by key, which is the order of the store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordOrder {
-    pub(crate) target: SortTarget,
-    pub(crate) descends: bool,
+pub struct RecordOrder {
+    pub target: SortTarget,
+    pub descends: bool,
 }
 
 impl RecordOrder {
-    pub(crate) fn of(request: &RangeRequest) -> Option<RecordOrder> {
+    pub fn of(request: &RangeRequest) -> Option<RecordOrder> {
         match (request.sort_target(), request.sort_order()) {
             (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
             (target, order) => Some(RecordOrder { target, descends: order == SortOrder::Descend }),
         }
     }
 
-    /// Ties go by the key, whatever the direction. So no two records of a range are equal.
+    /// Compares two records. Ties are decided by ascending key, whatever the direction, so no two
+    /// records of a range are equal.
     fn compare(self, a: &KeyValue, b: &KeyValue) -> Ordering {
         let order = match self.target {
             SortTarget::Key => a.key.cmp(&b.key),
@@ -223,17 +234,17 @@ impl RecordOrder {
     }
 }
 
-/// What may still be in the answer, of the records that have been visited. With a limit that is at
-/// most twice as many as the limit.
+/// The visited records that may still be in the response. With a limit, their number is at most
+/// twice the limit.
 struct Selection<'r> {
     request: &'r RangeRequest,
     order: Option<RecordOrder>,
     limit: Option<usize>,
     records: Vec<KeyValue>,
-    /// Number of records that the filters have let through.
+    /// Number of records that have passed the filters.
     matched: u64,
-    /// The first ones, up to the limit, were selected. The last of them is the limit's: what comes
-    /// behind it in the order is cut off.
+    /// If true, `records[..limit]` are the records that the last cut has kept, and the last of them
+    /// in the sort order is at index `limit - 1`. Any record that sorts after that one is cut off.
     is_cut: bool,
     steps: YieldPoints,
 }
@@ -283,7 +294,8 @@ impl<'r> Selection<'r> {
         }
     }
 
-    /// Leaves the first `limit` records of the order, not sorted but for the last one.
+    /// Keeps the first `limit` records in the sort order. Only the last of them is at its final
+    /// position; the others are not sorted.
     fn cut(&mut self, limit: usize) {
         if let Some(order) = self.order
             && self.records.len() > limit
@@ -298,7 +310,7 @@ impl<'r> Selection<'r> {
         self.records.truncate(limit);
     }
 
-    /// Returns the records of the answer, and whether the limit has cut some off.
+    /// Returns the records of the response, and whether the limit has cut off records.
     fn finish(mut self, count: u64) -> (Vec<KeyValue>, bool) {
         if let Some(limit) = self.limit {
             self.cut(limit);
@@ -320,11 +332,8 @@ impl<'r> Selection<'r> {
     }
 }
 
-pub(crate) fn matches_filters(
-    request: &RangeRequest,
-    mod_revision: i64,
-    create_revision: i64,
-) -> bool {
+#[inline]
+pub fn matches_filters(request: &RangeRequest, mod_revision: i64, create_revision: i64) -> bool {
     let within = |revision: i64, min: i64, max: i64| {
         (min == 0 || revision >= min) && (max == 0 || revision <= max)
     };
@@ -332,9 +341,10 @@ pub(crate) fn matches_filters(
         && within(create_revision, request.min_create_revision, request.max_create_revision)
 }
 
-/// etcd 3.7 answers a range of keys only from its index, which does not have leases, unless it
-/// sorts by value.
-pub(crate) fn without_value(record: KeyValue, keeps_lease: bool) -> KeyValue {
+/// Removes the value from a record, and also the lease unless `keeps_lease` is true. If a request
+/// wants keys only, etcd 3.7 reads its index, which has no leases. If the request also sorts by
+/// value, etcd reads the records, and so the response has leases.
+pub fn without_value(record: KeyValue, keeps_lease: bool) -> KeyValue {
     // The key is a slice of the record's bytes, and would keep the value in memory.
     let key = Bytes::copy_from_slice(&record.key);
     let lease = if keeps_lease { record.lease } else { 0 };

@@ -1,10 +1,11 @@
-//! A selection that keeps little against a plain one that keeps, sorts and cuts off everything.
+//! Compares a `Selection`, which drops records early, with a plain one that keeps and sorts all
+//! records and then applies the limit.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The records in key order, with many ties in all else.
+/// Returns records in key order, with many ties in all other fields.
 fn records() -> impl Strategy<Value = Vec<KeyValue>> {
     let one = ((0..4_i64, 0..4_i64, 0..3_i64), 0..4_u8, 0..2_i64);
     prop::collection::vec(one, 0..200).prop_map(|records| {
@@ -85,7 +86,7 @@ proptest! {
         request in request(),
     ) {
         let mut selection = Selection::new(&request);
-        // What the store would visit, which knows the limit.
+        // The store gets this limit and would visit only these records.
         let store_limit = usize::try_from(store_limit(&request)).ok().filter(|limit| *limit > 0);
         for record in records.iter().take(store_limit.unwrap_or(usize::MAX)) {
             selection.add(record.clone());

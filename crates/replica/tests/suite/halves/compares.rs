@@ -1,6 +1,7 @@
-//! Compares that were evaluated before the proposal: where the result counts.
+//! Tests when the apply half uses the result of compares that were evaluated before the proposal.
 //!
-//! The results here are wrong on purpose, so that it shows whether one was used.
+//! The results in this test are wrong on purpose, so that the outcome shows whether a result was
+//! used.
 
 use std::sync::Arc;
 
@@ -10,14 +11,16 @@ use clearlane_mvcc::StoreConfig;
 use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{Compare, InternalRaftRequest, RequestOp, TxnRequest};
-use clearlane_server::applied_position::AppliedPosition;
-use clearlane_server::apply::EvaluatedCompares;
-use clearlane_server::replica::RequestOutcome;
+use clearlane_replica::RequestOutcome;
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::apply::EvaluatedCompares;
 
-use crate::replica_cluster::{ReplicaCluster, put};
-use crate::settings;
+use crate::halves::replica_cluster::{ReplicaCluster, put};
+use crate::halves::settings;
 
-/// Writes whether all values from `k` on are "other". None is.
+/// Returns a transaction that compares the values of all keys from `k` to `l` with "other". In the
+/// tests the compare does not hold. The transaction puts the outcome, "held" or "failed", to the
+/// key `decided`.
 fn request() -> InternalRaftRequest {
     let compare = Compare {
         result: CompareResult::Equal.into(),
@@ -35,9 +38,10 @@ fn request() -> InternalRaftRequest {
     InternalRaftRequest { txn, ..InternalRaftRequest::default() }
 }
 
-/// That the compares of the request held in the state of now: the result of another store.
-fn wrong_result(lab: &mut ReplicaCluster, id: u64) -> Box<EvaluatedCompares> {
-    let revision = lab.host(id).replica().store().begin_read().revision();
+/// Returns a wrong result, according to which the compares hold at the current revision. It was
+/// evaluated in another store, in which key `k` has the value "other".
+fn wrong_result(cluster: &mut ReplicaCluster, id: u64) -> Box<EvaluatedCompares> {
+    let revision = cluster.host(id).replica().store().begin_read().revision();
     let (before, applied) = (AppliedPosition::pre_commit(), AppliedPosition::default());
     let config =
         StoreConfig::new(Arc::new(MemoryEngine::new()), Config::default(), before, applied);
@@ -53,59 +57,60 @@ fn wrong_result(lab: &mut ReplicaCluster, id: u64) -> Box<EvaluatedCompares> {
     Box::new(result)
 }
 
-fn decided(lab: &mut ReplicaCluster, id: u64) -> String {
-    lab.host(id).get("decided").0.unwrap_or_default()
+fn decided(cluster: &mut ReplicaCluster, id: u64) -> String {
+    cluster.host(id).get("decided").0.unwrap_or_default()
 }
 
 #[test]
 fn a_result_counts_for_its_request_and_the_keys_that_have_not_changed() {
-    let mut lab = ReplicaCluster::new(1, settings());
-    lab.leader();
-    lab.put(1, "k1", "v");
-    let known = Some(wrong_result(&mut lab, 1));
-    lab.call(1, |replica| replica.propose_evaluated(request(), known));
-    assert_eq!(decided(&mut lab, 1), "held");
-    // The result of a request that is given up is not there for the next.
-    let known = Some(wrong_result(&mut lab, 1));
-    lab.call(1, |replica| {
+    let mut cluster = ReplicaCluster::new(1, settings());
+    cluster.leader();
+    cluster.put(1, "k1", "v");
+    let known = Some(wrong_result(&mut cluster, 1));
+    cluster.call(1, |replica| replica.propose_evaluated(request(), known));
+    assert_eq!(decided(&mut cluster, 1), "held");
+    // The result of a cancelled request is not used for the next request.
+    let known = Some(wrong_result(&mut cluster, 1));
+    cluster.call(1, |replica| {
         let id = replica.propose_evaluated(request(), known);
         replica.cancel(id);
         replica.propose(request());
     });
-    assert_eq!(decided(&mut lab, 1), "failed");
-    let known = Some(wrong_result(&mut lab, 1));
-    lab.call(1, |replica| {
+    assert_eq!(decided(&mut cluster, 1), "failed");
+    // Key `k2` changes before the transaction is applied, so the compare is evaluated for it.
+    let known = Some(wrong_result(&mut cluster, 1));
+    cluster.call(1, |replica| {
         replica.propose(put("k2", "v"));
         replica.propose(put("k2", "w"));
         replica.propose_evaluated(request(), known)
     });
-    assert_eq!(decided(&mut lab, 1), "failed");
+    assert_eq!(decided(&mut cluster, 1), "failed");
 }
 
 #[test]
 fn a_result_does_not_outlive_the_store_that_it_comes_from() {
-    let mut lab = ReplicaCluster::new(3, settings());
-    let leader = lab.leader();
-    lab.put(leader, "k1", "v");
-    lab.tick(2);
-    let before = wrong_result(&mut lab, 3);
-    lab.crash(3);
-    let leader = lab.leader();
+    let mut cluster = ReplicaCluster::new(3, settings());
+    let leader = cluster.leader();
+    cluster.put(leader, "k1", "v");
+    cluster.tick(2);
+    let before = wrong_result(&mut cluster, 3);
+    cluster.crash(3);
+    let leader = cluster.leader();
     for number in 0..100 {
-        lab.put(leader, &format!("x{number}"), "v");
+        cluster.put(leader, &format!("x{number}"), "v");
     }
-    lab.commit(leader);
-    lab.start(3);
-    lab.tick(20);
-    let message = lab.raft_snapshots.pop().expect("a copy is wanted");
-    assert!(lab.send_raft_snapshot(message, usize::MAX));
-    lab.tick(2);
-    assert_eq!(lab.host(3).stores_replaced, 1);
-    let id = lab.call(3, |replica| replica.propose_evaluated(request(), Some(before)));
-    lab.deliver_all();
-    lab.tick(5);
-    assert!(matches!(lab.host(3).results.remove(&id), Some(RequestOutcome::Applied(Ok(_)))));
+    cluster.commit(leader);
+    cluster.start(3);
+    cluster.tick(20);
+    let message = cluster.raft_snapshots.pop().expect("a copy is wanted");
+    assert!(cluster.send_raft_snapshot(message, usize::MAX));
+    cluster.tick(2);
+    assert_eq!(cluster.host(3).stores_replaced, 1);
+    let id = cluster.call(3, |replica| replica.propose_evaluated(request(), Some(before)));
+    cluster.deliver_all();
+    cluster.tick(5);
+    assert!(matches!(cluster.host(3).results.remove(&id), Some(RequestOutcome::Applied(Ok(_)))));
     for member in 1..=3 {
-        assert_eq!(decided(&mut lab, member), "failed", "at {member}");
+        assert_eq!(decided(&mut cluster, member), "failed", "at {member}");
     }
 }

@@ -1,28 +1,34 @@
-//! Random damages of logs with acknowledged writes. A start is refused, or has every acknowledged
-//! write.
+//! Makes random damage to the log of a member that has acknowledged writes. The next start of the
+//! member must fail, or the member must have every acknowledged write.
 //!
-//! The one exception is a loss at the very end, after a power cut, that a torn write explains: then
-//! [`explain_as_torn`] proves that one write, which reached the disk in parts, leaves the same
-//! bytes: the write that was made, or one that [`with_completed_record`] finds. At most 2 % of the
-//! damages may be such.
+//! The only exception is a loss at the very end of the log after a power failure, if a torn write
+//! explains the loss. [`explain_as_torn`] proves that a single write leaves the same bytes if only
+//! some of its sectors reach the disk. This may be the write that the member made. It may also be
+//! another write, which [`with_completed_record`] constructs: a valid record that contains the
+//! bytes that are left. At most 2 % of the damages may be explained by a torn write.
 //!
-//! One seed again: `CLEARLANE_SEED=17 cargo test -p clearlane-server --test core damaged`. More of
-//! them: `CLEARLANE_DAMAGES=100000`.
+//! Each seed makes one log, and damages 20 copies of it. `CLEARLANE_SEED` sets the first seed
+//! (default 1), and `CLEARLANE_DAMAGES` sets the number of damages of all seeds together (default
+//! 2,000). To repeat only seed 17:
+//!
+//! ```text
+//! CLEARLANE_SEED=17 CLEARLANE_DAMAGES=20 cargo test -p clearlane-replica --test suite damaged
+//! ```
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clearlane_server::replica::{ReplicaConfig, RequestOutcome};
+use clearlane_replica::{ReplicaConfig, RequestOutcome};
 use clearlane_wal::files::{FileSystem, SECTOR, SimulatedDisk};
 use clearlane_wal::{DURABLE_END_FILE, Options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::replica_cluster::{DIR, ReplicaCluster};
+use crate::halves::replica_cluster::{DIR, ReplicaCluster};
 
 const DAMAGES: u64 = 2_000;
-/// Damages of each directory.
+/// Number of damages of the log of one seed. Each damage is made to a new copy of the log.
 const DAMAGES_PER_LOG: u64 = 20;
 /// Maximum share of damages whose loss may look like a torn write, in percent.
 const UNNOTICED_MAX: u64 = 2;
@@ -31,7 +37,7 @@ const UNNOTICED_MAX: u64 = 2;
 struct Stopped {
     cluster: ReplicaCluster,
     acknowledged: BTreeMap<String, String>,
-    /// Whether the power failed. Otherwise the process was killed.
+    /// If true, the power failed. Otherwise the process was killed.
     power_failed: bool,
 }
 
@@ -44,10 +50,11 @@ fn settings(rng: &mut StdRng) -> ReplicaConfig {
     ReplicaConfig { snapshot_count, catch_up_entries: 5, ..ReplicaConfig::new(7, 0) }
 }
 
-/// A member that has written some segments and is stopped.
+/// Returns a stopped member that has written some segments.
 fn stopped_member(rng: &mut StdRng) -> Stopped {
     let mut cluster = ReplicaCluster::new(1, settings(rng));
-    // The segment that has been made has another size, which is no loss.
+    // The existing segment may have been created with another size. The next start must not report
+    // this difference as a loss.
     let segment_bytes = 1 << rng.random_range(12..17);
     cluster.host(1).running = None;
     cluster.host(1).wal = Options { segment_bytes, segments_max: Some(3), ..Options::default() };
@@ -81,7 +88,7 @@ fn stopped_member(rng: &mut StdRng) -> Stopped {
     Stopped { cluster, acknowledged, power_failed }
 }
 
-/// Some values are long, and some have sectors of zeros.
+/// Returns a random value. Some values are long, and some have sectors of zeros.
 fn value(rng: &mut StdRng, number: u64, segment_bytes: u64) -> String {
     let length = match rng.random_range(0..20) {
         0 => rng.random_range(0..=(segment_bytes as usize / 4).min(20_000)),
@@ -110,7 +117,7 @@ fn bytes(disk: &SimulatedDisk, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The end of the bytes that are not zero.
+/// Returns the offset after the last byte that is not zero.
 fn written(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
@@ -175,11 +182,13 @@ fn disk_with(disk: &SimulatedDisk, found: &Segments) -> SimulatedDisk {
     disk
 }
 
-/// Proves that a torn write can leave the segments `found`, or returns why not. `end` is the end of
-/// the log.
+/// Proves that a torn write can leave the segments `found` instead of `whole`, or returns why not.
+/// `end` is the offset in the last segment where the log ends for the member that started with
+/// `found`.
 ///
-/// The write starts at `end`, and nothing shows that it was synced. All bytes before it are
-/// unchanged. Each later sector of the last segment is as written, or still has its zeros.
+/// The torn write starts at `end`. So no segment is missing, and all bytes before `end` are
+/// unchanged. Each later sector of the last segment is as in `whole`, or was not written and has
+/// only zeros.
 fn explain_as_torn(whole: &Segments, found: &Segments, end: usize) -> Result<(), String> {
     let names = |segments: &Segments| segments.iter().map(|(name, _)| name.clone()).collect();
     let (before, after): (Vec<String>, Vec<String>) = (names(whole), names(found));
@@ -206,7 +215,8 @@ fn explain_as_torn(whole: &Segments, found: &Segments, end: usize) -> Result<(),
     Ok(())
 }
 
-/// The end of the last record and the running crc there. The start cut the rest.
+/// Returns the offset at which the log's last record ends, and the running crc at this offset. The
+/// start that opened the log has cut off everything after it.
 fn log_end(disk: &SimulatedDisk) -> (usize, u32) {
     let text = String::from_utf8(bytes(disk, &path(DURABLE_END_FILE))).unwrap();
     let hex = |line| usize::from_str_radix(text.lines().nth(line).unwrap(), 16).unwrap();
@@ -215,8 +225,8 @@ fn log_end(disk: &SimulatedDisk) -> (usize, u32) {
 
 /// Returns a complete log that a torn write could turn into `found`.
 ///
-/// The record at `end` has sectors of zeros. Four bytes in one of them are chosen so that the
-/// record has the crc that it names. `None` if no bytes do that.
+/// If the record at `end` has a sector of zeros, four bytes in this sector are replaced so that the
+/// record has the crc that it names. Returns `None` if there is no such record or no such sector.
 fn with_completed_record(found: &Segments, (end, crc): (usize, u32)) -> Option<Segments> {
     let mut completed = found.clone();
     let bytes = &mut completed.last_mut()?.1;
@@ -234,7 +244,8 @@ fn with_completed_record(found: &Segments, (end, crc): (usize, u32)) -> Option<S
         bytes[hole..hole + 4].copy_from_slice(&patch.to_le_bytes());
         crc32c::crc32c_append(crc, &bytes[data..record_end])
     };
-    // A crc is linear: each bit of the four bytes changes the same bits of the crc.
+    // A crc is linear: a change of one of the 32 bits always flips the same bits of the crc. So
+    // Gaussian elimination finds the bits to set.
     let without = crc_with(0);
     let mut basis = [None; 32];
     let reduced = |basis: &[Option<(u32, u32)>; 32], (mut sum, mut bits): (u32, u32)| {
@@ -253,7 +264,8 @@ fn with_completed_record(found: &Segments, (end, crc): (usize, u32)) -> Option<S
     Some(completed)
 }
 
-/// Returns the crc that a record names, and the offset of its data, the last field.
+/// Returns the crc that a record names, and the offset of the record's data, its last field.
+/// Returns `None` if the record is not valid.
 fn crc_and_data(record: &[u8], mut at: usize) -> Option<(u32, usize)> {
     let mut crc = None;
     loop {
@@ -270,8 +282,9 @@ fn crc_and_data(record: &[u8], mut at: usize) -> Option<(u32, usize)> {
     }
 }
 
-/// Proves that a torn write can leave the segments `found`, or returns why not. It may give the
-/// first member another disk and restart it.
+/// Proves that a torn write can leave the segments `found`, or returns why not: first for the write
+/// that the member made, then for the write of a completed record. For the second proof, member 1
+/// is started with the completed log and must accept the record.
 fn explain(
     cluster: &mut ReplicaCluster,
     disk: &SimulatedDisk,
@@ -297,7 +310,8 @@ enum Outcome {
     Torn,
 }
 
-/// Starts a member whose log is changed by `damage`.
+/// Changes the log of a stopped member by `damage`, and tries to start the member. Fails if the
+/// member starts without an acknowledged write, and no torn write explains the loss.
 fn start_damaged(
     stopped: &mut Stopped,
     damage: impl FnOnce(&mut Segments),

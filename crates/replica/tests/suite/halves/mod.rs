@@ -1,6 +1,5 @@
-//! One member and a few, step by step: what the two halves guarantee, each on its own.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Tests of the raft half and the apply half of members. The tests run the halves step by step, in
+//! clusters of one or a few members.
 
 mod alarms;
 mod compares;
@@ -14,9 +13,9 @@ mod stalls;
 mod starts;
 mod writes;
 
-use clearlane_server::replica::ReplicaConfig;
+use clearlane_replica::ReplicaConfig;
 
-/// Small numbers, so that a short test sees the log shortened.
+/// Returns settings with small numbers, so that the log is shortened even in a short test.
 fn settings() -> ReplicaConfig {
     ReplicaConfig { snapshot_count: 20, catch_up_entries: 5, ..ReplicaConfig::new(7, 0) }
 }

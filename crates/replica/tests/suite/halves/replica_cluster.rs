@@ -1,7 +1,8 @@
-//! A few members on a bench: nothing happens unless a test lets it.
+//! A cluster of a few members on hosts. Nothing happens in it unless a test makes it happen.
 //!
-//! Messages lie in a pool until they are delivered. A log is written at once, and a crash loses
-//! what the disk has not synced and what the store has not committed.
+//! Messages stay in a pool until they are delivered. A batch for the log is written at once, unless
+//! a test holds it back. A crash loses the data that the disk has not synced, and the data that the
+//! store has not committed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +13,11 @@ use clearlane_backend::{Config, Era};
 use clearlane_mvcc::{Changes, RangeOptions};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest};
 use clearlane_raft::{Message, Role};
-use clearlane_server::membership::Member;
-use clearlane_server::raft_snapshot::{
+use clearlane_replica::membership::Member;
+use clearlane_replica::raft_snapshot::{
     MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, SnapshotSender, StoreDir,
 };
-use clearlane_server::replica::{
+use clearlane_replica::{
     ReplicaConfig, ReplicaReady, RequestOutcome, SlowEntry, StorageConfig, bootstrap, start,
 };
 use clearlane_wal::Metadata;
@@ -24,23 +25,23 @@ use clearlane_wal::files::{Fault, SimulatedDisk};
 use clearlane_wal::group_commit::Batch;
 use clearlane_wal::{Options, Wal, exists};
 
-use crate::test_replica::{PollResult, ReadOutcome, TestReplica};
+use crate::halves::test_replica::{PollResult, ReadOutcome, TestReplica};
 
 pub(crate) const DIR: &str = "/member/wal";
 
-/// Members, and what is on its way between them.
+/// The members, and the messages in flight between them.
 pub(crate) struct ReplicaCluster {
     pub(crate) hosts: BTreeMap<u64, ReplicaHost>,
     pub(crate) in_flight: Vec<Message>,
-    /// Snapshots, by the member that sends them.
+    /// Snapshot messages of all members. Each of them waits until a test sends its raft snapshot.
     pub(crate) raft_snapshots: Vec<Message>,
     pub(crate) now: Duration,
     pub(crate) config: ReplicaConfig,
-    /// The members from which and to which nothing gets through.
+    /// Isolated members. Messages from them and to them are dropped.
     pub(crate) isolated: Vec<u64>,
 }
 
-/// One member's place.
+/// The host of one member.
 pub(crate) struct ReplicaHost {
     id: u64,
     /// The disk with the log.
@@ -50,17 +51,18 @@ pub(crate) struct ReplicaHost {
     pub(crate) running: Option<(TestReplica, Wal)>,
     pub(crate) results: BTreeMap<u64, RequestOutcome>,
     pub(crate) reads: Vec<ReadOutcome>,
-    /// How long the last readers waited for entries to be applied.
+    /// The time for which the last released readers waited only for entries to be applied. `None`
+    /// if no reader was released yet.
     pub(crate) applying: Option<Duration>,
     pub(crate) slow_entries: Vec<SlowEntry>,
     pub(crate) changes: Vec<(i64, Changes)>,
     pub(crate) is_stopping: bool,
-    /// Since the last commit.
+    /// If true, a commit of the store was requested after the last commit.
     pub(crate) is_commit_due: bool,
     pub(crate) stores_replaced: usize,
-    /// The era that it is started in.
+    /// The era of a member that starts.
     pub(crate) era: Era,
-    /// Outcomes of each step of its apply half.
+    /// For each step of the `Applier`, the number of outcomes that it returned.
     pub(crate) steps: Vec<usize>,
     starts: u64,
 }
@@ -98,7 +100,7 @@ impl ReplicaHost {
         }
     }
 
-    fn bootstrap(&self, first: &[Member]) -> clearlane_server::Result<()> {
+    fn bootstrap(&self, first: &[Member]) -> clearlane_replica::Result<()> {
         bootstrap(&self.storage(), Metadata { node_id: self.id, cluster_id: 77 }, first)
     }
 
@@ -122,22 +124,22 @@ impl ReplicaHost {
         self.running.as_ref().unwrap().1.segment_count()
     }
 
-    /// Starts it, if it can.
-    pub(crate) fn try_start(&self, settings: ReplicaConfig) -> clearlane_server::Result<()> {
+    /// Starts the member and drops it again. Returns the error if it does not start.
+    pub(crate) fn try_start(&self, settings: ReplicaConfig) -> clearlane_replica::Result<()> {
         start(self.storage(), settings).map(drop)
     }
 
-    /// The next start is at the time of the first.
+    /// Makes the next start use the same start time as the first start.
     pub(crate) fn reset_start_time(&mut self) {
         self.starts = 0;
     }
 
-    /// The copies that it keeps.
+    /// Returns the indexes of the received stores that the member keeps.
     pub(crate) fn kept_indexes(&self) -> Vec<u64> {
         self.store_dir.kept_indexes().unwrap()
     }
 
-    /// The values under a key, and the store's revision.
+    /// Returns the value of a key, and the store's revision.
     pub(crate) fn get(&mut self, key: &str) -> (Option<String>, i64) {
         let read = self.replica().store().begin_read();
         let end = format!("{key}\0");
@@ -149,9 +151,9 @@ impl ReplicaHost {
 }
 
 impl ReplicaCluster {
-    /// A cluster of so many voters that have just been made.
+    /// Creates a cluster of this number of new voters.
     pub(crate) fn new(voters: u64, settings: ReplicaConfig) -> ReplicaCluster {
-        let mut lab = ReplicaCluster {
+        let mut cluster = ReplicaCluster {
             hosts: BTreeMap::new(),
             in_flight: Vec::new(),
             raft_snapshots: Vec::new(),
@@ -161,28 +163,28 @@ impl ReplicaCluster {
         };
         let first: Vec<Member> = (1..=voters).map(member).collect();
         for id in 1..=voters {
-            lab.add(id, &first);
+            cluster.add(id, &first);
         }
-        lab
+        cluster
     }
 
-    /// A member that has never run.
+    /// Adds a member that has never run.
     pub(crate) fn add(&mut self, id: u64, first: &[Member]) {
-        let bench = ReplicaHost::new(id);
-        bench.bootstrap(first).unwrap();
-        self.hosts.insert(id, bench);
+        let host = ReplicaHost::new(id);
+        host.bootstrap(first).unwrap();
+        self.hosts.insert(id, host);
         self.start(id);
     }
 
-    /// A member that is being made when the power fails, at an operation of its disk. Says whether
-    /// it has a log then.
+    /// Creates the log of a member. The power fails at the given operation of the member's disk.
+    /// Returns whether the disk has a log afterwards.
     pub(crate) fn add_with_power_cut_at(&mut self, id: u64, operation: u64, seed: u64) -> bool {
-        let mut bench = ReplicaHost::new(id);
-        bench.disk.fail_at(operation, Fault::PowerCut);
-        let _ = bench.bootstrap(&[member(id)]);
-        bench.disk = Arc::new(bench.disk.after_power_cut(seed));
-        let has_log = exists(&*bench.disk, Path::new(DIR)).unwrap();
-        self.hosts.insert(id, bench);
+        let mut host = ReplicaHost::new(id);
+        host.disk.fail_at(operation, Fault::PowerCut);
+        let _ = host.bootstrap(&[member(id)]);
+        host.disk = Arc::new(host.disk.after_power_cut(seed));
+        let has_log = exists(&*host.disk, Path::new(DIR)).unwrap();
+        self.hosts.insert(id, host);
         has_log
     }
 
@@ -192,28 +194,28 @@ impl ReplicaCluster {
 
     pub(crate) fn start(&mut self, id: u64) {
         let settings = ReplicaConfig { unix_ms: 1, ..self.config.clone() };
-        let bench = self.host(id);
-        bench.starts += 1;
-        let settings = ReplicaConfig { unix_ms: bench.starts * 1_000, ..settings };
-        let (raft, apply, wal) = start(bench.storage(), settings).unwrap();
-        bench.running = Some((TestReplica::new(raft, apply), wal));
+        let host = self.host(id);
+        host.starts += 1;
+        let settings = ReplicaConfig { unix_ms: host.starts * 1_000, ..settings };
+        let (raft, apply, wal) = start(host.storage(), settings).unwrap();
+        host.running = Some((TestReplica::new(raft, apply), wal));
         self.poll(id);
     }
 
-    /// Power fails.
+    /// Crashes a member as if the power failed.
     pub(crate) fn crash(&mut self, id: u64) {
-        let bench = self.host(id);
-        bench.running = None;
-        bench.disk = Arc::new(bench.disk.after_power_cut(id));
+        let host = self.host(id);
+        host.running = None;
+        host.disk = Arc::new(host.disk.after_power_cut(id));
         self.in_flight.retain(|message| message.from() != id && message.to() != id);
     }
 
-    /// What is on disk of its log now.
+    /// Returns the disk as if the power failed now: with the synced part of the log.
     pub(crate) fn synced_log(&mut self, id: u64) -> SimulatedDisk {
         self.host(id).disk.after_power_cut(id)
     }
 
-    /// Power fails, and the log is an earlier one.
+    /// Crashes a member as if the power failed, and replaces its log by an earlier one.
     pub(crate) fn crash_with_log(&mut self, id: u64, log: SimulatedDisk) {
         self.crash(id);
         self.host(id).disk = Arc::new(log);
@@ -225,12 +227,12 @@ impl ReplicaCluster {
         result
     }
 
-    /// Lets a member do what there is to do.
+    /// Polls a member until it has nothing more to do.
     pub(crate) fn poll(&mut self, id: u64) {
         while !self.poll_once(id) {}
     }
 
-    /// Lets it poll once, writes what it wants to have written, and says whether that was all.
+    /// Polls a member once, and writes its batch. Returns whether it had nothing to write.
     pub(crate) fn poll_once(&mut self, id: u64) -> bool {
         let now = self.now;
         let Some((core, wal)) = &mut self.host(id).running else { return true };
@@ -251,24 +253,24 @@ impl ReplicaCluster {
         if let Some(batch) = write {
             core.written(batch.write(wal)).unwrap();
         }
-        let bench = self.host(id);
-        bench.applying = applying.or(bench.applying);
-        bench.reads.extend(reads);
-        bench.results.extend(answers);
-        bench.steps.extend(steps);
-        bench.is_stopping |= stops;
-        bench.is_commit_due |= is_commit_due;
+        let host = self.host(id);
+        host.applying = applying.or(host.applying);
+        host.reads.extend(reads);
+        host.results.extend(answers);
+        host.steps.extend(steps);
+        host.is_stopping |= stops;
+        host.is_commit_due |= is_commit_due;
         for outputs in apply {
-            bench.slow_entries.extend(outputs.slow_entries);
-            bench.changes.extend(outputs.changes);
-            bench.stores_replaced += usize::from(outputs.new_store.is_some());
+            host.slow_entries.extend(outputs.slow_entries);
+            host.changes.extend(outputs.changes);
+            host.stores_replaced += usize::from(outputs.new_store.is_some());
         }
         self.in_flight.extend(send);
         self.raft_snapshots.extend(copies);
         is_done
     }
 
-    /// What a member wants to have written, which stays on its way.
+    /// Polls a member, and returns its batch without writing it.
     pub(crate) fn poll_without_writing(&mut self, id: u64) -> Batch {
         let now = self.now;
         let outputs = self.host(id).replica().poll(now).unwrap();
@@ -276,14 +278,14 @@ impl ReplicaCluster {
         outputs.raft.wal_batch.expect("something to be written")
     }
 
-    /// It is written now.
+    /// Writes a batch and reports it.
     pub(crate) fn write(&mut self, id: u64, batch: Batch) {
         let (core, wal) = self.host(id).running.as_mut().unwrap();
         core.written(batch.write(wal)).unwrap();
         self.poll(id);
     }
 
-    /// Delivers until nothing is on its way.
+    /// Delivers messages until none are in flight.
     pub(crate) fn deliver_all(&mut self) {
         for _ in 0..100_000 {
             if self.in_flight.is_empty() {
@@ -291,40 +293,40 @@ impl ReplicaCluster {
             }
             let message = self.in_flight.remove(0);
             let (from, to) = (message.from(), message.to());
-            let is_up = self.hosts.get(&to).is_some_and(|bench| bench.running.is_some());
+            let is_up = self.hosts.get(&to).is_some_and(|host| host.running.is_some());
             if is_up && !self.isolated.contains(&from) && !self.isolated.contains(&to) {
-                // It does no harm if raft cannot use the message.
+                // The error is ignored, because raft may be unable to use a message.
                 let _ = self.call(to, |core| core.receive(message));
             }
         }
         panic!("messages without end");
     }
 
-    /// A proposal that is on its way gets lost.
+    /// Removes a proposal that is in flight, as if it were lost. Returns it.
     pub(crate) fn lose_proposal(&mut self) -> Message {
         let at = self.in_flight.iter().position(Message::is_proposal).unwrap();
         self.in_flight.remove(at)
     }
 
-    /// Lets time pass.
+    /// Lets time pass, and delivers all messages after each tick.
     pub(crate) fn tick(&mut self, ticks: u32) {
         for _ in 0..ticks {
             self.now += Duration::from_millis(100);
-            let up = self.hosts.values().filter(|bench| bench.running.is_some());
-            for id in up.map(|bench| bench.id).collect::<Vec<_>>() {
+            let up = self.hosts.values().filter(|host| host.running.is_some());
+            for id in up.map(|host| host.id).collect::<Vec<_>>() {
                 self.call(id, TestReplica::tick);
             }
             self.deliver_all();
         }
     }
 
-    /// Lets time pass until a member leads, and returns which.
+    /// Lets time pass until a member leads. Returns that member.
     pub(crate) fn leader(&mut self) -> u64 {
         for _ in 0..200 {
-            let mut running = self.hosts.values().filter_map(|bench| {
-                let (core, _) = bench.running.as_ref()?;
+            let mut running = self.hosts.values().filter_map(|host| {
+                let (core, _) = host.running.as_ref()?;
                 let leads = core.raft.raft().leadership().role == Role::Leader;
-                (leads && !self.isolated.contains(&bench.id)).then_some(bench.id)
+                (leads && !self.isolated.contains(&host.id)).then_some(host.id)
             });
             if let Some(id) = running.next() {
                 return id;
@@ -334,12 +336,12 @@ impl ReplicaCluster {
         panic!("no member leads");
     }
 
-    /// Proposes at a member and waits for the answer.
+    /// Proposes a put at a member and waits for the outcome.
     pub(crate) fn put(&mut self, id: u64, key: &str, value: &str) -> RequestOutcome {
         self.propose_and_wait(id, put(key, value))
     }
 
-    /// Proposes at a member and waits for the answer.
+    /// Proposes a request at a member and waits for the outcome.
     pub(crate) fn propose_and_wait(
         &mut self,
         id: u64,
@@ -347,7 +349,7 @@ impl ReplicaCluster {
     ) -> RequestOutcome {
         let request = self.call(id, |core| core.propose(request));
         self.deliver_all();
-        // A follower learns with the next heartbeat that it is committed.
+        // A follower learns from the next heartbeat that the entry is committed.
         for _ in 0..20 {
             if let Some(answer) = self.host(id).results.remove(&request) {
                 return answer;
@@ -357,20 +359,22 @@ impl ReplicaCluster {
         panic!("no answer");
     }
 
-    /// The store of a member is committed.
+    /// Commits the store of a member, and reports the commit.
     pub(crate) fn commit(&mut self, id: u64) {
         self.host(id).is_commit_due = false;
         self.host(id).replica().store().commit().unwrap();
         self.call(id, TestReplica::store_committed).unwrap();
     }
 
-    /// Sends a copy of a member's store, up to so many chunks, and tells both sides.
+    /// Sends at most this number of chunks of a raft snapshot. If the snapshot is complete, passes
+    /// it to the receiving member. Returns whether it is complete, and reports this to the sending
+    /// member.
     pub(crate) fn send_raft_snapshot(&mut self, message: Message, chunks: usize) -> bool {
         let (from, to) = (message.from(), message.to());
         let exporter = self.host(from).replica().store().snapshot().unwrap();
         let mut sender = SnapshotSender::new(exporter, message).unwrap();
-        let vault = Arc::clone(&self.host(to).store_dir) as Arc<dyn StoreDir>;
-        let mut receiver = SnapshotReceiver::new(vault);
+        let store_dir = Arc::clone(&self.host(to).store_dir) as Arc<dyn StoreDir>;
+        let mut receiver = SnapshotReceiver::new(store_dir);
         for _ in 0..chunks {
             let Some(chunk) = sender.next_chunk().unwrap() else {
                 let copy = receiver.finish().unwrap();
@@ -387,7 +391,7 @@ impl ReplicaCluster {
         false
     }
 
-    /// Brings a whole copy to a member, and tells raft nothing.
+    /// Transfers a complete raft snapshot to a member, and reports nothing to raft.
     pub(crate) fn keep_raft_snapshot(&mut self, message: Message) -> ReceivedSnapshot {
         let (from, to) = (message.from(), message.to());
         let exporter = self.host(from).replica().store().snapshot().unwrap();
@@ -400,40 +404,42 @@ impl ReplicaCluster {
         receiver.finish().unwrap()
     }
 
-    /// Brings a copy to a member, whose process is killed between writing its record and the sync.
+    /// Transfers a raft snapshot to a member. Kills the member's process after it has written the
+    /// record of the snapshot, and before it has synced the record.
     pub(crate) fn receive_and_kill(&mut self, message: Message) {
         let to = message.to();
         let copy = self.keep_raft_snapshot(message);
         let now = self.now;
-        let bench = self.host(to);
-        let (core, wal) = bench.running.as_mut().unwrap();
+        let host = self.host(to);
+        let (core, wal) = host.running.as_mut().unwrap();
         core.receive_raft_snapshot(copy);
         let batch = core.poll(now).unwrap().raft.wal_batch.expect("the record");
-        // The first operation writes, the second would sync.
-        bench.disk.fail_at(2, Fault::PowerCut);
+        // The first disk operation writes the record, and the second would sync it.
+        host.disk.fail_at(2, Fault::PowerCut);
         core.written(batch.write(wal)).unwrap_err();
-        bench.running = None;
-        bench.disk = Arc::new(bench.disk.after_kill());
+        host.running = None;
+        host.disk = Arc::new(host.disk.after_kill());
     }
 
-    /// Starts a member whose disk fails at an operation, counted from here. Says whether it starts,
-    /// and how many operations there were.
+    /// Starts a member whose disk fails at an operation, counted from this call. Returns whether it
+    /// starts, and the number of operations.
     pub(crate) fn start_that_fails_at(&mut self, id: u64, operation: u64) -> (bool, u64) {
         let settings = self.config.clone();
-        let bench = self.host(id);
-        let before = bench.disk.operations();
-        bench.disk.fail_at(operation, Fault::Error);
-        let starts = bench.try_start(settings).is_ok();
-        (starts, bench.disk.operations() - before)
+        let host = self.host(id);
+        let before = host.disk.operations();
+        host.disk.fail_at(operation, Fault::Error);
+        let starts = host.try_start(settings).is_ok();
+        (starts, host.disk.operations() - before)
     }
 
-    /// Brings a copy to a member, which stops when the log has its record. Returns its index.
+    /// Transfers a raft snapshot to a member, and stops the member when its log has the record of
+    /// the snapshot. Returns the index of the snapshot.
     pub(crate) fn receive_and_stop(&mut self, message: Message) -> u64 {
         let to = message.to();
         let copy = self.keep_raft_snapshot(message);
         let (index, now) = (copy.index, self.now);
-        let bench = self.host(to);
-        let (core, wal) = bench.running.as_mut().unwrap();
+        let host = self.host(to);
+        let (core, wal) = host.running.as_mut().unwrap();
         core.receive_raft_snapshot(copy);
         let batch = core.poll(now).unwrap().raft.wal_batch.expect("the record");
         let _written = batch.write(wal);

@@ -1,14 +1,14 @@
-//! Members whose log makes no progress: who leads, and what becomes of proposals.
+//! Tests of members whose log makes no progress: which member leads, and what happens to proposals.
 
 use std::time::Duration;
 
 use clearlane_raft::{Message, Role};
-use clearlane_server::replica::{Part, RequestOutcome};
+use clearlane_replica::{Part, RequestOutcome};
 use clearlane_wal::group_commit::Batch;
 
-use crate::replica_cluster::{ReplicaCluster, put};
-use crate::settings;
-use crate::test_replica::TestReplica;
+use crate::halves::replica_cluster::{ReplicaCluster, put};
+use crate::halves::settings;
+use crate::halves::test_replica::TestReplica;
 
 const ELECTION_TICKS: u32 = 10;
 
@@ -16,7 +16,7 @@ fn role(cluster: &mut ReplicaCluster, id: u64) -> Role {
     cluster.host(id).replica().raft.raft().leadership().role
 }
 
-/// A cluster that has led for long enough that its voters count as prompt.
+/// Returns a cluster, and its leader. The leader has led for so long that its voters are prompt.
 fn settled_cluster(voters: u64) -> (ReplicaCluster, u64) {
     let mut cluster = ReplicaCluster::new(voters, settings());
     let leader = cluster.leader();
@@ -26,7 +26,8 @@ fn settled_cluster(voters: u64) -> (ReplicaCluster, u64) {
     (cluster, leader)
 }
 
-/// Stalls the leader's disk while a put is in flight. Returns the batch that is not written.
+/// Stalls the leader's disk while a put is in flight. Returns the batch that the disk has not
+/// written.
 fn stall(cluster: &mut ReplicaCluster, leader: u64) -> Batch {
     cluster.host(leader).replica().propose(put("during", "2"));
     let batch = cluster.poll_without_writing(leader);
@@ -38,7 +39,7 @@ fn is_timeout_now(message: &Message) -> bool {
     message.to_string().contains("TimeoutNow")
 }
 
-/// Lets one tick pass, and drops every `TimeoutNow` in it.
+/// Lets one tick pass, and drops every `TimeoutNow` message that is sent in this tick.
 fn tick_without_timeout_now(cluster: &mut ReplicaCluster) {
     cluster.now += Duration::from_millis(100);
     for id in cluster.hosts.keys().copied().collect::<Vec<_>>() {
@@ -65,7 +66,7 @@ fn a_stalled_leader_transfers_leadership_and_recovers() {
     assert_ne!(new, old);
     let outcome = cluster.put(new, "after", "3");
     assert!(is_applied(Some(outcome)));
-    // It does not come back while its disk is stalled, and neither does anything else change.
+    // The old leader does not lead again while its disk is stalled, and nothing else changes.
     cluster.tick(5 * ELECTION_TICKS);
     assert_eq!(cluster.leader(), new);
     cluster.write(old, batch);
@@ -76,7 +77,7 @@ fn a_stalled_leader_transfers_leadership_and_recovers() {
     }
     let leadership = cluster.host(old).replica().raft.raft().leadership();
     assert_eq!((leadership.leader, leadership.term), (new, term + 1));
-    // It may lead again.
+    // After the old leader's disk has recovered, the old leader may lead again.
     cluster.call(new, |core| core.raft.transfer_leader(old));
     cluster.deliver_all();
     cluster.tick(1);
@@ -92,7 +93,8 @@ fn a_stalled_leader_steps_down_if_the_transfer_does_not_complete() {
         tick_without_timeout_now(&mut cluster);
     }
     assert_eq!(role(&mut cluster, old), Role::Leader);
-    // Raft would drop it, since the leader has a transferee.
+    // If the old leader gave the proposal to raft, raft would drop it, because leadership is being
+    // transferred. So the old leader holds the proposal until it knows the next leader.
     let request = cluster.call(other, |core| core.propose(put("held", "3")));
     cluster.deliver_all();
     let outcome = |cluster: &mut ReplicaCluster| cluster.host(other).results.remove(&request);
@@ -116,7 +118,8 @@ fn a_leader_that_steps_down_sends_no_heartbeats() {
         tick_without_timeout_now(&mut cluster);
     }
     assert_eq!(role(&mut cluster, old), Role::Follower);
-    // Nobody was asked to campaign, so the others wait for an election time-out.
+    // No member has received a request to campaign, so the others wait for an election time-out.
+    // That time-out would not pass if the old leader still sent heartbeats.
     for _ in 0..4 * ELECTION_TICKS {
         tick_without_timeout_now(&mut cluster);
     }
@@ -145,7 +148,7 @@ fn a_slow_log_does_not_stall() {
         batch = cluster.poll_without_writing(leader);
         cluster.deliver_all();
     }
-    // A batch whose operations take long makes progress.
+    // If a batch has many long operations, each operation counts as progress.
     for _ in 0..10 {
         cluster.tick(ELECTION_TICKS / 2);
         cluster.call(leader, |core| core.raft.record_progress(Part::Log));

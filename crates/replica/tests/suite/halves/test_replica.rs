@@ -1,4 +1,4 @@
-//! Both halves of a member, run one after the other in one thread.
+//! The raft half and the apply half of a member, run one after the other in one thread.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,43 +9,44 @@ use clearlane_mvcc::WatchableKv;
 use clearlane_proto::etcdserverpb::InternalRaftRequest;
 use clearlane_raft as raft;
 use clearlane_raft::Message;
-use clearlane_server::alarms::Alarms;
-use clearlane_server::apply::EvaluatedCompares;
-use clearlane_server::membership::MemberChange;
-use clearlane_server::raft_snapshot::ReceivedSnapshot;
-use clearlane_server::replica::{
-    Applier, ApplyReady, MemberChangeError, Replica, ReplicaInput, ReplicaReady, RequestId,
-    RequestOutcome,
+use clearlane_raft::read_index::ReadNeed;
+use clearlane_replica::alarms::Alarms;
+use clearlane_replica::apply::EvaluatedCompares;
+use clearlane_replica::membership::MemberChange;
+use clearlane_replica::raft_snapshot::ReceivedSnapshot;
+use clearlane_replica::{
+    AppliedPosition, Applier, ApplyReady, MemberChangeError, Replica, ReplicaInput, ReplicaReady,
+    RequestId, RequestOutcome, Result,
 };
-use clearlane_server::{AppliedPosition, Result};
 use clearlane_wal::group_commit::BatchResult;
 
 /// A member without threads.
 pub(crate) struct TestReplica {
     pub(crate) raft: Replica,
     pub(crate) apply: Applier,
-    /// Requests so far.
+    /// Number of requests so far.
     requests: u32,
     rejected: BTreeMap<u64, RequestOutcome>,
     has_started: bool,
-    /// The apply loop stands still: what is committed queues up in front of it.
+    /// If true, the apply loop is paused, and committed entries wait in its queue.
     pub(crate) holds_apply: bool,
 }
 
-/// What a poll has brought.
+/// The results of a poll.
 #[derive(Default)]
 pub(crate) struct PollResult {
     pub(crate) raft: ReplicaReady,
     pub(crate) apply: Vec<ApplyReady>,
     pub(crate) answers: Vec<(u64, RequestOutcome)>,
     pub(crate) reads: Vec<ReadOutcome>,
-    /// How long the last reads waited for entries to be applied.
+    /// The time for which the last released readers waited only for entries to be applied. `None`
+    /// if no reader was released.
     pub(crate) applying: Option<Duration>,
-    /// Outcomes of each step of the apply half.
+    /// For each step of the `Applier`, the number of outcomes that it returned.
     pub(crate) steps: Vec<usize>,
 }
 
-/// What has become of some readers.
+/// The outcome of some readers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
     Ready(Vec<u64>),
@@ -73,7 +74,7 @@ impl TestReplica {
         RequestId { queue: 0, slot: self.requests, generation: 0 }
     }
 
-    /// Proposes a request; its answer comes under the number that is returned.
+    /// Proposes a request. Its outcome is stored under the returned number.
     pub(crate) fn propose(&mut self, request: InternalRaftRequest) -> u64 {
         self.propose_evaluated(request, None)
     }
@@ -94,12 +95,12 @@ impl TestReplica {
         u64::from(of.slot)
     }
 
-    /// Why a request was refused, if it was.
+    /// Returns the outcome of a request that was rejected before it was proposed, or `None`.
     pub(crate) fn take_rejection(&mut self, request: u64) -> Option<RequestOutcome> {
         self.rejected.remove(&request)
     }
 
-    /// Why a change was refused.
+    /// Returns the error of a rejected membership change.
     pub(crate) fn take_change_error(&mut self, request: u64) -> MemberChangeError {
         match self.take_rejection(request) {
             Some(RequestOutcome::ChangeRejected(error)) => error,
@@ -113,7 +114,7 @@ impl TestReplica {
     }
 
     pub(crate) fn read(&mut self, name: u64) {
-        self.raft.handle_input(ReplicaInput::ReadIndex(reader(name))).unwrap();
+        self.raft.handle_input(ReplicaInput::ReadIndex(reader(name), ReadNeed::Applied)).unwrap();
     }
 
     pub(crate) fn cancel_read(&mut self, name: u64) {
@@ -147,7 +148,7 @@ impl TestReplica {
         self.raft.tick();
     }
 
-    /// Polls both until neither has something for the other.
+    /// Polls both halves until neither has a message for the other.
     pub(crate) fn poll(&mut self, now: Duration) -> Result<PollResult> {
         let mut polled = PollResult::default();
         loop {
@@ -159,7 +160,7 @@ impl TestReplica {
             if !begins && (self.holds_apply || !self.apply.has_work()) {
                 return Ok(polled);
             }
-            // The first step says what the start has found.
+            // The first step is made even without work: it reports the state after the start.
             let mut is_due = begins;
             while std::mem::take(&mut is_due) || self.apply.has_work() {
                 let mut outputs = self.apply.step()?;

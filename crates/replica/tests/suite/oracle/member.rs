@@ -1,7 +1,8 @@
-//! As much of a member as the recordings need: a store, requests, and leases without a clock.
+//! The parts of a member that the recordings need: a store, requests, and leases without a clock.
 //!
-//! What writes takes the way through a log: it is checked, encoded, decoded, and applied as the
-//! next entry. What only reads takes the server's way: it is checked and answered on a view.
+//! A write is processed as if it went through a log: it is checked, encoded, decoded, and applied
+//! as the next entry. A read is processed as in the server: it is checked and answered from a
+//! snapshot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,27 +19,27 @@ use clearlane_proto::etcdserverpb::{
     CompactionRequest, InternalRaftRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
     RangeRequest, RequestHeader, ResponseHeader, TxnRequest,
 };
-use clearlane_server::AppliedPosition;
-use clearlane_server::apply::{
-    self, AppliedResponse, Limits, PartialResponse, ReadBudget, ReadMode, RequestRejection, check,
-    txn,
+use clearlane_replica::AppliedPosition;
+use clearlane_replica::apply::{
+    self, AppliedResponse, Limits, PartialResponse, ReadBudget, RequestRejection, TxnReadMode,
+    check, txn,
 };
 use prost_reflect::{DynamicMessage, MethodDescriptor, SerializeOptions};
 use serde_json::Value;
 
-/// The reply, or the words of the refusal.
+/// The response, or the text of the rejection.
 pub(crate) type CallResult = Result<Value, String>;
 
-/// How many bytes etcd's server takes in.
+/// Maximum number of bytes in a request that etcd's server accepts.
 const MESSAGE_MAX: usize = 2 << 20;
 
-/// A member, for one scenario.
+/// A member for one scenario.
 pub(crate) struct ReplayMember {
     engine: Arc<dyn Engine>,
     era: Era,
     store: Box<dyn Store<AppliedPosition>>,
     leases: Arc<Lessor>,
-    /// How many entries were applied.
+    /// Number of applied entries.
     index: u64,
 }
 
@@ -69,30 +70,30 @@ impl ReplayMember {
         ReplayMember { engine, era, store, leases, index: 0 }
     }
 
-    /// Stops in an orderly way, and starts on the same data.
+    /// Stops in an orderly way, and restarts on the same data.
     pub(crate) fn restart(&mut self) {
         self.store.commit().unwrap();
-        // An engine has one store at a time: the old one goes first.
+        // An engine has one store at a time, so the old store is dropped first.
         let nowhere: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         self.store = open(self.era, &nowhere, &self.leases);
         self.store = open(self.era, &self.engine, &self.leases);
     }
 
-    /// Every entry has left its mark, the refused ones, too.
+    /// Asserts that the applied position covers every entry, including rejected ones.
     pub(crate) fn assert_progress(&self, place: &str) {
         self.store.commit().unwrap();
         let found = AppliedPosition::read(&*self.engine.snapshot().unwrap()).unwrap();
         assert_eq!(found.index, self.index, "{place}");
     }
 
-    /// The value of a key.
+    /// Returns the value of a key, which must exist.
     pub(crate) fn value(&self, key: &[u8]) -> Bytes {
         let request = RangeRequest { key: Bytes::copy_from_slice(key), ..RangeRequest::default() };
         let read = self.store.begin_read();
         apply::range(&*read, &request).unwrap().unwrap().kvs[0].value.clone()
     }
 
-    /// Makes a call, with JSON on both sides.
+    /// Makes a call. Request and response are JSON.
     pub(crate) fn call(
         &mut self,
         call: &MethodDescriptor,
@@ -103,7 +104,7 @@ impl ReplayMember {
             .unwrap_or_else(|error| panic!("{place}: {error}"));
         let bytes = Bytes::from(request.encode_to_vec());
         if bytes.len() > MESSAGE_MAX {
-            // No request gets that far: the server's part turns it away.
+            // Such a request is not applied, because the server rejects it earlier.
             let (len, max) = (bytes.len(), MESSAGE_MAX);
             return Err(format!("grpc: received message larger than max ({len} vs. {max})"));
         }
@@ -113,7 +114,7 @@ impl ReplayMember {
         Ok(reply.serialize_with_options(serde_json::value::Serializer, &options).unwrap())
     }
 
-    /// Makes a call, with bytes on both sides.
+    /// Makes a call. Request and response are encoded messages.
     fn answer(&mut self, method: &str, bytes: Bytes) -> Result<Vec<u8>, RequestRejection> {
         let mut entry = InternalRaftRequest::default();
         match method {
@@ -121,7 +122,7 @@ impl ReplayMember {
             "etcdserverpb.KV.Txn" => {
                 let request = TxnRequest::decode(bytes).unwrap();
                 if txn::is_read_only(&request) {
-                    return self.read_txn(&request);
+                    return self.read_only_txn(&request);
                 }
                 entry.txn = Some(request);
             }
@@ -149,13 +150,14 @@ impl ReplayMember {
         Ok(apply::range(&*read, request).unwrap()?.encode_to_vec())
     }
 
-    fn read_txn(&self, request: &TxnRequest) -> Result<Vec<u8>, RequestRejection> {
+    fn read_only_txn(&self, request: &TxnRequest) -> Result<Vec<u8>, RequestRejection> {
         check::txn(request, &Limits::default())?;
         let read = self.store.begin_read();
-        Ok(txn::read_txn(&*read, request).unwrap()?.encode_to_vec())
+        Ok(txn::read_only_txn(&*read, request).unwrap()?.encode_to_vec())
     }
 
-    /// Through the log, of which this is the only member.
+    /// Checks a request and applies it as the next entry, like a member that is alone in its
+    /// cluster.
     fn write(&mut self, mut entry: InternalRaftRequest) -> Result<Vec<u8>, RequestRejection> {
         let header = RequestHeader { id: self.index + 1, ..RequestHeader::default() };
         entry.header = Some(header);
@@ -167,8 +169,8 @@ impl ReplayMember {
         let leased = apply::lease::apply(store, leases, &entry, progress.clone()).unwrap();
         let has_lease = |id| leases.contains(id);
         let applied = leased.unwrap_or_else(|| {
-            // All that can be is read afterwards.
-            let mode = ReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
+            // The budget is empty, so every read that can be deferred is deferred.
+            let mode = TxnReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
             apply::apply(store, &has_lease, &entry, progress, mode, None).unwrap()
         });
         if let Ok(AppliedResponse::LeaseGrant(granted)) = &applied.result {
@@ -176,7 +178,8 @@ impl ReplayMember {
         }
         assert_eq!(applied.txn_result.revision, self.store.begin_read().revision());
         if let Some(mut job) = applied.compaction {
-            // etcd was given the time for that, also where the call did not wait for it.
+            // While etcd was recorded, it had the time to finish the compaction, even if the call
+            // did not wait for it.
             while !self.store.compact_step(&mut job, 2).unwrap() {}
         }
         let response = PartialResponse::new(applied.result?, applied.deferred_reads);
@@ -188,7 +191,7 @@ impl ReplayMember {
         Some(ResponseHeader { revision, ..ResponseHeader::default() })
     }
 
-    /// The keys of a lease. How long it will live is not known here.
+    /// Returns the granted TTL and the keys of a lease. The remaining time is not known here.
     fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Vec<u8> {
         LeaseTimeToLiveResponse {
             header: self.header(),

@@ -1,18 +1,17 @@
-//! Requests against etcd itself: recorded calls, replayed, must be answered as etcd did.
+//! Compares our responses with etcd's: recorded calls are replayed, and each call must get the
+//! response that etcd gave.
 //!
 //! ```text
-//!   recording ─ request ─▶ check ─▶ entry, encoded and decoded ─▶ apply ─▶ our reply ─┐
-//!                  └─────▶ check ─▶ range or read-only txn, on a view ───▶ our reply ─┤
-//!             ─ reply, without what only a whole member knows ────────────────────────┴▶ equal
+//!   recording ─ request ─▶ check ─▶ entry, encoded and decoded ─▶ apply ─▶ our response ──┐
+//!                  └─────▶ check ─▶ range or read-only txn, on a snapshot ─▶ our response ┤
+//!             ─ response, without fields that only a complete member knows ───────────────┴▶ equal
 //! ```
 //!
-//! The recordings lie in `crates/proto/oracle`, with a page on their format. Replayed are those
-//! that need the key space and little else. What is compared is protobuf's JSON, with the names of
-//! all fields from our descriptors. Not compared literally: the order of ties in a sort of more
-//! than twelve records (see `ties`), the code of an error (its words are), and the remaining
-//! seconds of a lease, for there is no clock here.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The recordings are in `crates/proto/oracle`, with a page on their format. This test replays the
+//! recordings that need only the key space, and a few leases. It compares responses as protobuf's
+//! JSON, with field names from our descriptors. Three things are not compared literally: the order
+//! of ties in a sort of more than twelve records (see `ties`), the code of an error (its text is
+//! compared), and the remaining seconds of a lease, because there is no clock here.
 
 mod member;
 mod recording;
@@ -22,7 +21,7 @@ use clearlane_backend::Era;
 use member::ReplayMember;
 use recording::StepAction;
 
-/// Each with its number of calls.
+/// Each scenario with its number of calls.
 const SCENARIOS: [(&str, usize); 6] = [
     ("01-range", 100),
     ("02-range-ties", 15),
@@ -32,7 +31,7 @@ const SCENARIOS: [(&str, usize); 6] = [
     ("06-compact", 37),
 ];
 
-/// Replays a scenario in an era. How many calls there were.
+/// Replays a scenario in an era, and compares each response. Returns the number of calls.
 fn replay(scenario: &str, era: Era) -> usize {
     let pool = recording::pool();
     let mut member = ReplayMember::new(era);

@@ -1,4 +1,4 @@
-//! Reading a recording: its steps, and the types of what was called.
+//! Reads a recording: its steps, and the types of the called methods.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use prost_reflect::{DescriptorPool, MethodDescriptor};
 use serde_json::{Map, Value};
 
-/// What only a whole member knows of the header of a reply.
+/// Fields in the header of a response that only a complete member knows.
 const MEMBER_HEADER_FIELDS: [&str; 3] = ["cluster_id", "member_id", "raft_term"];
 
 /// One step of a scenario.
@@ -16,12 +16,12 @@ pub(crate) struct Step {
     pub(crate) action: StepAction,
 }
 
-/// What was done in a step.
+/// The action of a step.
 pub(crate) enum StepAction {
     Call {
         method: String,
         request: Value,
-        /// The reply, or the message of the error.
+        /// The response, or the message of the error.
         outcome: Result<Value, String>,
     },
     Restart,
@@ -31,14 +31,14 @@ pub(crate) fn pool() -> DescriptorPool {
     DescriptorPool::decode(clearlane_proto::DESCRIPTORS).unwrap()
 }
 
-/// From `/package.Service/Method` to what goes in and out.
+/// Finds the input and output types of a method by its path, `/package.Service/Method`.
 pub(crate) fn method(pool: &DescriptorPool, path: &str) -> MethodDescriptor {
     let (service, method) = path.trim_start_matches('/').split_once('/').unwrap();
     let service = pool.get_service_by_name(service).unwrap();
     service.methods().find(|descriptor| descriptor.name() == method).unwrap()
 }
 
-/// The steps of a scenario, behind its header.
+/// Returns the steps of a scenario, without its header line.
 pub(crate) fn read(scenario: &str) -> Vec<Step> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/oracle");
     let text = std::fs::read_to_string(folder.join(format!("{scenario}.jsonl"))).unwrap();
@@ -61,7 +61,8 @@ fn step(line: Value) -> Step {
             StepAction::Restart
         }
     };
-    // A remark for people, and what the server does with the call's metadata is the server's.
+    // Notes are remarks for readers. The metadata of a call is for the server, which is not part of
+    // this test.
     line.retain(|name, _| !["scenario", "note", "metadata"].contains(&name.as_str()));
     assert!(line.is_empty(), "fields that this test does not know: {line:?}");
     Step { number, action: taken }
@@ -85,7 +86,7 @@ fn without_members_own(mut reply: Value) -> Value {
     reply
 }
 
-/// Long values are recorded as their length and the byte that they consist of.
+/// Restores long values, which are recorded as their length and the byte that they consist of.
 fn write_out(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,12 +1,14 @@
-//! Is our reply etcd's? The one rule with a margin: the order among records that compare equal.
+//! Asserts that our response equals etcd's response. Only two things may differ: the remaining time
+//! of a lease, and the order of records that compare equal, if there are more than twelve records.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::member::{CallResult, ReplayMember};
+use crate::oracle::member::{CallResult, ReplayMember};
 
-/// Up to so many records, etcd's sort leaves those that compare equal as they are.
+/// Maximum number of records for which etcd's sort is stable: it does not change the order of
+/// records that compare equal.
 const STABLE_SORT_MAX: usize = 12;
 
 pub(crate) fn assert_same(
@@ -44,8 +46,9 @@ fn sort_key(member: &ReplayMember, target: &str, record: &Value) -> Value {
         "VERSION" => record["version"].clone(),
         "CREATE" => record["create_revision"].clone(),
         "MOD" => record["mod_revision"].clone(),
-        // It may be left out of the reply, so the store is asked. Only the long scenario reads the
-        // present throughout; the others have no ties to settle.
+        // If the response has keys only, the value is read from the store at its current revision.
+        // That is correct, because the only scenario with ties to decide reads only at the current
+        // revision.
         "VALUE" if record.get("value").is_none() => {
             let key = STANDARD.decode(record["key"].as_str().unwrap()).unwrap();
             STANDARD.encode(member.value(&key)).into()

@@ -1,16 +1,18 @@
-//! The JSON of a large message, made piece by piece from the pieces of its bytes.
+//! Translates a large message to JSON, chunk by chunk.
 //!
-//! The text has the order of the bytes, so the transcoder needs to remember only which messages and
-//! lists are open, and what of a number or a value was cut off at the end of the last piece (at
-//! most two bytes of a base64 value).
+//! The fields have the same order in the text as in the bytes. So the transcoder remembers only the
+//! open messages and lists, and an incomplete number or value at the end of the last chunk. If the
+//! incomplete value becomes base64, only up to two of its bytes are remembered.
 //!
-//! * The text is that of [`json::of_message`](super::json::of_message), byte for byte: a test
-//!   compares.
-//! * Beside the current piece the memory is that of the open messages and of one string, a name.
+//! * The text is the same as the text of [`json::of_message`](super::json::of_message), byte for
+//!   byte. A test compares them.
+//! * The transcoder needs memory for the current chunk, for the open messages, and for one string,
+//!   such as a user name.
 //! * A call of [`transcode`](JsonTranscoder::transcode) makes about [`CHUNK_BYTES`] of text.
 //!
-//! Refused are fields in another order than that of their numbers, and kinds of fields that no
-//! answer has (packed numbers, fractions, maps): what is read here was encoded by this program.
+//! The bytes were encoded by this program. So the transcoder does not support fields that are not
+//! in the order of their numbers, packed numbers or fractions: it fails for them. No response has a
+//! map.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::{Buf, Bytes};
@@ -18,10 +20,10 @@ use prost::encoding::WireType;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use tonic::Status;
 
-/// About how many bytes of text are made at a time.
+/// Approximate number of bytes of text that one call of `transcode` makes.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
-/// The position in a message. The bytes may be cut anywhere:
+/// The state of a translation. The bytes of the message may be cut anywhere:
 ///
 /// ```text
 ///   bytes   12 0a │ 0a 02 61 │ 62 2a 04 ..
@@ -30,12 +32,12 @@ pub(super) const CHUNK_BYTES: usize = 64 << 10;
 /// ```
 #[derive(Debug)]
 pub(crate) struct JsonTranscoder {
-    /// The outermost first; none when the message is complete.
+    /// The open messages, the outermost first. Empty when the message is complete.
     open: Vec<OpenMessage>,
     state: TranscodeState,
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     at: u64,
-    /// The part of a number that has come.
+    /// The part of a number that was read so far.
     number: u64,
     shift: u32,
 }
@@ -43,21 +45,23 @@ pub(crate) struct JsonTranscoder {
 #[derive(Debug)]
 struct OpenMessage {
     kind: MessageDescriptor,
-    /// The position in the bytes at which it ends.
+    /// The position in the bytes at which the message ends.
     end: u64,
-    /// The field that was written last.
+    /// The number of the last written field.
     last: u32,
-    /// It is a list, and more of it may come.
+    /// If true, the last written field is a list, and more items may follow.
     is_in_list: bool,
 }
 
-/// What the next bytes are. A field without a descriptor is one that we do not know.
+/// The meaning of the next bytes. A field without a descriptor is unknown to this program.
 #[derive(Debug)]
 enum TranscodeState {
     Key,
     Number(Option<FieldDescriptor>),
     Length(Option<FieldDescriptor>),
-    /// `waiting` is what does not yet fill four characters of base64, or is no whole string.
+    /// The bytes of a value. `left` is the number of bytes that have not been read. `waiting` has
+    /// the bytes that were read but not written: up to two bytes of a base64 value, or the first
+    /// part of a string.
     Value {
         kind: ValueKind,
         left: u64,
@@ -88,7 +92,8 @@ impl JsonTranscoder {
         self.open.is_empty()
     }
 
-    /// Leaves in `bytes` what is for the next call.
+    /// Translates bytes to text, up to about [`CHUNK_BYTES`] of text. Bytes that are not translated
+    /// yet stay in `bytes` for the next call.
     pub(crate) fn transcode(
         &mut self,
         bytes: &mut Bytes,
@@ -136,14 +141,14 @@ impl JsonTranscoder {
         Ok(())
     }
 
-    /// A number of up to ten bytes; nothing if it was cut off, and then it goes on with the next
-    /// call.
+    /// Reads a number of up to ten bytes. Returns `None` if the number was cut off; the next call
+    /// continues with it.
     fn number(&mut self, bytes: &mut Bytes) -> Result<Option<u64>, Status> {
         while bytes.has_remaining() {
             let byte = bytes.get_u8();
             self.at += 1;
             if self.shift == 63 && byte > 1 || self.at > self.innermost().end {
-                return Err(malformed("a number without an end"));
+                return Err(malformed("an unterminated number"));
             }
             self.number |= u64::from(byte & 0x7f) << self.shift;
             self.shift += 7;
@@ -158,7 +163,7 @@ impl JsonTranscoder {
     fn field(&self, key: u64) -> Result<TranscodeState, Status> {
         let number = u32::try_from(key).map_or(0, |key| key >> 3);
         if number == 0 {
-            return Err(malformed("a number of no field"));
+            return Err(malformed("an invalid field number"));
         }
         let field = self.innermost().kind.get_field(number);
         match WireType::try_from(key & 7) {
@@ -166,11 +171,12 @@ impl JsonTranscoder {
             Ok(WireType::LengthDelimited) => Ok(TranscodeState::Length(field)),
             Ok(WireType::SixtyFourBit) if field.is_none() => self.value(ValueKind::Unknown, 8),
             Ok(WireType::ThirtyTwoBit) if field.is_none() => self.value(ValueKind::Unknown, 4),
-            _ => Err(malformed("a field of a kind that no answer has")),
+            _ => Err(malformed("a field type that no response has")),
         }
     }
 
-    /// Fails if the open message ends before this length.
+    /// Returns the state for reading a value of this length. Fails if the value is longer than the
+    /// rest of the innermost open message.
     fn value(&self, kind: ValueKind, length: u64) -> Result<TranscodeState, Status> {
         if self.innermost().end - self.at >= length {
             Ok(TranscodeState::Value { kind, left: length, waiting: Vec::new() })
@@ -212,7 +218,7 @@ impl JsonTranscoder {
                 self.state = self.value(ValueKind::Bytes, length)?;
             }
             Kind::String => self.state = self.value(ValueKind::Text, length)?,
-            _ => return Err(malformed("packed numbers, which no answer has")),
+            _ => return Err(malformed("packed numbers, which no response has")),
         }
         Ok(())
     }
@@ -235,13 +241,14 @@ impl JsonTranscoder {
         Ok(())
     }
 
-    /// Text cannot be taken back, so fields must come in the order of their numbers.
+    /// Fails unless the fields are in the order of their numbers: text that was written cannot be
+    /// changed.
     fn check_field_order(&self, field: &FieldDescriptor) -> Result<(), Status> {
         let open = self.innermost();
         if field.number() > open.last || field.number() == open.last && open.is_in_list {
             Ok(())
         } else {
-            Err(malformed("fields in another order than that of their numbers"))
+            Err(malformed("fields that are not in the order of their numbers"))
         }
     }
 
@@ -277,7 +284,7 @@ impl JsonTranscoder {
         self.write_name(field, text);
         let word = match field.kind() {
             Kind::Bool => (number != 0).to_string(),
-            // Truncated, as other decoders do.
+            // The number is truncated, as in other decoders.
             Kind::Int32 => (number as i32).to_string(),
             Kind::Uint32 => (number as u32).to_string(),
             Kind::Int64 => format!("\"{}\"", number as i64),
@@ -286,19 +293,21 @@ impl JsonTranscoder {
                 Some(value) => format!("\"{}\"", value.name()),
                 None => (number as i32).to_string(),
             },
-            _ => return Err(malformed("a field of a kind that no answer has")),
+            _ => return Err(malformed("a field type that no response has")),
         };
         text.extend_from_slice(word.as_bytes());
         Ok(())
     }
 }
 
-/// Whether the field is not written if it has its default.
+/// Returns true if the field is omitted when it has its default value.
 fn is_left_out(field: &FieldDescriptor) -> bool {
     !field.is_list() && !field.supports_presence()
 }
 
-/// Adds what of a value fills characters of base64; at its end all of it.
+/// Writes the base64 text of the next bytes of a value, `some`. Three bytes become four characters,
+/// so up to two bytes stay in `waiting`. At the end of the value, writes all bytes and the closing
+/// quote.
 fn write_base64(waiting: &mut Vec<u8>, mut some: &[u8], is_last: bool, text: &mut Vec<u8>) {
     if !waiting.is_empty() {
         let missing = (3 - waiting.len()).min(some.len());
@@ -325,12 +334,13 @@ fn encode(bytes: &[u8], text: &mut Vec<u8>) {
 }
 
 fn write_string(string: &[u8], text: &mut Vec<u8>) -> Result<(), Status> {
-    let string = std::str::from_utf8(string).map_err(|_| malformed("a string that is none"))?;
+    let string =
+        std::str::from_utf8(string).map_err(|_| malformed("a string that is not valid UTF-8"))?;
     serde_json::to_writer(text, string).map_err(|error| malformed(&error.to_string()))
 }
 
 fn malformed(why: &str) -> Status {
-    Status::internal(format!("the answer has {why}"))
+    Status::internal(format!("the response has {why}"))
 }
 
 #[cfg(test)]

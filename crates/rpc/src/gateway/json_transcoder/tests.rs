@@ -1,4 +1,6 @@
-//! The text of a walk is the text that is made at once, wherever the bytes are cut.
+//! Compares the text of the transcoder, which receives the bytes of a message in pieces, with the
+//! text of `json::of_message`, which receives all bytes at once. The bytes are cut at random
+//! places.
 
 use clearlane_proto::etcdserverpb::response_op::Response as Done;
 use clearlane_proto::etcdserverpb::{
@@ -19,7 +21,8 @@ fn kind_of(path: &str) -> MessageDescriptor {
     bindings::find(path).unwrap().method.output()
 }
 
-/// The text of bytes that come in pieces of these lengths, in turn.
+/// Passes the bytes to a transcoder in pieces, and returns the text. The pieces have the lengths in
+/// `cuts`, which are repeated.
 fn walked(kind: &MessageDescriptor, bytes: &[u8], cuts: &[usize]) -> Result<String, Status> {
     let mut walk = JsonTranscoder::new(kind.clone(), bytes.len() as u64);
     let (mut whole, mut left) = (Vec::new(), Bytes::copy_from_slice(bytes));
@@ -47,7 +50,8 @@ fn same(path: &str, message: &impl Message, cuts: &[usize]) {
 }
 
 prop_compose! {
-    /// Some have no value, as with `keys_only`, and one in many is larger than a piece.
+    /// Makes a record. Some records have an empty value, as with `keys_only`. One in 21 has a value
+    /// of about one to three chunks.
     fn records()(
         key in vec(any::<u8>(), 0..20),
         value in prop_oneof![
@@ -64,7 +68,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// One without records is that of `count_only`.
+    /// Makes a response to a range. A response without records is like a `count_only` response.
     fn ranges()(
         header in option::of(any::<(u64, u64, i64, u64)>()),
         kvs in vec(records(), 0..12),
@@ -124,7 +128,8 @@ proptest! {
         same("/maintenance/alarm", &AlarmResponse { alarms, header: None }, &cuts);
     }
 
-    /// Terminates for any bytes.
+    /// For random bytes, the transcoder fails or reaches the end, and does not panic. If it reaches
+    /// the end, its text is the same as the text of `json::of_message`.
     #[test]
     fn what_is_malformed_is_refused(bytes in vec(any::<u8>(), 0..60), cuts in cuts()) {
         let kind = kind_of("/kv/txn");
@@ -138,7 +143,8 @@ proptest! {
 #[test]
 fn what_is_unknown_or_a_written_default_is_left_out() {
     let kind = kind_of("/kv/range");
-    // Number 15: 7; number 14: two bytes; 13: four; 12: eight; more: false; count: 1.
+    // Unknown fields: number 15 with the value 7, number 14 with two bytes, number 13 with four
+    // bytes, and number 12 with eight bytes. Known fields: `more` is false, and `count` is 1.
     let bytes =
         b"\x78\x07\x72\x02ab\x6d\x01\x02\x03\x04\x61\x01\x02\x03\x04\x05\x06\x07\x08\x18\0\x20\x01";
     for cut in 1..bytes.len() {
@@ -150,16 +156,16 @@ fn what_is_unknown_or_a_written_default_is_left_out() {
 fn bytes_that_no_answer_has_are_refused_by_what_they_are() {
     let kind = kind_of("/kv/range");
     let cases: [(&[u8], &str); 6] = [
-        (b"\x20\x01\x18\x01", "fields in another order than that of their numbers"),
-        (b"\x20\x01\x20\x01", "fields in another order than that of their numbers"),
+        (b"\x20\x01\x18\x01", "fields that are not in the order of their numbers"),
+        (b"\x20\x01\x20\x01", "fields that are not in the order of their numbers"),
         (b"\x12\x05\x0a\x01", "a field that is longer than its message"),
         (b"\x20\x80", "a message that ends within a field"),
-        (b"\x22\x01\x01", "packed numbers, which no answer has"),
-        (b"\x21\0\0\0\0\0\0\0\0", "a field of a kind that no answer has"),
+        (b"\x22\x01\x01", "packed numbers, which no response has"),
+        (b"\x21\0\0\0\0\0\0\0\0", "a field type that no response has"),
     ];
     for (bytes, why) in cases {
         let refused = walked(&kind, bytes, &[1]).unwrap_err();
-        assert_eq!(refused.message(), format!("the answer has {why}"));
+        assert_eq!(refused.message(), format!("the response has {why}"));
     }
 }
 

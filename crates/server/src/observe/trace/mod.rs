@@ -1,14 +1,21 @@
-//! A recording of what a member does, switched on and off while it runs: `docs/head-of-line.md`.
+//! Records the activity of a member. The recording is switched on and off while the member runs:
+//! `docs/head-of-line.md`.
 //!
-//! Recorded are requests with their stages, by the thread that answers them; steps of threads, by
-//! their [`ThreadTrace`]s; waits for locks and holds, by the locks. A request that begins meanwhile
-//! gets a number, and a thread takes locks for it [under this
-//! number](clearlane_contention::TaskLabel::enter_numbered). [`timeline`] joins the events by it.
+//! A recording has
 //!
-//! * While nothing is recorded, each costs one relaxed load.
-//! * Memory is bounded: the oldest events are overwritten, and what comes faster than it is
-//!   [collected](TraceRecorder::collect) is lost. Both are counted.
-//! * A thread that records waits only for others that record, and for a collection.
+//! * requests with their stages, recorded on the thread that answers the request;
+//! * steps of threads, recorded through their [`ThreadTrace`]s;
+//! * waits for locks and holds of locks, recorded by the locks.
+//!
+//! A request that starts while the recording is on gets a number, and a thread takes locks for the
+//! request [under this number](clearlane_contention::TaskLabel::enter_numbered). [`timeline`] joins
+//! the events by that number.
+//!
+//! * While nothing is recorded, each event costs one relaxed load.
+//! * Memory is limited. The oldest events are overwritten, and events that arrive faster than they
+//!   are [collected](TraceRecorder::collect) are lost. Overwritten events and lost events are
+//!   counted.
+//! * A thread that records waits only for other threads that record, and for a collection.
 
 pub mod timeline;
 
@@ -20,15 +27,15 @@ use clearlane_contention::timeline::Timeline;
 use clearlane_contention::{EventRecorder, LockEvent, LockEventKind, Registry, TaskLabel, now_ns};
 use parking_lot::Mutex;
 
-use crate::request_trace::RequestTrace;
+use crate::observe::request_trace::RequestTrace;
 
-/// Kept between two collections.
+/// Maximum number of lock events between two collections.
 const LOCK_EVENTS_MAX: usize = 32 << 10;
-/// Kept between two collections.
+/// Maximum number of other events between two collections.
 const NEW_EVENTS_MAX: usize = 64 << 10;
 
-/// A shorter hold is not recorded: a read of 20,000 records takes a lock 20,000 times, and would
-/// overwrite everything else. A wait for such a hold is recorded.
+/// The shortest hold that is recorded. A read of 20,000 records takes a lock 20,000 times, and its
+/// short holds would overwrite everything else. A wait for such a hold is recorded.
 const HOLD_MIN_NS: u64 = 5_000;
 
 /// Records events while it is switched on.
@@ -44,7 +51,7 @@ pub struct TraceRecorder {
     locks: Registry,
     new_events: Mutex<Vec<TraceEvent>>,
     buffer: Mutex<Option<TraceBuffer>>,
-    /// Events for which there was no room in `new_events`.
+    /// Number of events that did not fit into `new_events`.
     lost: AtomicU64,
 }
 
@@ -61,7 +68,8 @@ struct TraceBuffer {
 #[derive(Clone, Copy, Debug)]
 pub enum TraceEvent {
     Request {
-        /// The name of the request's lane.
+        /// The kind of request, such as `long range`. The name of the request's lane starts with
+        /// these words.
         class: &'static str,
         kind: LaneKind,
         trace: RequestTrace,
@@ -69,7 +77,7 @@ pub enum TraceEvent {
     ThreadStep {
         thread: TaskLabel,
         step_kind: StepKind,
-        /// On the clock of the locks.
+        /// The start of the step, on the clock of [`now_ns`].
         from_ns: u64,
         to_ns: u64,
     },
@@ -78,7 +86,7 @@ pub enum TraceEvent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// Not recorded.
+    /// The thread has nothing to do. Such steps are not recorded.
     Idle,
     Running,
     Disk,
@@ -88,9 +96,11 @@ pub enum StepKind {
 #[derive(Clone, Debug)]
 pub struct RecordedTrace {
     pub timeline: Timeline,
-    /// Older events that were overwritten.
+    /// Number of older events that are missing from the timeline because newer events overwrote
+    /// them.
     pub overwritten: u64,
-    /// Events that came faster than they were collected.
+    /// Number of events that are missing from the timeline because they arrived faster than they
+    /// were collected.
     pub lost: u64,
 }
 
@@ -111,8 +121,8 @@ impl TraceRecorder {
         self.is_on.load(Relaxed)
     }
 
-    /// Does nothing if it is on. Of the [collected](Self::collect) events the newest `events_max`
-    /// are kept.
+    /// Starts recording. Does nothing if recording is on. The newest `events_max` of the
+    /// [collected](Self::collect) events are kept.
     pub fn start(&self, events_max: usize) {
         let mut buffer = self.buffer.lock();
         if buffer.is_some() {
@@ -131,10 +141,12 @@ impl TraceRecorder {
         self.is_on.store(true, Relaxed);
     }
 
-    /// To be called every few hundredths of a second: what does not fit in between is lost.
+    /// Collects the new events. Call it every few hundredths of a second. Between two calls, events
+    /// that no longer fit into the limited buffers are lost.
     pub fn collect(&self) {
         if let Some(buffer) = &mut *self.buffer.lock() {
-            // The lock is not held while events are moved: requests end meanwhile.
+            // The lock of `new_events` is released before the events are moved, because requests
+            // that end during that time need it.
             let events = std::mem::take(&mut *self.new_events.lock());
             buffer.append(events);
             if buffer.lock_recorder.is_half_full() {
@@ -145,7 +157,7 @@ impl TraceRecorder {
         }
     }
 
-    /// `None` if nothing was recorded.
+    /// Stops recording. Returns `None` if recording was off.
     pub fn stop(&self) -> Option<RecordedTrace> {
         let mut buffer = {
             let mut buffer = self.buffer.lock();
@@ -160,13 +172,13 @@ impl TraceRecorder {
         Some(RecordedTrace { timeline, overwritten: buffer.overwritten, lost })
     }
 
-    /// 0 if nothing is recorded.
+    /// Returns the number for a new request, or 0 if recording is off.
     #[inline]
     pub fn next_request_number(&self) -> u32 {
         if self.is_on() { self.last_number.fetch_add(1, Relaxed).wrapping_add(1).max(1) } else { 0 }
     }
 
-    /// For a request that had a number when it began.
+    /// Records a request that had a number when it started.
     pub fn record_request(&self, class: &'static str, kind: LaneKind, trace: RequestTrace) {
         if trace.number != 0 && self.is_on() {
             self.push_event(TraceEvent::Request { class, kind, trace });
@@ -222,12 +234,12 @@ impl TraceEvent {
 pub struct ThreadTrace<'r> {
     recorder: &'r TraceRecorder,
     thread: TaskLabel,
-    /// 0 if nothing was recorded then.
+    /// The end of the last step, or 0 if recording was off at that time.
     last_step_end_ns: u64,
 }
 
 impl ThreadTrace<'_> {
-    /// Records the time since the last step.
+    /// Records the time since the last step as a step of this kind. Idle time is not recorded.
     #[inline]
     pub fn end_step(&mut self, step_kind: StepKind) {
         if !self.recorder.is_on() {
@@ -248,8 +260,8 @@ mod tests {
     use clearlane_contention::Mutex;
 
     use super::*;
-    use crate::request_trace::Stage;
-    use crate::task_labels::{GET, LOG};
+    use crate::observe::request_trace::Stage;
+    use crate::observe::task_labels::{GET, LOG};
 
     fn request(recording: &TraceRecorder) {
         let mut trace = RequestTrace::start().with_number(recording.next_request_number());
@@ -257,7 +269,7 @@ mod tests {
         recording.record_request("get", LaneKind::Read, trace);
     }
 
-    /// Holds the lock for the least time that is recorded.
+    /// Holds the lock for the shortest time that is recorded.
     fn hold(lock: &Mutex<()>) {
         let _inside = lock.lock();
         let begin_ns = now_ns();
@@ -280,7 +292,8 @@ mod tests {
         assert_eq!(recording.next_request_number(), 0);
         recording.start(100);
         all(&mut thread_trace);
-        // The start of the first step is unknown.
+        // The first step is not recorded, because its start is unknown. So the thread makes a
+        // second step.
         thread_trace.end_step(StepKind::Disk);
         let whats = |recorded: &RecordedTrace| {
             let spans = recorded.timeline.spans.iter();
@@ -318,7 +331,9 @@ mod tests {
         let oldest = format!("get #{}", first + 70);
         assert!(lanes.iter().all(|(lane, _)| *lane != oldest), "{lanes:?}");
 
-        // The locks' recorder is collected in time, and a buffer that is not is bounded.
+        // `collect` is called after each hold, so no event of a lock is lost. It is not called
+        // during the requests that follow. So their buffer becomes full, and five requests are
+        // lost.
         recording.start(usize::MAX);
         for _ in 0..3 * LOCK_EVENTS_MAX {
             hold(&lock);

@@ -1,14 +1,17 @@
-//! From events to a timeline: which task is which, and which one blocked which.
+//! Converts events to a timeline: identifies tasks, and finds which task blocked which.
 //!
-//! A lock knows labels and numbers, and a request its number and its class. Only at the end is it
-//! known that the reader with number 17 has read twenty thousand records: it is `long range #17`
-//! from its beginning on, also where others wait behind it.
+//! A lock event has a label and a number, and a request event has its number and its class. The
+//! class is known only at the end of the request, for example after the reader with number 17 has
+//! read twenty thousand records. The timeline then calls it `long range #17` from its start on,
+//! also in the waits of other tasks.
 //!
-//! A wait is recorded with the label of the holder only. Of the tasks with this label that held the
-//! lock at that moment the one is named that held it for most of the wait. One that holds it until
-//! the recording ends is in no event; then the timeline has the label.
+//! A wait is recorded only with the label of the holder. Several tasks with this label may have
+//! held the lock when the wait started. From these tasks the timeline chooses the task with the
+//! latest release of the lock. A task that holds the lock until the recording ends is in no event;
+//! then the timeline shows the label.
 //!
-//! The time of a wait is taken out of the request's work, so that a lane does one thing at a time.
+//! The time of a wait is removed from the work of its request or thread, so that a lane shows one
+//! activity at a time.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -17,16 +20,19 @@ use clearlane_contention::timeline::{Activity, LaneKind, Span, Timeline};
 use clearlane_contention::{BlockerState, LockEvent, LockEventKind, TaskLabel};
 
 use super::{StepKind, TraceEvent};
-use crate::request_trace::{RequestTrace, Stage};
-use crate::task_labels::{APPLIER, RAFT, lane_kind_of};
+use crate::observe::request_trace::{RequestTrace, Stage};
+use crate::observe::task_labels::{APPLIER, RAFT, lane_kind_of};
 
-/// A request, which may wait under several labels, or a thread.
+/// Identifies a task that waits: a request by its number, because it may wait under several labels,
+/// or a thread by its label.
 type WaiterId = (Option<TaskLabel>, u32);
 
 fn waiter_id(task: TaskLabel, number: u32) -> WaiterId {
     ((number == 0).then_some(task), number)
 }
 
+/// Builds a timeline, for example:
+///
 /// ```text
 ///   events                                     timeline
 ///   request 17: long range, backend 86 ms      long range #17  ██████████████████
@@ -91,7 +97,8 @@ impl EventIndex {
         self.requests.get(&number).cloned().unwrap_or_else(unknown)
     }
 
-    /// Consecutive stages in which the request may have waited for locks become one span.
+    /// Adds the spans of a request. Consecutive stages that may include waits for locks become one
+    /// span.
     fn add_request_spans(&self, trace: &RequestTrace, spans: &mut Vec<Span>) {
         let Some((lane, kind)) = self.requests.get(&trace.number) else { return };
         let waits = self.wait_intervals.get(&(None, trace.number));
@@ -140,7 +147,8 @@ impl EventIndex {
         let resource = lock.to_owned();
         let activity = match kind {
             LockEventKind::Hold => Activity::Hold { resource },
-            // A task of which only the label is known has no lane: it would stand for many.
+            // The wait of a read with only a label is not shown, because its lane would stand for
+            // many tasks.
             _ if !self.requests.contains_key(&number) && lane_kind_of(task) != LaneKind::Work => {
                 return None;
             }
@@ -163,7 +171,7 @@ fn wait_for(resource: &str, blocker: Option<TaskLabel>) -> Activity {
     Activity::Wait { resource: resource.to_owned(), blocker }
 }
 
-/// The time from start to end, without the waits in between.
+/// Adds spans of this activity for the time from `from_ns` to `to_ns`, without the waits in it.
 fn add_busy_spans(
     (lane, kind): (&str, LaneKind),
     activity: &Activity,
@@ -189,7 +197,7 @@ fn add_busy_spans(
 #[derive(Default)]
 struct Intervals {
     intervals: Vec<(u64, u64, u32)>,
-    /// The latest end of the intervals up to each.
+    /// For each interval, the latest end of this interval and all earlier intervals.
     max_end_ns: Vec<u64>,
 }
 
@@ -210,7 +218,9 @@ impl Intervals {
         stays.copied().filter(move |(_, end_ns, _)| *end_ns > from_ns)
     }
 
-    /// Of the tasks there at this time, the one that stays longest; of equals, the first.
+    /// Returns the number of the task whose interval contains this time and ends last. If several
+    /// such intervals end at the same time, returns the task of the first one. Returns `None` if
+    /// no interval contains this time.
     fn longest_at(&self, at_ns: u64) -> Option<u32> {
         let there = self.within(at_ns, at_ns.saturating_add(1));
         there.min_by_key(|(_, end_ns, _)| Reverse(*end_ns)).map(|(.., number)| number)
@@ -220,7 +230,7 @@ impl Intervals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task_labels::{AUTHENTICATE, GET, LOG, RANGE};
+    use crate::observe::task_labels::{AUTHENTICATE, GET, LOG, RANGE};
 
     const MS: u64 = 1_000_000;
 
@@ -267,7 +277,8 @@ mod tests {
         TraceEvent::ThreadStep { thread, step_kind, from_ns, to_ns }
     }
 
-    /// A long range; the applier waits for it with a put behind it; a get waits for the applier.
+    /// Returns the events of a convoy: a long range, an apply loop that waits for it with a put in
+    /// its queue, and a get that waits for the apply loop.
     fn convoy() -> Vec<TraceEvent> {
         vec![
             held(*RANGE, 9, 0, 90),
@@ -296,7 +307,7 @@ mod tests {
                 11,
                 &[(45, Stage::ReadIndex, 49), (0, Stage::Backend, 92)],
             ),
-            // An unknown task with this label.
+            // A get without a number. It has no lane.
             waited(*GET, 0, (*APPLIER, BlockerState::Waiting), 60, 91),
         ]
     }
@@ -316,7 +327,7 @@ mod tests {
         .collect()
     }
 
-    /// It waits for a thread, has a lock while it computes, and waits for its token.
+    /// The request waits for a thread, holds a lock while it computes, and waits for its token.
     #[test]
     fn an_authentication_works_between_two_waits() {
         let timeline = build(&[

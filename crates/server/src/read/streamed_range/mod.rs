@@ -1,16 +1,20 @@
-//! An answer too long to be sent at once: measured first, then read in chunks while it is sent.
+//! A response that is too long to be sent at once. It is measured first, and then read in chunks
+//! while it is sent.
 //!
-//! The length of an answer is sent before its first byte. [The index knows it](range_size); records
-//! whose length it does not know are read to measure them, and again to be sent.
+//! The length of a response is sent before its first record. [The index knows the
+//! length](range_size) of most records. Records whose length it does not know are read twice: to
+//! measure them, and to send them.
 //!
-//! * In the order of the keys nothing is kept between two chunks but the next key. Keys alone come
-//!   from the index; filters are decided by it, and only records of the answer are read.
-//! * In [another order](sorted) four bytes for each key are kept, and 16 while it is sorted.
-//! * All chunks are read from one view, so what was measured is what is read. An answer in an old
-//!   era is in memory already, and is encoded and freed chunk by chunk.
-//! * A chunk is a job of its own in the [pool](crate::threads::ReadPool), with [`YieldPoints`]
-//!   inside, at which it gives way to other jobs, and to threads with less to do on the same core.
-//!   Its size: [`response_memory`](crate::response_memory).
+//! * If the range is in key order, only the next key is kept between two chunks. Responses with
+//!   only keys are read from the index. Filters are also decided by the index, so only records of
+//!   the response are read.
+//! * In [another order](sorted), four bytes are kept for each key of the response, and 16 bytes
+//!   while the range is sorted.
+//! * All chunks are read from one snapshot, so the measured records equal the records that are
+//!   sent. A response in an old era is already in memory, and is encoded and freed chunk by chunk.
+//! * Each chunk is a separate job in the [pool](crate::threads::ReadPool). At its [`YieldPoints`]
+//!   the job yields to other jobs, and to threads with less work on the same core.
+//!   [`response_memory`](crate::read::response_memory) decides the size of a chunk.
 
 pub(crate) mod range_size;
 mod record_chunk;
@@ -21,11 +25,13 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use bytes::Bytes;
+use clearlane_contention::YieldPoints;
 use clearlane_mvcc::{RangeOptions, ReadTxn, RecordVisitor, Revision};
-use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::range_request::SortTarget;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
+use clearlane_replica::apply::range::{RecordOrder, execute_range, is_plain};
+use clearlane_replica::{Error, Result, walk_steps};
 use prost::Message;
 
 use self::range_size::{
@@ -33,13 +39,12 @@ use self::range_size::{
 };
 use self::record_chunk::RecordChunk;
 use self::sorted::{RUN_KEYS_MAX, SortedRange};
-use crate::apply::range::{RecordOrder, execute_range, is_plain};
-use crate::error::{Error, Result};
-use crate::range::{RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta};
-use crate::read_executor::ReadResult;
-use crate::walk_steps;
+use crate::read::executor::ReadResult;
+use crate::read::range::{
+    RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta,
+};
 
-/// An answer up to this size is read at once.
+/// Maximum number of bytes of a response that is read at once.
 pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
 
 pub struct StreamedRange {
@@ -50,9 +55,9 @@ pub struct StreamedRange {
 }
 
 enum UnreadRecords {
-    /// In the order of their keys; the next one is that of the request.
+    /// Records in key order. `request.key` is the next key to be read.
     Unsorted {
-        view: Arc<dyn ReadTxn + Send + Sync>,
+        read_txn: Arc<dyn ReadTxn + Send + Sync>,
         request: Box<RangeRequest>,
     },
     Sorted(Box<SortedRange>),
@@ -60,18 +65,18 @@ enum UnreadRecords {
 }
 
 impl StreamedRange {
-    /// Measures a range, sorts it if it is to be sorted, and reads it at once if it is short.
+    /// Measures a range, and sorts it if requested. Reads it at once if it is short.
     pub(crate) fn measure(
-        view: Arc<dyn ReadTxn + Send + Sync>,
+        read_txn: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
     ) -> ReadResult<RangeResult> {
         let sorts_by_value =
             RecordOrder::of(&request).is_some_and(|order| order.target == SortTarget::Value);
-        if sorts_by_value && !request.count_only && is_short(&*view, &request)? {
-            let read: &dyn ReadTxn = &*view;
+        if sorts_by_value && !request.count_only && is_short(&*read_txn, &request)? {
+            let read: &dyn ReadTxn = &*read_txn;
             return Ok(RangeResult::Message(execute_range(read, &request)?));
         }
-        let mut found = StreamedRange::unread(view, request)?;
+        let mut found = StreamedRange::unread(read_txn, request)?;
         if found.encoded_bytes_left > INLINE_BYTES_MAX {
             return Ok(RangeResult::Stream(found));
         }
@@ -79,39 +84,41 @@ impl StreamedRange {
         Ok(RangeResult::Rows(RangeRows { meta: found.meta, records }))
     }
 
-    /// Measures a range, of which no record is kept.
+    /// Measures a range without keeping any record.
     pub(crate) fn unread(
-        view: Arc<dyn ReadTxn + Send + Sync>,
+        read_txn: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
     ) -> ReadResult<StreamedRange> {
-        StreamedRange::open(view, request, RUN_KEYS_MAX)
+        StreamedRange::open(read_txn, request, RUN_KEYS_MAX)
     }
 
     fn open(
-        view: Arc<dyn ReadTxn + Send + Sync>,
+        read_txn: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
         run_keys_max: usize,
     ) -> ReadResult<StreamedRange> {
         let order = RecordOrder::of(&request).filter(|_| !request.count_only);
         let (sorted, size) = match order {
             Some(order) => {
-                let (sorted, size) = SortedRange::collect(&view, &request, order, run_keys_max)?;
+                let (sorted, size) =
+                    SortedRange::collect(&read_txn, &request, order, run_keys_max)?;
                 (Some(sorted), size)
             }
-            None => (None, RangeSize::measure(&*view, &request)?),
+            None => (None, RangeSize::measure(&*read_txn, &request)?),
         };
         Ok(StreamedRange {
-            meta: range_meta(&*view, &request, size.count, size.matched),
+            meta: range_meta(&*read_txn, &request, size.count, size.matched),
             records: match sorted {
                 Some(sorted) => UnreadRecords::Sorted(Box::new(sorted)),
-                None => UnreadRecords::Unsorted { view, request: Box::new(request) },
+                None => UnreadRecords::Unsorted { read_txn, request: Box::new(request) },
             },
             records_left: size.records,
             encoded_bytes_left: size.encoded_bytes,
         })
     }
 
-    /// For an answer that is in memory, and is not to be there a second time when it is encoded.
+    /// Converts a response that is in memory. A long response becomes a stream, so that only chunks
+    /// of it are in memory a second time, encoded.
     pub(crate) fn of_response(response: RangeResponse) -> RangeResult {
         let encoded = encoded_len(&response.kvs);
         if encoded <= INLINE_BYTES_MAX {
@@ -122,7 +129,7 @@ impl StreamedRange {
         RangeResult::Stream(StreamedRange { meta, ..StreamedRange::of_records(kvs, encoded) })
     }
 
-    /// `encoded` is their [`encoded_len`].
+    /// Makes a stream of records that are in memory. `encoded` is their [`encoded_len`].
     pub(crate) fn of_records(records: Vec<KeyValue>, encoded: u64) -> StreamedRange {
         StreamedRange {
             meta: RangeMeta::default(),
@@ -136,12 +143,12 @@ impl StreamedRange {
         self.records_left as usize
     }
 
-    /// With the tags and lengths of the records on the wire.
+    /// Returns the length of the remaining records on the wire, including their tags and lengths.
     pub fn encoded_len(&self) -> u64 {
         self.encoded_bytes_left
     }
 
-    /// All that is left.
+    /// Reads all remaining records.
     pub(crate) fn into_records(mut self) -> Result<Vec<KeyValue>> {
         if let UnreadRecords::Found(records) = self.records {
             return Ok(records.collect());
@@ -155,16 +162,16 @@ impl StreamedRange {
         Ok(records)
     }
 
-    /// About so many bytes, and at least one record; `None` at the end.
+    /// Reads about `bytes` bytes, and at least one record. Returns `None` at the end.
     pub fn next_records(&mut self, bytes: usize) -> Result<Option<Vec<Bytes>>> {
         if self.records_left == 0 {
             return Ok(None);
         }
         let mut chunk = RecordChunk::new(self.records_left, bytes);
         match &mut self.records {
-            UnreadRecords::Unsorted { view, request } => {
+            UnreadRecords::Unsorted { read_txn, request } => {
                 let limit = self.records_left as i64;
-                if let Some(next) = read_unsorted(&**view, request, limit, &mut chunk)? {
+                if let Some(next) = read_unsorted(&**read_txn, request, limit, &mut chunk)? {
                     request.key = Bytes::copy_from_slice(&decode(next)?.key);
                 }
             }
@@ -188,12 +195,13 @@ impl StreamedRange {
     }
 }
 
-/// Whether the records of all keys of a range may be collected at once.
-fn is_short(view: &dyn ReadTxn, request: &RangeRequest) -> clearlane_mvcc::Result<bool> {
+/// Returns whether the records of all keys of a range may be collected at once: the index knows all
+/// their lengths, and the sum is at most [`INLINE_BYTES_MAX`].
+fn is_short(read_txn: &dyn ReadTxn, request: &RangeRequest) -> clearlane_mvcc::Result<bool> {
     let RangeRequest { revision, .. } = *request;
     let options = RangeOptions { revision, skip_count: true, ..RangeOptions::default() };
     let (mut left, mut is_short) = (INLINE_BYTES_MAX as usize, true);
-    walk_steps::visit_versions(view, key_span(request).range(), options, &mut |_, version| {
+    walk_steps::visit_versions(read_txn, key_span(request).range(), options, &mut |_, version| {
         let rest = version.record_len().and_then(|length| left.checked_sub(length));
         (left, is_short) = (rest.unwrap_or(0), rest.is_some());
         Ok(if is_short { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
@@ -201,14 +209,15 @@ fn is_short(view: &dyn ReadTxn, request: &RangeRequest) -> clearlane_mvcc::Resul
     Ok(is_short)
 }
 
-/// Returns the record that did not fit, if it was not the end of the answer.
+/// Reads a chunk. Returns the first record that did not fit, or `None` at the end of the response.
 fn read_unsorted(
-    view: &dyn ReadTxn,
+    read_txn: &dyn ReadTxn,
     request: &RangeRequest,
     limit: i64,
     chunk: &mut RecordChunk,
 ) -> clearlane_mvcc::Result<Option<Bytes>> {
-    // What is named and not fetched counts, too.
+    // If the name of a record is collected, the record is already subtracted from these numbers,
+    // although it is not read yet.
     let (mut records_left, mut bytes_left) = (limit, chunk.bytes_left());
     let mut next = None;
     let mut add = |record: Bytes| {
@@ -220,13 +229,13 @@ fn read_unsorted(
     let (span, mut steps) = (key_span(request), YieldPoints::default());
     let options = RangeOptions { limit, skip_count: true, ..options(request) };
     if is_plain(request) {
-        walk_steps::visit_records(view, span.range(), options, &mut add)?;
+        walk_steps::visit_records(read_txn, span.range(), options, &mut add)?;
         return Ok(next);
     }
-    // What the filters leave out does not count for the limit.
+    // Keys that the filters exclude do not count towards the limit.
     let options = RangeOptions { limit: 0, ..options };
     let (mut names, mut flow) = (Vec::new(), ControlFlow::Continue(()));
-    walk_steps::visit_versions(view, span.range(), options, &mut |key, version| {
+    walk_steps::visit_versions(read_txn, span.range(), options, &mut |key, version| {
         steps.advance(VERSION_COST_BYTES);
         if !is_wanted(request, version) {
             return Ok(ControlFlow::Continue(()));
@@ -238,23 +247,23 @@ fn read_unsorted(
         records_left -= 1;
         bytes_left = bytes_left.saturating_sub(version.record_len().unwrap_or(0));
         if names.len() == NAMES_MAX || records_left == 0 || bytes_left == 0 {
-            flow = read_named(view, &mut names, &mut add)?;
+            flow = read_named(read_txn, &mut names, &mut add)?;
         }
         Ok(flow)
     })?;
     if flow.is_continue() {
-        let _ = read_named(view, &mut names, &mut add)?;
+        let _ = read_named(read_txn, &mut names, &mut add)?;
     }
     Ok(next)
 }
 
 fn read_named(
-    view: &dyn ReadTxn,
+    read_txn: &dyn ReadTxn,
     names: &mut Vec<Revision>,
     add: &mut RecordVisitor<'_>,
 ) -> clearlane_mvcc::Result<ControlFlow<()>> {
     let mut flow = ControlFlow::Continue(());
-    view.visit_named_records(names, &mut |record| {
+    read_txn.visit_named_records(names, &mut |record| {
         flow = add(record);
         flow
     })?;
@@ -266,7 +275,7 @@ fn length_mismatch() -> Error {
     Error::damaged("the store", "the records of a range are not as long as the index says")
 }
 
-/// Of records in memory, as they are in an answer.
+/// Returns the length of records in memory, encoded as in a response.
 pub(crate) fn encoded_len(records: &[KeyValue]) -> u64 {
     let (mut encoded, mut steps) = (0, YieldPoints::default());
     for record in records {

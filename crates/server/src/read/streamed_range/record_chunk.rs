@@ -1,16 +1,16 @@
-//! A part of an answer: some encoded records.
+//! A chunk of a response: some encoded records.
 
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
-use clearlane_net::sched::YieldPoints;
+use clearlane_contention::YieldPoints;
 
 use super::range_size::field_len;
 
 #[derive(Debug, Default)]
 pub(super) struct RecordChunk {
     pub(super) records: Vec<Bytes>,
-    /// On the wire, with their tags and lengths.
+    /// Bytes on the wire, including the tags and lengths of the records.
     pub(super) encoded_bytes: u64,
     records_max: u64,
     bytes_left: usize,
@@ -26,8 +26,8 @@ impl RecordChunk {
         self.bytes_left
     }
 
-    /// Breaks with the last record that is wanted. A record that does not fit comes back; the first
-    /// one always fits.
+    /// Adds a record. Returns `Break` after the last wanted record. If the record does not fit,
+    /// returns it as an error. The first record always fits.
     pub(super) fn add(&mut self, record: Bytes) -> Result<ControlFlow<()>, Bytes> {
         if record.len() > self.bytes_left && !self.records.is_empty() {
             return Err(record);

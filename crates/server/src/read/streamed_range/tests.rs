@@ -1,4 +1,4 @@
-//! What is streamed against what `execute_range` collects.
+//! Compares streamed ranges with the records that `execute_range` collects.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,13 +13,13 @@ use clearlane_backend::{Config, Era};
 use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig, VersionVisitor};
 use clearlane_proto::etcdserverpb::range_request::SortOrder;
+use clearlane_replica::applied_position::AppliedPosition;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::applied_position::AppliedPosition;
 
-type View = Arc<dyn ReadTxn + Send + Sync>;
+type SharedReadTxn = Arc<dyn ReadTxn + Send + Sync>;
 
 const TARGETS: [SortTarget; 5] =
     [SortTarget::Key, SortTarget::Version, SortTarget::Create, SortTarget::Mod, SortTarget::Value];
@@ -39,7 +39,8 @@ fn write(
     drop(txn.end(AppliedPosition::default()).unwrap());
 }
 
-/// Many values are equal, equal in their first bytes, or end where others go on.
+/// Returns a random value. Many of these values are equal, or equal in their first bytes, or a
+/// prefix of another value.
 fn value(chance: &mut StdRng) -> Vec<u8> {
     let length = [0, 1, 6, 7, 8, 9, 14, 64, 70, 71, 72, 136, 300][chance.random_range(0..13)];
     let mut value = vec![b'v'; length];
@@ -51,7 +52,8 @@ fn value(chance: &mut StdRng) -> Vec<u8> {
     value
 }
 
-/// With several changes in a transaction, keys that were deleted and put again, and leases.
+/// Returns a store with several changes in a transaction, keys that were deleted and put again, and
+/// leases.
 fn random_store(chance: &mut StdRng, keys: u32) -> Box<dyn Store<AppliedPosition>> {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let mut store = open_on(&engine);
@@ -75,7 +77,7 @@ fn random_store(chance: &mut StdRng, keys: u32) -> Box<dyn Store<AppliedPosition
 }
 
 fn key(number: u32) -> Vec<u8> {
-    // Some are longer than what the index has in place.
+    // Some keys are longer than the index stores in place.
     format!("{:0width$}", number, width = 5 + 60 * usize::from(number.is_multiple_of(7))).into()
 }
 
@@ -105,12 +107,12 @@ fn random_request(chance: &mut StdRng, now: i64, keys: u32) -> RangeRequest {
 }
 
 fn streamed(
-    view: &View,
+    read_txn: &SharedReadTxn,
     request: &RangeRequest,
     run_keys_max: usize,
     chunk_bytes: usize,
 ) -> ReadResult<RangeResponse> {
-    let mut found = StreamedRange::open(Arc::clone(view), request.clone(), run_keys_max)?;
+    let mut found = StreamedRange::open(Arc::clone(read_txn), request.clone(), run_keys_max)?;
     let (mut kvs, length) = (Vec::new(), found.encoded_len());
     while let Some(chunk) = found.next_records(chunk_bytes)? {
         let bytes: usize = chunk.iter().map(Bytes::len).sum();
@@ -127,14 +129,19 @@ fn streamed(
     Ok(response)
 }
 
-fn collected(view: &View, request: &RangeRequest) -> ReadResult<RangeResponse> {
-    let read: &dyn ReadTxn = &**view;
+fn collected(read_txn: &SharedReadTxn, request: &RangeRequest) -> ReadResult<RangeResponse> {
+    let read: &dyn ReadTxn = &**read_txn;
     execute_range(read, request)
 }
 
-fn assert_collected_alike(view: &View, request: &RangeRequest, run_keys: usize, bytes: usize) {
-    let expected = collected(view, request).ok().unwrap();
-    let found = streamed(view, request, run_keys, bytes).ok().unwrap();
+fn assert_collected_alike(
+    read_txn: &SharedReadTxn,
+    request: &RangeRequest,
+    run_keys: usize,
+    bytes: usize,
+) {
+    let expected = collected(read_txn, request).ok().unwrap();
+    let found = streamed(read_txn, request, run_keys, bytes).ok().unwrap();
     if found != expected {
         let keys = |response: &RangeResponse| -> Vec<_> {
             response.kvs.iter().map(|record| record.key.clone()).collect()
@@ -152,12 +159,12 @@ fn in_chunks_a_range_is_what_it_is_at_once() {
     for _ in 0..12 {
         let keys = [5, 60, 400][chance.random_range(0..3)];
         let store = random_store(&mut chance, keys);
-        let view = store.begin_snapshot_read().unwrap();
+        let read_txn = store.begin_snapshot_read().unwrap();
         for _ in 0..150 {
-            let request = random_request(&mut chance, view.revision(), keys);
+            let request = random_request(&mut chance, read_txn.revision(), keys);
             let run_keys = [1, 2, 5, 30, RUN_KEYS_MAX][chance.random_range(0..5)];
             let chunk_bytes = [1, 100, 3000, usize::MAX][chance.random_range(0..4)];
-            assert_collected_alike(&view, &request, run_keys, chunk_bytes);
+            assert_collected_alike(&read_txn, &request, run_keys, chunk_bytes);
         }
     }
 }
@@ -167,9 +174,10 @@ fn many_keys_are_sorted_in_all_orders() {
     let seed = rand::random();
     println!("seed {seed}");
     let mut chance = StdRng::seed_from_u64(seed);
-    // More than a step of a walk, and than the names that are fetched at once.
+    // The store has up to 3,000 keys: usually more than the 1,024 keys between two marks of a walk,
+    // and more than the maximum number of names that are looked up at once.
     let store = random_store(&mut chance, 3000);
-    let view = store.begin_snapshot_read().unwrap();
+    let read_txn = store.begin_snapshot_read().unwrap();
     for (sort_target, sort_order) in TARGETS.into_iter().flat_map(|target| {
         [SortOrder::None, SortOrder::Ascend, SortOrder::Descend].map(|order| (target, order))
     }) {
@@ -184,7 +192,7 @@ fn many_keys_are_sorted_in_all_orders() {
                 sort_target: sort_target as i32,
                 ..RangeRequest::default()
             };
-            assert_collected_alike(&view, &request, 100, 10_000);
+            assert_collected_alike(&read_txn, &request, 100, 10_000);
         }
     }
 }
@@ -198,7 +206,7 @@ fn what_is_short_is_sorted_by_value_in_memory() {
             txn.put(&key(number), &[b'v'; 1000], 0).unwrap();
         }
     });
-    let view = store.begin_snapshot_read().unwrap();
+    let read_txn = store.begin_snapshot_read().unwrap();
     for (end, is_here) in [(0, true), (100, true), (270, false), (600, false)] {
         let request = RangeRequest {
             key: vec![0].into(),
@@ -207,9 +215,9 @@ fn what_is_short_is_sorted_by_value_in_memory() {
             sort_order: SortOrder::Descend as i32,
             ..RangeRequest::default()
         };
-        let expected = collected(&view, &request).ok().unwrap();
+        let expected = collected(&read_txn, &request).ok().unwrap();
         assert_eq!(expected.kvs.is_empty(), end == 0);
-        match StreamedRange::measure(Arc::clone(&view), request).ok().unwrap() {
+        match StreamedRange::measure(Arc::clone(&read_txn), request).ok().unwrap() {
             RangeResult::Message(found) => assert_eq!((found, is_here), (expected, true)),
             RangeResult::Stream(found) => {
                 assert!(!is_here && found.records_left() == expected.kvs.len());
@@ -229,7 +237,7 @@ fn a_revision_that_cannot_be_read_is_an_error() {
     let (mut job, ended) = store.compact(5, AppliedPosition::default()).unwrap();
     drop(ended);
     while !store.compact_step(&mut job, 100).unwrap() {}
-    let view = store.begin_snapshot_read().unwrap();
+    let read_txn = store.begin_snapshot_read().unwrap();
     let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
     for revision in [4, 99] {
         for sort_target in TARGETS {
@@ -237,14 +245,14 @@ fn a_revision_that_cannot_be_read_is_an_error() {
             let sorted = RangeRequest { revision, sort_target, sort_order, ..all.clone() };
             let keys_only = RangeRequest { revision, keys_only: true, ..all.clone() };
             for request in [sorted, keys_only] {
-                assert!(streamed(&view, &request, 5, 100).is_err(), "{request:?}");
-                assert!(collected(&view, &request).is_err());
+                assert!(streamed(&read_txn, &request, 5, 100).is_err(), "{request:?}");
+                assert!(collected(&read_txn, &request).is_err());
             }
         }
     }
 }
 
-/// The index names a record that the engine has lost.
+/// The index names a record that the engine has lost. A request that needs this record must fail.
 #[test]
 fn a_record_that_is_missing_is_an_error() {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
@@ -258,7 +266,7 @@ fn a_record_that_is_missing_is_an_error() {
     txn.commit().unwrap();
     write(&*store, |txn| txn.put(&key(30), b"v", 0).unwrap());
     store.commit().unwrap();
-    let view = store.begin_snapshot_read().unwrap();
+    let read_txn = store.begin_snapshot_read().unwrap();
     let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
     let descending = RangeRequest { sort_order: SortOrder::Descend as i32, ..all.clone() };
     let orders = TARGETS
@@ -267,45 +275,45 @@ fn a_record_that_is_missing_is_an_error() {
     let filtered = RangeRequest { min_mod_revision: 3, ..all.clone() };
     for request in orders.chain([all.clone(), filtered]) {
         for run_keys_max in [4, 100] {
-            assert!(streamed(&view, &request, run_keys_max, 50).is_err(), "{request:?}");
+            assert!(streamed(&read_txn, &request, run_keys_max, 50).is_err(), "{request:?}");
         }
-        assert!(collected(&view, &request).is_err());
+        assert!(collected(&read_txn, &request).is_err());
     }
-    // The index alone answers.
+    // These requests are answered from the index only.
     let keys_only = RangeRequest { keys_only: true, ..all };
     let by_version = RangeRequest { sort_target: SortTarget::Version as i32, ..keys_only.clone() };
     let descending = RangeRequest { sort_order: SortOrder::Descend as i32, ..keys_only.clone() };
     for request in [keys_only, by_version, descending] {
         for run_keys_max in [4, 100] {
-            let counted = CountedReads::of(&view);
-            let counted_view: View = Arc::clone(&counted) as View;
-            let found = streamed(&counted_view, &request, run_keys_max, 50).ok().unwrap();
+            let counted = CountedReads::of(&read_txn);
+            let counted_read_txn: SharedReadTxn = Arc::clone(&counted) as SharedReadTxn;
+            let found = streamed(&counted_read_txn, &request, run_keys_max, 50).ok().unwrap();
             assert_eq!((found.kvs.len(), counted.records.load(Relaxed)), (21, 0));
         }
     }
 }
 
-/// Counts the records that are read by name, and the keys that are walked over.
+/// Counts the records that are read by their revision, and the visited keys.
 struct CountedReads {
-    view: View,
+    read_txn: SharedReadTxn,
     records: AtomicUsize,
     versions: AtomicUsize,
 }
 
 impl CountedReads {
-    fn of(view: &View) -> Arc<CountedReads> {
+    fn of(read_txn: &SharedReadTxn) -> Arc<CountedReads> {
         let (records, versions) = Default::default();
-        Arc::new(CountedReads { view: Arc::clone(view), records, versions })
+        Arc::new(CountedReads { read_txn: Arc::clone(read_txn), records, versions })
     }
 }
 
 impl ReadTxn for CountedReads {
     fn revision(&self) -> i64 {
-        self.view.revision()
+        self.read_txn.revision()
     }
 
     fn compact_revision(&self) -> i64 {
-        self.view.compact_revision()
+        self.read_txn.compact_revision()
     }
 
     fn visit_records(
@@ -314,7 +322,7 @@ impl ReadTxn for CountedReads {
         options: RangeOptions,
         visit: &mut RecordVisitor<'_>,
     ) -> clearlane_mvcc::Result<u64> {
-        self.view.visit_records(range, options, visit)
+        self.read_txn.visit_records(range, options, visit)
     }
 
     fn visit_named_records(
@@ -322,7 +330,7 @@ impl ReadTxn for CountedReads {
         names: &[Revision],
         visit: &mut RecordVisitor<'_>,
     ) -> clearlane_mvcc::Result<()> {
-        self.view.visit_named_records(names, &mut |record| {
+        self.read_txn.visit_named_records(names, &mut |record| {
             self.records.fetch_add(1, Relaxed);
             visit(record)
         })
@@ -334,14 +342,14 @@ impl ReadTxn for CountedReads {
         options: RangeOptions,
         visit: &mut VersionVisitor<'_>,
     ) -> clearlane_mvcc::Result<Option<u64>> {
-        self.view.visit_versions(range, options, &mut |key, version| {
+        self.read_txn.visit_versions(range, options, &mut |key, version| {
             self.versions.fetch_add(1, Relaxed);
             visit(key, version)
         })
     }
 
     fn key_after(&self, range: KeyRange<'_>, keys: usize) -> Option<Vec<u8>> {
-        self.view.key_after(range, keys)
+        self.read_txn.key_after(range, keys)
     }
 
     fn visit_changed_keys(
@@ -349,11 +357,11 @@ impl ReadTxn for CountedReads {
         after: i64,
         visit: &mut dyn FnMut(&[u8], usize) -> ControlFlow<()>,
     ) -> clearlane_mvcc::Result<bool> {
-        self.view.visit_changed_keys(after, visit)
+        self.read_txn.visit_changed_keys(after, visit)
     }
 
     fn get(&self, bucket: Bucket, key: &[u8]) -> clearlane_mvcc::Result<Option<Bytes>> {
-        self.view.get(bucket, key)
+        self.read_txn.get(bucket, key)
     }
 
     fn scan(
@@ -361,7 +369,7 @@ impl ReadTxn for CountedReads {
         bucket: Bucket,
         visit: &mut clearlane_backend::RangeVisitor<'_>,
     ) -> clearlane_mvcc::Result<()> {
-        self.view.scan(bucket, visit)
+        self.read_txn.scan(bucket, visit)
     }
 }
 
@@ -375,7 +383,7 @@ fn by_value(sort_order: SortOrder) -> RangeRequest {
     }
 }
 
-fn view_of(values: impl IntoIterator<Item = Vec<u8>>) -> View {
+fn read_txn_of(values: impl IntoIterator<Item = Vec<u8>>) -> SharedReadTxn {
     let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let store = open_on(&engine);
     write(&*store, |txn| {
@@ -392,7 +400,8 @@ fn values_that_are_prefixes_of_each_other_are_read_a_few_times() {
     let rising = |number: usize| vec![b'v'; 65 * (number + 1)];
     let falling = |number: usize| vec![b'v'; 65 * (VALUES - number)];
     let scattered = |number: usize| vec![b'v'; 65 * (1 + number * 7919 % VALUES)];
-    // Each parts from the next ones at a place of its own, to either side.
+    // Each value differs from all following values at a different position. Every second value is
+    // less than the following values, and the others are greater.
     let parting = |number: usize| {
         let mut value = vec![b'v'; 65 * (number + 1)];
         value.push([b'a', b'z'][number % 2]);
@@ -400,16 +409,19 @@ fn values_that_are_prefixes_of_each_other_are_read_a_few_times() {
     };
     let chains: [&dyn Fn(usize) -> Vec<u8>; 4] = [&rising, &falling, &scattered, &parting];
     for chain in chains {
-        let view = view_of((0..VALUES).map(chain));
+        let read_txn = read_txn_of((0..VALUES).map(chain));
         for order in [SortOrder::Ascend, SortOrder::Descend] {
             for run_keys_max in [10, RUN_KEYS_MAX] {
                 let request = by_value(order);
-                let expected = collected(&view, &request).ok().unwrap();
-                let counted = CountedReads::of(&view);
-                let counted_view: View = Arc::clone(&counted) as View;
-                let found = streamed(&counted_view, &request, run_keys_max, 1 << 20).ok().unwrap();
+                let expected = collected(&read_txn, &request).ok().unwrap();
+                let counted = CountedReads::of(&read_txn);
+                let counted_read_txn: SharedReadTxn = Arc::clone(&counted) as SharedReadTxn;
+                let found =
+                    streamed(&counted_read_txn, &request, run_keys_max, 1 << 20).ok().unwrap();
                 assert!(found == expected, "{order:?}, runs of {run_keys_max}");
-                // Logarithm of two: 9. Half of the square: 80,000.
+                // The binary logarithm of 400 is about 9, so each value is read about nine times,
+                // and the test allows four times as many reads. If each value were compared with
+                // all later ones, there would be 80,000 reads.
                 let records = counted.records.load(Relaxed);
                 assert!(records < 4 * 9 * VALUES, "{records} reads, {order:?}, {run_keys_max}");
             }
@@ -424,7 +436,7 @@ fn values_with_long_common_parts_are_sorted() {
     let mut chance = StdRng::seed_from_u64(seed);
     for _ in 0..6 {
         let keys = chance.random_range(2..300);
-        let view = view_of((0..keys).map(|_| {
+        let read_txn = read_txn_of((0..keys).map(|_| {
             let length = match chance.random_range(0..3) {
                 0 => 65 * chance.random_range(0..9),
                 1 => 67 * chance.random_range(0..9) + 7,
@@ -443,24 +455,25 @@ fn values_with_long_common_parts_are_sorted() {
             for run_keys_max in [1, 2, 5, 30, RUN_KEYS_MAX] {
                 let limit = [0, 1, 7, 100][chance.random_range(0..4)];
                 let request = RangeRequest { limit, ..by_value(order) };
-                assert_collected_alike(&view, &request, run_keys_max, 10_000);
+                assert_collected_alike(&read_txn, &request, run_keys_max, 10_000);
             }
         }
     }
 }
 
-/// However many keys are tied in runs that are short.
+/// The names of many short runs are looked up in one walk over the index. Each walk has about a
+/// sixteenth of the names, so the test allows 20 visits of each key.
 #[test]
 fn the_keys_of_short_runs_are_named_in_a_few_walks() {
     const KEYS: usize = 4000;
-    // Two of each value, which is longer than its digit.
-    let view = view_of(
+    // Two keys for each value, and the values are longer than their digits.
+    let read_txn = read_txn_of(
         (0..KEYS)
             .map(|number| format!("{:07} and a tail", number * 7919 % (KEYS / 2)).into_bytes()),
     );
-    let counted = CountedReads::of(&view);
-    let counted_view: View = Arc::clone(&counted) as View;
-    StreamedRange::open(counted_view, by_value(SortOrder::Ascend), 10).ok().unwrap();
+    let counted = CountedReads::of(&read_txn);
+    let counted_read_txn: SharedReadTxn = Arc::clone(&counted) as SharedReadTxn;
+    StreamedRange::open(counted_read_txn, by_value(SortOrder::Ascend), 10).ok().unwrap();
     let versions = counted.versions.load(Relaxed);
     assert!(versions <= 20 * KEYS, "{versions} keys");
 }
@@ -473,18 +486,19 @@ fn a_filtered_chunk_names_no_more_than_it_may_hold() {
     for number in 0..KEYS as u32 {
         write(&*store, |txn| txn.put(&key(number), &[b'v'; 100], 0).unwrap());
     }
-    let view = store.begin_snapshot_read().unwrap();
-    let max_mod_revision = view.revision() - KEYS as i64 / 2;
+    let read_txn = store.begin_snapshot_read().unwrap();
+    let max_mod_revision = read_txn.revision() - KEYS as i64 / 2;
     let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
     let request = RangeRequest { max_mod_revision, ..all };
     for (chunk_bytes, chunks) in [(1, KEYS / 2), (2000, 50), (usize::MAX, 1)] {
-        let expected = collected(&view, &request).ok().unwrap();
-        let counted = CountedReads::of(&view);
-        let counted_view: View = Arc::clone(&counted) as View;
-        let found = streamed(&counted_view, &request, RUN_KEYS_MAX, chunk_bytes).ok().unwrap();
+        let expected = collected(&read_txn, &request).ok().unwrap();
+        let counted = CountedReads::of(&read_txn);
+        let counted_read_txn: SharedReadTxn = Arc::clone(&counted) as SharedReadTxn;
+        let found = streamed(&counted_read_txn, &request, RUN_KEYS_MAX, chunk_bytes).ok().unwrap();
         assert!(found == expected);
-        // Once to measure; then the first half, with the long keys of the other, which lie before
-        // it; and with each chunk one more.
+        // The visited keys: all keys, to measure the range; the half of the keys that is in the
+        // response, and the long keys of the other half that precede it; and one more key for each
+        // chunk.
         let versions = counted.versions.load(Relaxed);
         assert!(
             versions <= KEYS + KEYS / 2 + KEYS / 13 + chunks,

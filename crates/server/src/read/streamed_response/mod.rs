@@ -1,4 +1,4 @@
-//! The answer of a transaction or of a delete, whose long parts are read while it is sent.
+//! The response of a transaction or a delete. Its long parts are read while it is sent.
 //!
 //! ```text
 //!   operation      put      range      range      delete
@@ -6,33 +6,35 @@
 //!   streams                              └─1        └─2      in the order of the operations
 //! ```
 //!
-//! Records stay in the message while the answer is short. From there on each range is a
-//! [`StreamedRange`]: measured, with its view, and read when its turn comes.
+//! Records stay in the message while they fit into a limit of bytes for the whole response. A range
+//! that does not fit into the rest of the limit becomes a [`StreamedRange`]: it is measured, keeps
+//! its read transaction, and is read when its turn comes.
 //!
-//! The number of an operation: [`OperationResponses`].
+//! [`OperationResponses`] defines how the operations are numbered.
 
 use std::mem;
 use std::sync::Arc;
 
 use clearlane_mvcc::ReadTxn;
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
+use clearlane_replica::apply::range::execute_range;
+use clearlane_replica::apply::{
+    AppliedResponse, DeferredRead, OperationResponses, PartialResponse, SharedReadTxn,
+};
+use clearlane_replica::{RequestError, Result};
 
-use crate::apply::range::execute_range;
-use crate::apply::{AppliedResponse, DeferredRead, OperationResponses, PartialResponse, View};
-use crate::error::Result;
 use crate::handle::Server;
-use crate::range::RangeMeta;
-use crate::read_executor::{PoolJob, ReadResult};
-use crate::request_error::RequestError;
-use crate::request_trace::RequestTrace;
-use crate::streamed_range::{StreamedRange, encoded_len};
+use crate::observe::request_trace::RequestTrace;
+use crate::read::executor::{PoolJob, ReadResult};
+use crate::read::range::RangeMeta;
+use crate::read::streamed_range::{StreamedRange, encoded_len};
 use crate::threads::JobKind;
 
 #[derive(Debug)]
 pub struct StreamedResponse<M> {
-    /// Whole, but for the records of `streams`.
+    /// The complete message, except the records of `streams`.
     pub message: M,
-    /// In the order of their operations.
+    /// The streams, in the order of their operations.
     pub streams: Vec<OperationStream>,
 }
 
@@ -58,8 +60,8 @@ impl<M> StreamedResponse<M> {
 }
 
 impl<M: OperationResponses> StreamedResponse<M> {
-    /// Streams what the message has of an operation's records if that is more than `bytes_max`. So
-    /// it is not in memory a second time when it is encoded.
+    /// Moves the records of an operation from the message into a stream, if they have more than
+    /// `bytes_max` bytes. So they are not in memory a second time when they are encoded.
     pub fn stream_records(&mut self, bytes_max: u64) {
         let (mut operation, streams) = (0, &mut self.streams);
         self.message.visit_operations(&mut |response| {
@@ -76,7 +78,7 @@ impl<M: OperationResponses> StreamedResponse<M> {
         self.streams.sort_unstable_by_key(|stream| stream.operation);
     }
 
-    /// With all records in the message.
+    /// Returns the message with all records.
     pub fn into_message(self) -> Result<M> {
         let StreamedResponse { mut message, streams } = self;
         let mut streams = streams.into_iter().peekable();
@@ -106,10 +108,10 @@ impl<M: OperationResponses + Send + 'static> StreamedResponse<M> {
     }
 }
 
-/// Reads the ranges of one answer, in the order of their operations.
+/// Reads the ranges of one response, in the order of their operations.
 #[derive(Debug)]
 pub(crate) struct ResponseReader {
-    /// How much more may be read at once.
+    /// Number of bytes that may still be read at once.
     inline_bytes: u64,
     streams: Vec<OperationStream>,
 }
@@ -119,28 +121,29 @@ impl ResponseReader {
         ResponseReader { inline_bytes, streams: Vec::new() }
     }
 
-    /// The response is without its records if they are streamed.
+    /// Reads a range. The returned response has no records if they are streamed.
     pub(crate) fn read_range(
         &mut self,
         operation: usize,
-        view: &View,
+        read_txn: &SharedReadTxn,
         request: &RangeRequest,
     ) -> ReadResult<RangeResponse> {
         let (response, records) = if !request.range_end.is_empty() {
-            let mut records = StreamedRange::unread(Arc::clone(view), request.clone())?;
+            let mut records = StreamedRange::unread(Arc::clone(read_txn), request.clone())?;
             let RangeMeta { header, more, count } = mem::take(&mut records.meta);
             (RangeResponse { header, kvs: Vec::new(), more, count }, records)
         } else {
-            let read: &dyn ReadTxn = &**view;
+            let read: &dyn ReadTxn = &**read_txn;
             let mut response = execute_range(read, request)?;
             let found = mem::take(&mut response.kvs);
             let encoded = encoded_len(&found);
             let records = if encoded <= self.inline_bytes {
                 StreamedRange::of_records(found, encoded)
             } else {
-                // Its client may take it late: it is read again then.
+                // The record is large, and the client may be slow to receive it. To save memory,
+                // the record is dropped here and read again when it is sent.
                 drop(found);
-                StreamedRange::unread(Arc::clone(view), request.clone())?
+                StreamedRange::unread(Arc::clone(read_txn), request.clone())?
             };
             (response, records)
         };
@@ -161,13 +164,13 @@ impl ResponseReader {
 #[derive(Debug)]
 pub struct DeferredReader {
     response: AppliedResponse,
-    /// The next is the last.
+    /// The reads in reverse order: the last element is the next read.
     reads: Vec<DeferredRead>,
     ranges: ResponseReader,
 }
 
 impl DeferredReader {
-    /// Beyond `inline_bytes` what is read is streamed.
+    /// Creates a reader. Records beyond `inline_bytes` are streamed.
     pub fn new(partial: PartialResponse, inline_bytes: u64) -> DeferredReader {
         let (response, mut reads) = partial.into_parts();
         reads.reverse();
@@ -180,11 +183,11 @@ impl DeferredReader {
 
     pub(crate) fn make_next(&mut self) -> ReadResult<()> {
         let Some(read) = self.reads.pop() else { return Ok(()) };
-        let found = self.ranges.read_range(read.operation, &read.view, &read.request)?;
+        let found = self.ranges.read_range(read.operation, &read.read_txn, &read.request)?;
         read.place(found, &mut self.response)
     }
 
-    /// Makes those that are left.
+    /// Makes the remaining reads. Returns the response.
     pub fn finish(mut self) -> ReadResult<StreamedResponse<AppliedResponse>> {
         while !self.reads.is_empty() {
             self.make_next()?;

@@ -1,4 +1,5 @@
-//! Ranges of one answer against each of them by itself, and over a store that has lost a record.
+//! Checks that a range has the same result in a response with many ranges as by itself, also if the
+//! store has lost a record.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,13 +12,13 @@ use clearlane_proto::etcdserverpb::{
     DeleteRangeRequest, InternalRaftRequest, PutRequest, RequestOp, ResponseOp, TxnRequest,
     TxnResponse,
 };
+use clearlane_replica::applied_position::AppliedPosition;
+use clearlane_replica::apply::{self, ApplyError, ReadBudget, TxnReadMode, txn};
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::applied_position::AppliedPosition;
-use crate::apply::{self, ApplyError, ReadBudget, ReadMode, txn};
-use crate::range::RangeResult;
-use crate::txn::run_on_view;
+use crate::read::range::RangeResult;
+use crate::write::txn::run_on_view;
 
 const KEYS: usize = 300;
 
@@ -28,7 +29,8 @@ struct TestStore {
 }
 
 impl TestStore {
-    /// Its keys were put twice; the revision between is `KEYS + 1`.
+    /// Returns a store in which each key was put twice, in two rounds. The revision between the
+    /// rounds is `KEYS + 1`.
     fn new() -> TestStore {
         let engine = Arc::new(MemoryEngine::new());
         let (before, applied) = (AppliedPosition::pre_commit(), AppliedPosition::default());
@@ -49,22 +51,22 @@ impl TestStore {
         self.apply(&InternalRaftRequest { put, ..InternalRaftRequest::default() }, u64::MAX);
     }
 
-    /// All reads are left.
+    /// Applies a request. All its reads are deferred.
     fn apply(&mut self, request: &InternalRaftRequest, inline_bytes: u64) -> DeferredReader {
         self.index += 1;
         let position = AppliedPosition { index: self.index, term: 1, ..Default::default() };
-        let mode = ReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
+        let mode = TxnReadMode::Deferred(ReadBudget { records: 0, bytes: 0 });
         let applied =
             apply::apply(&*self.store, &|_| false, request, position, mode, None).unwrap();
         let (response, reads) = (applied.result.unwrap(), applied.deferred_reads);
         DeferredReader::new(PartialResponse::new(response, reads), inline_bytes)
     }
 
-    fn view(&self) -> View {
+    fn read_txn(&self) -> SharedReadTxn {
         self.store.begin_snapshot_read().unwrap()
     }
 
-    /// The index goes on naming the newest record of the key.
+    /// Removes the newest record of a key. The index still names it.
     fn lose_record(&mut self, key: &str) {
         let mut lost = None;
         let snapshot = self.engine.snapshot().unwrap();
@@ -78,7 +80,7 @@ impl TestStore {
         let mut write = self.engine.begin_write().unwrap();
         write.delete(Bucket::Key, &lost.unwrap()).unwrap();
         write.commit().unwrap();
-        // The next snapshot is without it.
+        // Commit again, so that the next snapshot does not have the record.
         self.put("x", "another commit");
         self.store.commit().unwrap();
     }
@@ -111,11 +113,11 @@ fn txn_of(ops: Vec<Request>) -> TxnRequest {
 
 #[test]
 fn a_range_is_the_same_in_the_message_and_streamed() {
-    let view = TestStore::new().view();
+    let read_txn = TestStore::new().read_txn();
     for inline_bytes in [0, 1000, 20_000, u64::MAX] {
         let (mut reader, mut responses) = (ResponseReader::new(inline_bytes), Vec::new());
         for (operation, request) in ranges().iter().enumerate() {
-            let found = reader.read_range(operation, &view, request).unwrap();
+            let found = reader.read_range(operation, &read_txn, request).unwrap();
             let response = Some(Response::ResponseRange(found));
             responses.push(ResponseOp { response });
         }
@@ -132,13 +134,13 @@ fn a_range_is_the_same_in_the_message_and_streamed() {
 
         let message = response.into_message().unwrap();
         for (request, op) in ranges().iter().zip(message.responses) {
-            let expected = apply::range(&*view, request).unwrap().unwrap();
+            let expected = apply::range(&*read_txn, request).unwrap().unwrap();
             assert_eq!(op.response, Some(Response::ResponseRange(expected)), "{request:?}");
         }
     }
 }
 
-/// Each way to ask for one key, as far as it has a way through the code of its own.
+/// Returns requests for one key: each kind of request that has a separate path through the code.
 fn single_keys() -> Vec<RangeRequest> {
     let get = RangeRequest { key: "k007".into(), ..RangeRequest::default() };
     let past = KEYS as i64 + 1;
@@ -170,21 +172,26 @@ fn a_single_key_that_does_not_fit_is_read_again_when_it_is_sent() {
     let mut txn = store.store.begin_write().unwrap();
     txn.put(b"k007", &[b'v'; 10_000], 7).unwrap();
     drop(txn.end(AppliedPosition::default()).unwrap());
-    let view = store.view();
-    let (mut streamed, holders) = (0, Arc::strong_count(&view));
+    let read_txn = store.read_txn();
+    let (mut streamed, holders) = (0, Arc::strong_count(&read_txn));
     for request in single_keys() {
-        let expected = apply::range(&*view, &request).unwrap().unwrap();
+        let expected = apply::range(&*read_txn, &request).unwrap().unwrap();
         let encoded = encoded_len(&expected.kvs);
         for inline_bytes in [0, encoded.saturating_sub(1), encoded] {
             let mut reader = ResponseReader::new(inline_bytes);
-            let found = reader.read_range(0, &view, &request).unwrap();
+            let found = reader.read_range(0, &read_txn, &request).unwrap();
             let response = Some(Response::ResponseRange(found));
             let responses = vec![ResponseOp { response }];
             let response = reader.finish(TxnResponse { responses, ..TxnResponse::default() });
-            // What is still to be read has the view; what is in memory needs none.
+            // A stream that is still to be read holds the read transaction. Records in memory do
+            // not.
             let is_unread = encoded > inline_bytes;
             assert_eq!(response.streams.len(), usize::from(is_unread), "{request:?}");
-            assert_eq!(Arc::strong_count(&view), holders + usize::from(is_unread), "{request:?}");
+            assert_eq!(
+                Arc::strong_count(&read_txn),
+                holders + usize::from(is_unread),
+                "{request:?}"
+            );
             streamed += response.streams.len();
             let op = response.into_message().unwrap().responses.remove(0);
             assert_eq!(op.response, Some(Response::ResponseRange(expected.clone())), "{request:?}");
@@ -195,19 +202,19 @@ fn a_single_key_that_does_not_fit_is_read_again_when_it_is_sent() {
 
 #[test]
 fn a_txn_of_ranges_answers_the_same_over_a_view() {
-    let view = TestStore::new().view();
+    let read_txn = TestStore::new().read_txn();
     let request = txn_of(ranges().into_iter().map(Request::RequestRange).collect());
-    let response = run_on_view(&view, &request).unwrap().into_message().unwrap();
-    assert_eq!(response, txn::run_on_snapshot(&*view, &request).unwrap());
+    let response = run_on_view(&read_txn, &request).unwrap().into_message().unwrap();
+    assert_eq!(response, txn::run_on_snapshot(&*read_txn, &request).unwrap());
 }
 
-/// What was read is one error for a range, in a transaction and of a delete; what is not read is
-/// none. The member goes on.
+/// If a lost record is read, a range, a transaction and a delete fail with the same error. If a
+/// lost record is not read, there is no error. After the error, later requests succeed.
 #[test]
 fn a_record_that_is_lost_is_an_error_of_the_request_that_reads_it() {
     let mut store = TestStore::new();
     store.lose_record("k123");
-    let range_error = match StreamedRange::measure(store.view(), all()) {
+    let range_error = match StreamedRange::measure(store.read_txn(), all()) {
         Err(ApplyError::Fatal(error)) => error.to_string(),
         other => panic!("{other:?}"),
     };
@@ -234,6 +241,6 @@ fn a_record_that_is_lost_is_an_error_of_the_request_that_reads_it() {
         }
     }
     let inline = RangeRequest { range_end: "k122".into(), ..all() };
-    let found = StreamedRange::measure(store.view(), inline).unwrap();
+    let found = StreamedRange::measure(store.read_txn(), inline).unwrap();
     assert!(matches!(found, RangeResult::Rows(_)));
 }

@@ -1,15 +1,14 @@
-//! The store as one file, as etcd has it: what `etcdctl snapshot save` gets, and a restore reads.
+//! The store as one file in etcd's format. `etcdctl snapshot save` receives such a file, and a
+//! restore reads it.
 //!
 //! ```text
 //!   bolt file                  a multiple of 512 bytes, see `docs/bolt.md`
-//!   SHA-256 of all before      32 bytes; absent in a copy of `member/snap/db`
+//!   SHA-256 of the bolt file   32 bytes; absent in a copy of `member/snap/db`
 //! ```
 //!
 //! A [`SnapshotWriter`] sends an [`Image`] of one state. [`copy`] and [`restore`] read such files,
-//! etcd's too; [`restore`] also reads those of our [`former`] format. Both verify the sum before
-//! the file is used, unless told not to.
-
-pub mod former;
+//! including etcd's. Each of the two functions verifies the checksum, unless the caller disables
+//! the check: [`restore`] before it writes a record, and [`copy`] while it writes the copy.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -20,31 +19,31 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clearlane_engine::bolt_file::BoltFile;
 use clearlane_engine::{Bucket, Engine, Image, WriteTxn};
+use clearlane_replica::{Error, Result};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
-
-/// No piece is longer: etcd's.
+/// Maximum number of bytes of a chunk, as in etcd.
 const CHUNK_BYTES: usize = 32 << 10;
 const ALIGNMENT_BYTES: u64 = 512;
 const CHECKSUM_BYTES: u64 = 32;
 
 /// The magic number of a meta page.
 const MAGIC: [u8; 4] = 0xED0C_DAED_u32.to_le_bytes();
-/// It precedes the magic number.
+/// Number of bytes before the magic number in a meta page.
 const PAGE_HEADER_BYTES: u64 = 16;
-/// Pages are as long as those of the machine that made the file.
+/// Maximum page size in bytes. The pages of a file are as long as the memory pages of the machine
+/// that created the file.
 const PAGE_BYTES_MAX: u64 = 64 << 10;
 
-/// Of a restore, in one transaction.
+/// Number of bytes after which a restore commits its transaction.
 const TXN_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Debug)]
 pub struct SnapshotWriter {
     image: Image,
-    /// Read, and not returned yet.
+    /// Bytes that were read and not returned yet.
     read: Bytes,
-    /// Without the checksum.
+    /// Number of bytes that were not returned yet, without the checksum.
     bytes_left: u64,
     checksum: Option<Sha256>,
 }
@@ -55,12 +54,13 @@ impl SnapshotWriter {
         SnapshotWriter { image, read: Bytes::new(), bytes_left, checksum }
     }
 
-    /// Bytes after what was returned, without the checksum.
+    /// Returns the number of bytes that are still to be returned, without the checksum.
     pub fn bytes_left(&self) -> u64 {
         self.bytes_left
     }
 
-    /// The last chunk is the checksum. After an error there is none.
+    /// Returns the next chunk, or `None` at the end. The last chunk is the checksum. If the caller
+    /// stops at an error, it gets no checksum.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         if self.read.is_empty() {
             let Some(read) = self.image.next_chunk()? else {
@@ -78,17 +78,18 @@ impl SnapshotWriter {
     }
 }
 
-/// Opens a file to be read.
+/// Opens a file for reading.
 pub fn open(path: &Path) -> Result<File> {
-    // Opening a named pipe would wait for a writer.
+    // The type is checked first, because opening a named pipe would wait for a writer.
     if !fs::metadata(path).map_err(read_error)?.is_file() {
         return Err(damaged("it is not a file"));
     }
     File::open(path).map_err(read_error)
 }
 
-/// Whether there is a meta page where a bolt file has one: at the beginning, or behind a page.
-pub fn is_bolt(file: &mut (impl Read + Seek)) -> Result<bool> {
+/// Returns whether the file has a meta page where a bolt file has one: at the start, or after one
+/// page.
+fn is_bolt(file: &mut (impl Read + Seek)) -> Result<bool> {
     let mut page_bytes = 0;
     while page_bytes <= PAGE_BYTES_MAX {
         let mut magic = [0; MAGIC.len()];
@@ -104,10 +105,10 @@ pub fn is_bolt(file: &mut (impl Read + Seek)) -> Result<bool> {
     Ok(false)
 }
 
-/// Copies the bolt file of a snapshot to `to`, and syncs it. What was written before an error must
-/// be removed.
+/// Copies the bolt file of a snapshot to `to`, and syncs it. After an error the caller must remove
+/// the written data.
 pub fn copy(path: &Path, to: &Path, checks_sum: bool) -> Result<()> {
-    // Held, so that no program writes meanwhile.
+    // Keep the file locked, so that no program writes it during the copy.
     let _locked = open_bolt(path)?;
     let mut file = open(path)?;
     let mut copy = File::create(to).map_err(write_error)?;
@@ -115,20 +116,17 @@ pub fn copy(path: &Path, to: &Path, checks_sum: bool) -> Result<()> {
     copy.sync_all().map_err(write_error)
 }
 
-/// Fills an empty engine with the records of a file, and commits. After an error the engine's
-/// directory must be removed. Without `checks_sum` the file may lack the sum, as one that was
+/// Fills an empty engine with the records of a file, and commits. After an error the caller must
+/// remove the engine's directory. Without `checks_sum` the file may lack the checksum, like a file
 /// copied from a disk.
 pub fn restore(path: &Path, engine: &Arc<dyn Engine>, checks_sum: bool) -> Result<()> {
-    let mut file = open(path)?;
-    if !is_bolt(&mut file)? {
-        return former::restore(&mut file, Arc::clone(engine), checks_sum);
-    }
     let bolt = open_bolt(path)?;
+    let mut file = open(path)?;
     verify(&mut file, checks_sum, &mut |_| Ok(()))?;
     Bucket::ALL.into_iter().try_for_each(|bucket| copy_bucket(&bolt, bucket, &**engine))
 }
 
-/// Verifies the length of a file, and the sum if it `checks_sum`.
+/// Verifies the length of a file, and also its checksum if `checks_sum` is true.
 pub fn check(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<()> {
     match checks_sum {
         true => verify(file, true, &mut |_| Ok(())),
@@ -136,15 +134,21 @@ pub fn check(file: &mut (impl Read + Seek), checks_sum: bool) -> Result<()> {
     }
 }
 
-/// Whether there is a sum behind the data.
+/// Returns whether a file of this length has a checksum after its data.
 pub fn has_sum(length: u64) -> bool {
     length % ALIGNMENT_BYTES == CHECKSUM_BYTES
 }
 
-/// Refuses a bolt file that is not etcd's. While it is open, no program writes it.
+/// Opens a bolt file. Rejects a file that is not in etcd's format. While it is open, no program
+/// writes it.
 pub fn open_bolt(path: &Path) -> Result<BoltFile> {
+    if !is_bolt(&mut open(path)?)? {
+        return Err(damaged(
+            "it is neither a store of engine bolt nor a snapshot in etcd's format",
+        ));
+    }
     let file = BoltFile::open(path)?;
-    // etcd has these in every file.
+    // etcd creates these buckets in every file. `scan` fails if a bucket is missing.
     for bucket in [Bucket::Key, Bucket::Meta] {
         file.scan(&[bucket.name().as_bytes()], &mut |_| ControlFlow::Break(()))?;
     }
@@ -162,7 +166,7 @@ fn copy_bucket(from: &BoltFile, bucket: Bucket, engine: &dyn Engine) -> Result<(
     });
     outcome?;
     match scanned {
-        // A file may lack the buckets that its version did not have.
+        // A file may lack a bucket that did not exist in the version that wrote the file.
         Err(clearlane_engine::Error::NoBucket { .. }) => {}
         other => other?,
     }
@@ -173,7 +177,7 @@ struct BucketCopy<'c> {
     engine: &'c dyn Engine,
     bucket: Bucket,
     txn: Option<Box<dyn WriteTxn>>,
-    /// In the open transaction.
+    /// Number of bytes written in the open transaction.
     bytes: usize,
 }
 
@@ -195,7 +199,8 @@ impl BucketCopy<'_> {
     }
 }
 
-/// Gives the data to `take`, and compares it with the sum behind it.
+/// Passes the data to `take`. If `checks_sum` is true, fails unless the checksum that follows the
+/// data is correct.
 fn verify(
     file: &mut (impl Read + Seek),
     checks_sum: bool,
@@ -214,19 +219,20 @@ fn verify(
         let mut there = [0; CHECKSUM_BYTES as usize];
         file.read_exact(&mut there).map_err(read_error)?;
         if there[..] != sum.finalize()[..] {
-            return Err(damaged("its sum does not match"));
+            return Err(damaged("checksum mismatch"));
         }
     }
     Ok(())
 }
 
-/// Without the sum.
+/// Returns the length of the data without the checksum. Fails if there is no checksum although
+/// `checks_sum` is true, or if no snapshot can have the length of this file.
 fn data_length(file: &mut impl Seek, checks_sum: bool) -> Result<u64> {
     let length = file.seek(SeekFrom::End(0)).map_err(read_error)?;
     let has_sum = has_sum(length);
     if !has_sum && (checks_sum || length % ALIGNMENT_BYTES != 0) {
         let why =
-            format!("it has {length} bytes, and no sum behind a multiple of {ALIGNMENT_BYTES}");
+            format!("it has {length} bytes, and no checksum after a multiple of {ALIGNMENT_BYTES}");
         return Err(damaged(why));
     }
     let data = if has_sum { length - CHECKSUM_BYTES } else { length };
@@ -260,5 +266,7 @@ fn read_error(error: io::Error) -> Error {
 }
 
 fn write_error(error: io::Error) -> Error {
-    Error::Engine(clearlane_engine::Error::Storage(format!("a copy cannot be written: {error}")))
+    Error::Engine(clearlane_engine::Error::Storage(format!(
+        "the snapshot cannot be written: {error}"
+    )))
 }

@@ -1,16 +1,20 @@
-//! The read pool: threads for long reads, of which [few run at a time](super::read_schedule).
+//! The read pool: threads for reads and other jobs that may be long. [Few of the jobs run at a
+//! time](super::read_schedule).
 //!
-//! A network thread that reads twenty thousand records answers no other request meanwhile, and a
-//! short read should not wait here behind long ones. So a job that has used up its slice waits at a
-//! [yield point](clearlane_net::sched::YieldPoints), on its thread, while another one runs. More
-//! threads are started when they are needed, and end when they are not. At a yield point
+//! A network thread that reads twenty thousand records answers no other request during that time.
+//! So long reads run in this pool, where a short read usually waits only for slices of them. A job
+//! that has used up its slice waits at a [yield point](clearlane_contention::YieldPoints), on its
+//! thread, while another job runs. More threads start when they are needed, and end when they are
+//! not. At a yield point
 //!
-//! * a job whose request has been dropped, or whose pool stops, ends by unwinding: nothing takes
-//!   what it has so far for its result;
-//! * it holds no lock, for the others may want it. So it has a view, which needs none.
+//! * a job whose request has been dropped, or whose pool stops, ends by unwinding, so no caller
+//!   gets an incomplete result;
+//! * a job must hold no lock, because other jobs may need the lock. So it reads from a snapshot,
+//!   which needs none.
 //!
-//! A second pool has the small reads that wait for the disk. It has as many threads as jobs that
-//! run, and none waits at a yield point.
+//! A second pool, the uncached pool, makes the small reads that wait for the disk, and a third pool
+//! checks and hashes passwords. Each of these two pools has as many threads as running jobs, so no
+//! job waits at a yield point.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -22,15 +26,15 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use clearlane_contention::now_ns;
-use clearlane_net::sched::set_yield_hook;
+use clearlane_contention::{now_ns, set_yield_hook};
+use clearlane_net::sched::offer_core;
+use clearlane_replica::Result;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::read_schedule::{JobId, JobKind, ReadSchedule, SLICE_NS, ScheduleLimits, Start};
-use crate::error::Result;
 
-/// Threads that have no job for so long end, but for the first two.
+/// A thread ends after this time without a job, unless only [`KEPT_THREADS`] threads are left.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 const KEPT_THREADS: usize = 2;
 
@@ -40,19 +44,21 @@ pub struct ReadPool {
     start_thread: OnceLock<StartThread>,
 }
 
-/// Starts the thread of a number, which calls [`ReadPool::run_worker`].
+/// Starts the thread with the given number. The thread must call [`ReadPool::run_worker`].
 pub(super) type StartThread = Box<dyn Fn(usize) -> io::Result<JoinHandle<()>> + Send + Sync>;
 
 struct PoolState {
     schedule: ReadSchedule,
     queued: HashMap<JobId, Job>,
-    /// They have their place, and a thread takes them as soon as it is awake.
+    /// Jobs that have a place among the running jobs, but no thread yet. A thread takes a job as
+    /// soon as the thread is awake.
     to_begin: VecDeque<(JobId, Job)>,
-    /// What wakes the thread of a suspended job. It is taken out when it is the job's turn.
+    /// The condition variables of the suspended jobs. When a job's turn comes or the pool stops,
+    /// its entry is removed and its thread is woken.
     suspended: HashMap<JobId, Arc<Condvar>>,
     last_id: JobId,
     thread_count: usize,
-    /// Those that wait for a job, or will as soon as they are awake.
+    /// Number of threads that wait for a job, or will wait as soon as they are awake.
     idle_threads: usize,
     threads: Vec<JoinHandle<()>>,
     is_stopped: bool,
@@ -60,7 +66,7 @@ struct PoolState {
 
 type Job = Box<dyn FnOnce(&Arc<ReadPool>, JobId) + Send>;
 
-/// What a job unwinds with that nothing waits for any more.
+/// The payload for unwinding a job whose result is no longer needed.
 struct Abandoned;
 
 impl ReadPool {
@@ -80,7 +86,7 @@ impl ReadPool {
         Arc::new(ReadPool { state, arrived, start_thread: OnceLock::new() })
     }
 
-    /// To be called before the first job comes.
+    /// Sets how threads are started. Call it before the first job is submitted.
     pub(super) fn set_start_thread(&self, start: StartThread) {
         let _ = self.start_thread.set(start);
     }
@@ -89,7 +95,8 @@ impl ReadPool {
         self.state.lock().queued.len()
     }
 
-    /// `None` if the pool has stopped. A job whose request has been dropped is skipped.
+    /// Runs a job. Returns `None` if the pool has stopped or the job has panicked. A job whose
+    /// request has been dropped is skipped.
     pub async fn run<T: Send + 'static>(
         &self,
         kind: JobKind,
@@ -98,7 +105,7 @@ impl ReadPool {
         self.submit(kind, work).await.ok()
     }
 
-    /// What the receiver gets is an error if the pool has stopped.
+    /// Submits a job. The receiver gets an error if the pool has stopped or the job has panicked.
     pub fn submit<T: Send + 'static>(
         &self,
         kind: JobKind,
@@ -121,7 +128,8 @@ impl ReadPool {
         waits
     }
 
-    /// Returns when the pool stops, or has too many threads.
+    /// Runs jobs. Returns when the pool stops, or when this thread has had no job for [`IDLE_TIME`]
+    /// and is not one of the last [`KEPT_THREADS`].
     pub(super) fn run_worker(self: &Arc<Self>) -> Result<()> {
         set_yield_hook(yield_point);
         let mut state = self.state.lock();
@@ -143,12 +151,12 @@ impl ReadPool {
                 let begun = self.start_ready(&mut state);
                 drop(state);
                 self.wake(begun);
-                // The thread's own `catch_unwind` makes it the member's failure.
+                // The `catch_unwind` around `run_worker` turns the panic into the member's failure.
                 resume_unwind(payload);
             }
             state.idle_threads += 1;
             let begun = self.start_ready(&mut state);
-            // One of them is for this thread.
+            // This thread itself takes one of the jobs, so one thread less must be woken.
             self.wake(begun.saturating_sub(1));
         }
         state.idle_threads -= 1;
@@ -171,7 +179,8 @@ impl ReadPool {
         }
     }
 
-    /// Fills the free places. Returns the number of jobs for which a thread has to be woken.
+    /// Starts or resumes jobs until no place among the running jobs is free, or no job may run.
+    /// Returns the number of threads that must be woken.
     fn start_ready(&self, state: &mut MutexGuard<'_, PoolState>) -> usize {
         let mut begun = 0;
         while !state.is_stopped
@@ -182,7 +191,7 @@ impl ReadPool {
         begun
     }
 
-    /// Returns whether a thread has to be woken.
+    /// Starts or resumes a job. Returns whether a thread must be woken.
     fn start(&self, state: &mut MutexGuard<'_, PoolState>, start: Start) -> bool {
         let id = match start {
             Start::Resume(id) => {
@@ -207,7 +216,8 @@ impl ReadPool {
         state.idle_threads += 1;
         let start = || self.start_thread.get().map(|start| start(number));
         match MutexGuard::unlocked(state, start) {
-            // It ends at once, and `stop` does not know of it.
+            // The pool was stopped while the thread started. The thread ends at once, and is joined
+            // here because `stop` does not know it.
             Some(Ok(thread)) if state.is_stopped => {
                 let _ = MutexGuard::unlocked(state, || thread.join());
             }
@@ -215,7 +225,7 @@ impl ReadPool {
                 state.threads.retain(|thread| !thread.is_finished());
                 state.threads.push(thread);
             }
-            // The job waits for one of the threads that there are.
+            // No thread was started, so the job waits for one of the existing threads.
             _ => {
                 state.thread_count -= 1;
                 state.idle_threads -= 1;
@@ -228,8 +238,8 @@ impl ReadPool {
         }
     }
 
-    /// At a yield point: waits for the next turn if this job has to give way. Returns whether it
-    /// goes on.
+    /// Called at a yield point. If this job must yield, waits for its next turn. Returns false if
+    /// the pool has stopped and the job must end.
     fn give_way(&self, id: JobId) -> bool {
         let mut state = self.state.lock();
         if state.is_stopped {
@@ -239,7 +249,7 @@ impl ReadPool {
         let turn = Arc::new(Condvar::new());
         state.suspended.insert(id, Arc::clone(&turn));
         let begun = usize::from(self.start(&mut state, start));
-        // Where no thread could be started, the place is free again.
+        // If no thread could be started, the place is free again.
         let begun = begun + self.start_ready(&mut state);
         self.wake(begun);
         while state.suspended.contains_key(&id) {
@@ -248,8 +258,9 @@ impl ReadPool {
         !state.is_stopped
     }
 
-    /// Jobs that have begun end at their next yield point. Dropping the others tells the waiting
-    /// requests that they are not run. Returns the threads, to be joined.
+    /// Stops the pool. A suspended job ends at once, and a running job at the first yield point
+    /// after its slice. All other jobs are dropped, which informs the requests that wait for them.
+    /// Returns the threads, which the caller must join.
     pub(super) fn stop(&self) -> Vec<JoinHandle<()>> {
         let mut state = self.state.lock();
         state.is_stopped = true;
@@ -283,7 +294,7 @@ struct CurrentJob {
     slice_began_ns: Cell<u64>,
 }
 
-/// While it is here, the job is the thread's.
+/// While this value exists, `CURRENT` is the job of the thread.
 struct CurrentJobScope;
 
 impl CurrentJobScope {
@@ -323,12 +334,18 @@ fn job<T: Send + 'static>(
     })
 }
 
-/// The hook of the pool's threads.
+/// The hook that runs at each yield point of the pool's threads.
 fn yield_point() {
-    let Some(job) = CURRENT.with_borrow(Option::clone) else { return };
+    if let Some(job) = CURRENT.with_borrow(Option::clone) {
+        take_turns(&job);
+    }
+    offer_core();
+}
+
+fn take_turns(job: &CurrentJob) {
     let is_slice_over = now_ns().saturating_sub(job.slice_began_ns.get()) >= SLICE_NS;
     if (job.is_request_gone)() || (is_slice_over && !job.pool.give_way(job.id)) {
-        // No panic, which would be printed.
+        // Unwind without a panic, because the panic hook would print a panic.
         resume_unwind(Box::new(Abandoned));
     }
     if is_slice_over {

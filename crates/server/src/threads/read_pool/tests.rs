@@ -1,4 +1,5 @@
-//! The threads of the pool. Which job runs is decided, and tested, in `read_schedule`.
+//! Tests of the pool's threads. The module `read_schedule` decides which job runs, and has its own
+//! tests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use clearlane_net::sched::YieldPoints;
+use clearlane_contention::YieldPoints;
 
 use super::JobKind::{Long, Short};
 use super::*;
 
-/// A pool without a member. `threads_max`: beyond it none can be started.
+/// Returns a pool without a member. It can start at most `threads_max` threads.
 fn pool_of(limits: ScheduleLimits, threads_max: usize) -> Arc<ReadPool> {
     let pool = ReadPool::new(limits);
     let weak = Arc::downgrade(&pool);
@@ -32,7 +33,7 @@ fn stop(pool: &ReadPool) {
     pool.stop().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Computes until it is told to end, with a yield point after each piece.
+/// Computes until `ends` is set, with a yield point after each step.
 fn spin(ends: &AtomicBool) {
     let mut steps = YieldPoints::default();
     while !ends.load(Ordering::Relaxed) {
@@ -41,7 +42,7 @@ fn spin(ends: &AtomicBool) {
     }
 }
 
-/// Notifies when it is dropped.
+/// Sends a number when it is dropped.
 struct Notifies(Sender<usize>, usize);
 
 impl Drop for Notifies {
@@ -50,7 +51,8 @@ impl Drop for Notifies {
     }
 }
 
-/// Jobs that spin. The receivers get the number of each when it has begun, and when it has ended.
+/// Jobs that spin. The receivers get the number of each job when it has started, and when it has
+/// ended.
 struct Spinning {
     answers: Vec<oneshot::Receiver<()>>,
     begun: Receiver<usize>,
@@ -78,7 +80,7 @@ impl Spinning {
 fn a_short_job_passes_eight_long_ones() {
     let pool = read_pool();
     let long = Spinning::start(&pool, Long, 8);
-    // As many as may begin: two of these are suspended.
+    // Four long jobs may start. Two of them run, and two are suspended.
     assert_eq!(long.begun.iter().take(4).count(), 4);
     let short = Spinning::start(&pool, Short, 3);
     assert_eq!(short.begun.iter().take(3).count(), 3);
@@ -97,7 +99,8 @@ fn a_job_whose_request_is_gone_leaves() {
     let pool = read_pool();
     let mut long = Spinning::start(&pool, Long, 5);
     assert_eq!(long.begun.iter().take(4).count(), 4);
-    // One that runs, one that is suspended, or two of a kind; and one that waits.
+    // Drop the requests of one job that has not started (4), and of two jobs that have started (3
+    // and 0). A started job runs or is suspended.
     for gone in [4, 3, 0] {
         drop(long.answers.remove(gone));
     }
@@ -139,7 +142,8 @@ fn a_panic_takes_its_thread_and_no_place() {
     });
     let leaders = meet.map(|met| met.blocking_recv().unwrap());
     assert_ne!(leaders[0], leaders[1]);
-    // In the product the panic stops the member.
+    // The pool drops the handles of ended threads when it starts another one. So fewer than three
+    // panics may be found here. In a real member, the first panic makes the member fail.
     let failed = pool.stop().into_iter().filter_map(|thread| thread.join().err());
     assert!(failed.count() <= 3);
 }

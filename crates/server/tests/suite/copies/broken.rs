@@ -1,63 +1,74 @@
-//! Transfers that break: cut off at every byte, a wrong bit everywhere, nonsense, lies.
+//! Tests of interrupted and invalid transfers: cut off at every byte, with a wrong bit at every
+//! position, with random bytes, and with false claims.
 
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_server::raft_snapshot::{
-    self, Error, MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, StoreDir,
+use clearlane_replica::raft_snapshot::{
+    Error, MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, StoreDir,
 };
+use clearlane_server::snapshot;
 use clearlane_wal::files::OsFileSystem;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::support::{CountingStoreDir, chunks, contents, contents_of, filled, message, receive};
+use crate::copies::support::{
+    CountingStoreDir, chunks, contents, contents_of, filled, message, receive,
+};
 
-fn receive_into(vault: &Arc<CountingStoreDir>, bytes: &[u8]) -> Result<ReceivedSnapshot, Error> {
-    receive(&(Arc::clone(vault) as Arc<dyn StoreDir>), bytes.chunks(50))
+fn receive_into(
+    store_dir: &Arc<CountingStoreDir>,
+    bytes: &[u8],
+) -> Result<ReceivedSnapshot, Error> {
+    receive(&(Arc::clone(store_dir) as Arc<dyn StoreDir>), bytes.chunks(50))
 }
 
 #[test]
 fn one_that_ends_at_any_byte_leaves_nothing_and_the_next_one_succeeds() {
     let store = filled(4, 30);
     let whole = chunks(&*store, 1).concat();
-    let vault = Arc::new(CountingStoreDir::default());
+    let store_dir = Arc::new(CountingStoreDir::default());
     for length in 0..whole.len() {
-        receive_into(&vault, &whole[..length]).unwrap_err();
-        assert_eq!(*vault.open.lock(), 0, "{length} bytes left something");
-        assert_eq!(vault.kept_indexes().unwrap(), [0; 0]);
+        receive_into(&store_dir, &whole[..length]).unwrap_err();
+        assert_eq!(*store_dir.open.lock(), 0, "{length} bytes left something");
+        assert_eq!(store_dir.kept_indexes().unwrap(), [0; 0]);
     }
-    // A connection that breaks has no end: the receiver is dropped.
+    // If a connection breaks, the receiver is dropped without having seen the end of the stream.
     for length in 0..=whole.len() {
-        let mut receiver = SnapshotReceiver::new(Arc::clone(&vault) as Arc<dyn StoreDir>);
+        let mut receiver = SnapshotReceiver::new(Arc::clone(&store_dir) as Arc<dyn StoreDir>);
         receiver.feed(&whole[..length]).unwrap();
         drop(receiver);
-        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
+        assert_eq!((*store_dir.open.lock(), store_dir.kept_indexes().unwrap().len()), (0, 0));
     }
-    assert_eq!(receive_into(&vault, &whole).unwrap().index, 4);
-    assert_eq!(contents(&*vault.promote(4).unwrap()), contents_of(&*store));
+    assert_eq!(receive_into(&store_dir, &whole).unwrap().index, 4);
+    assert_eq!(contents(&*store_dir.promote(4).unwrap()), contents_of(&*store));
 }
 
 #[test]
 fn a_wrong_bit_anywhere_is_noticed() {
     let store = filled(4, 30);
     let whole = chunks(&*store, 1).concat();
-    let vault = Arc::new(CountingStoreDir::default());
+    let store_dir = Arc::new(CountingStoreDir::default());
     for bit in 0..whole.len() * 8 {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(receive_into(&vault, &damaged).is_err(), "bit {bit}");
-        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0), "bit {bit}");
+        assert!(receive_into(&store_dir, &damaged).is_err(), "bit {bit}");
+        assert_eq!(
+            (*store_dir.open.lock(), store_dir.kept_indexes().unwrap().len()),
+            (0, 0),
+            "bit {bit}"
+        );
     }
-    receive_into(&vault, &whole).unwrap();
+    receive_into(&store_dir, &whole).unwrap();
 }
 
 #[test]
 fn what_follows_the_end_is_refused() {
     let mut whole = chunks(&*filled(4, 30), 1).concat();
     whole.push(0);
-    let vault = Arc::new(CountingStoreDir::default());
-    receive_into(&vault, &whole).unwrap_err();
-    assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
+    let store_dir = Arc::new(CountingStoreDir::default());
+    receive_into(&store_dir, &whole).unwrap_err();
+    assert_eq!((*store_dir.open.lock(), store_dir.kept_indexes().unwrap().len()), (0, 0));
 }
 
 #[test]
@@ -69,7 +80,7 @@ fn what_was_refused_stays_refused() {
     receiver.finish().unwrap_err();
 }
 
-/// A header by hand, with a sum that is right, before the records of a store.
+/// Returns a header with a correct checksum, followed by the records of a store.
 fn with_header(message: &[u8], length: u32, records: &[u8]) -> Vec<u8> {
     let mut header = b"clearlane-copy..\x01".to_vec();
     header.extend_from_slice(&length.to_be_bytes());
@@ -83,7 +94,7 @@ fn with_header(message: &[u8], length: u32, records: &[u8]) -> Vec<u8> {
 fn a_copy_that_is_of_another_position_than_it_says_is_refused() {
     let all = chunks(&*filled(4, 30), 1);
     let records = all[1..].concat();
-    let vault = Arc::new(CountingStoreDir::default());
+    let store_dir = Arc::new(CountingStoreDir::default());
     let mut other_term = message(4);
     let mut position = other_term.snapshot_position();
     position.term = 2;
@@ -95,18 +106,18 @@ fn a_copy_that_is_of_another_position_than_it_says_is_refused() {
     for message in [message(3), message(5), other_term, other_members] {
         let bytes = message.encode();
         let lie = with_header(&bytes, bytes.len() as u32, &records);
-        let told = receive_into(&vault, &lie).unwrap_err();
-        assert!(matches!(told, Error::Damaged(_)), "{told}");
-        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
+        let error = receive_into(&store_dir, &lie).unwrap_err();
+        assert!(matches!(error, Error::Damaged(_)), "{error}");
+        assert_eq!((*store_dir.open.lock(), store_dir.kept_indexes().unwrap().len()), (0, 0));
     }
     let truth = message(4).encode();
-    receive_into(&vault, &with_header(&truth, truth.len() as u32, &records)).unwrap();
+    receive_into(&store_dir, &with_header(&truth, truth.len() as u32, &records)).unwrap();
 }
 
 #[test]
 fn nonsense_is_refused_and_never_believed() {
     let records = chunks(&*filled(4, 30), 1)[1..].concat();
-    let vault = Arc::new(CountingStoreDir::default());
+    let store_dir = Arc::new(CountingStoreDir::default());
     let heartbeat = [8, 8, 16, 2, 24, 1, 32, 3];
     for (message, length) in [
         (&b""[..], 0),
@@ -116,8 +127,8 @@ fn nonsense_is_refused_and_never_believed() {
         (b"", u32::MAX),
         (b"short", 1 << 19),
     ] {
-        receive_into(&vault, &with_header(message, length, &records)).unwrap_err();
-        assert_eq!((*vault.open.lock(), vault.kept_indexes().unwrap().len()), (0, 0));
+        receive_into(&store_dir, &with_header(message, length, &records)).unwrap_err();
+        assert_eq!((*store_dir.open.lock(), store_dir.kept_indexes().unwrap().len()), (0, 0));
     }
     for seed in 0..200 {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -130,9 +141,10 @@ fn nonsense_is_refused_and_never_believed() {
                 _ => drop(bytes.remove(at)),
             }
         }
-        // Several changes may undo each other, and then it is the store's contents that count.
-        let _ = receive_into(&vault, &bytes);
-        assert_eq!(*vault.open.lock(), 0, "seed {seed}");
+        // The result is not checked: several changes may undo each other, and then the store's
+        // contents are correct.
+        let _ = receive_into(&store_dir, &bytes);
+        assert_eq!(*store_dir.open.lock(), 0, "seed {seed}");
     }
 }
 
@@ -143,21 +155,21 @@ fn on_disk_nothing_is_left_either() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { cache_bytes: 1 << 20, ..Options::default() };
         let files = Arc::new(OsFileSystem);
-        let vault = raft_snapshot::open_store_dir(files, dir.path(), kind, options).unwrap();
-        let current = vault.open().unwrap();
+        let store_dir = snapshot::open_store_dir(files, dir.path(), kind, options).unwrap();
+        let current = store_dir.open().unwrap();
         let before = names(dir.path());
         for length in 1..all.len() {
             let cut = all[..length].iter().map(|chunk| &chunk[..]);
-            receive(&vault, cut.clone()).unwrap_err();
+            receive(&store_dir, cut.clone()).unwrap_err();
             assert_eq!(names(dir.path()), before, "{kind}, {length} chunks");
             let mut wrong = all[..=length].concat();
             let last = wrong.len() - 1;
             wrong[last] ^= 1;
-            receive(&vault, [&wrong[..]]).unwrap_err();
+            receive(&store_dir, [&wrong[..]]).unwrap_err();
             assert_eq!(names(dir.path()), before, "{kind}, a wrong bit in chunk {length}");
         }
-        receive(&vault, all.iter().map(|chunk| &chunk[..])).unwrap();
-        assert_eq!(vault.kept_indexes().unwrap(), [30]);
+        receive(&store_dir, all.iter().map(|chunk| &chunk[..])).unwrap();
+        assert_eq!(store_dir.kept_indexes().unwrap(), [30]);
         drop(current);
     }
 }

@@ -1,19 +1,23 @@
-//! The process is killed, or the power goes, at each step that a store directory makes.
+//! Tests in which the process is killed, or the power fails, at each operation of a store
+//! directory.
 //!
-//! Marks lie on a simulated disk, which loses what a real one may lose, and [`NamesOnDisk`] loses
-//! the names of files; what is in a store is on disk when its engine says so. Whatever happens
-//! when, a directory that is opened again has the stores from before the step or from behind it,
-//! and goes on.
+//! Marks are on a simulated disk, which may lose the same data as a real disk. [`NamesOnDisk`]
+//! loses the names of files. The data of a store is not lost once its engine has reported a commit.
+//! Whatever happens, a directory that is opened again has the stores from before the tested step or
+//! from after it, and later operations succeed.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_server::raft_snapshot::{DiskStoreDir, FileStoreDir, StoreDir, open_at_start};
+use clearlane_replica::raft_snapshot::{StoreDir, open_at_start};
+use clearlane_server::snapshot::{DiskStoreDir, FileStoreDir};
 use clearlane_wal::files::{Fault, SimulatedDisk};
 
-use crate::names::NamesOnDisk;
-use crate::support::{chunks, contents, contents_of, fill, filled, index_of, open_store, receive};
+use crate::copies::names::NamesOnDisk;
+use crate::copies::support::{
+    chunks, contents, contents_of, fill, filled, index_of, open_store, receive,
+};
 
 fn open_store_dir(disk: &SimulatedDisk, dir: &Path) -> clearlane_engine::Result<Arc<dyn StoreDir>> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
@@ -21,7 +25,8 @@ fn open_store_dir(disk: &SimulatedDisk, dir: &Path) -> clearlane_engine::Result<
     Ok(Arc::new(DiskStoreDir::new(files, dir, EngineKind::Bolt, options)?))
 }
 
-/// Where names are lost: marks of numbered stores, or the names of files.
+/// A disk that loses names after a power failure: the marks of numbered stores, or the names of
+/// files.
 #[derive(Clone)]
 enum TestDisk {
     Marks(SimulatedDisk),
@@ -46,7 +51,8 @@ impl TestDisk {
         }
     }
 
-    /// The disk that the next process finds.
+    /// Returns the disk that the next process finds after a kill, or after a power failure with the
+    /// seed in `cut`.
     fn after(&self, cut: Option<u64>) -> TestDisk {
         match (self, cut) {
             (TestDisk::Marks(disk), None) => TestDisk::Marks(disk.after_kill()),
@@ -57,21 +63,21 @@ impl TestDisk {
     }
 }
 
-/// The indexes of the current store and of the copies.
+/// Returns the indexes of the current store and of the received stores.
 fn read_stores(disk: &TestDisk, dir: &Path) -> (u64, Vec<u64>) {
-    let vault = disk.open(dir).unwrap();
-    (index_of(&*vault.open().unwrap()), vault.kept_indexes().unwrap())
+    let store_dir = disk.open(dir).unwrap();
+    (index_of(&*store_dir.open().unwrap()), store_dir.kept_indexes().unwrap())
 }
 
-/// The same, of a start that removes leftovers.
+/// Opens the store directory, removes leftovers, and returns the indexes of its stores.
 fn clean(disk: &TestDisk, dir: &Path) -> (u64, Vec<u64>) {
     disk.open(dir).unwrap().remove_leftovers().unwrap();
     read_stores(disk, dir)
 }
 
-/// Runs `step` on a store directory that `prepare` has made, with the end at each of its
-/// operations, by a kill and by power cuts of several seeds. `expect` is told what is found, and
-/// whether the step was reported as done.
+/// Runs `step` on a store directory that `prepare` has filled. Simulates that the process ends at
+/// each of the step's operations, by a kill and by power failures with several seeds. `expect` gets
+/// the stores that are found afterwards, and whether the step was reported as done.
 fn at_every_operation(
     prepare: impl Fn(&Arc<dyn StoreDir>),
     step: impl Fn(&Arc<dyn StoreDir>) -> bool,
@@ -90,15 +96,15 @@ fn at_every_operation(
                 let dir = above.path().join("snap");
                 std::fs::create_dir(&dir).unwrap();
                 let disk = new(&dir, &above.path().join("spare"));
-                let vault = disk.open(&dir).unwrap();
-                prepare(&vault);
+                let store_dir = disk.open(&dir).unwrap();
+                prepare(&store_dir);
                 disk.fail_at(operation);
-                let done = step(&vault);
-                drop(vault);
+                let done = step(&store_dir);
+                drop(store_dir);
                 let disk = disk.after(cut);
                 let found = read_stores(&disk, &dir);
-                // What one process has seen and acted upon is there for the next, though the power
-                // goes in between.
+                // The next process finds the same stores as this process, even if the power fails
+                // between the two processes.
                 for seed in 0..cut.map_or(4, |_| 1) {
                     let next = disk.after(Some(seed));
                     assert_eq!(clean(&next, &dir), found, "{operation} {cut:?} {seed}");
@@ -115,20 +121,20 @@ fn at_every_operation(
     }
 }
 
-fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) -> bool {
+fn receive_at(store_dir: &Arc<dyn StoreDir>, index: u64) -> bool {
     let chunks = chunks(&*filled(index, 10), 1);
-    receive(vault, chunks.iter().map(|chunk| &chunk[..])).is_ok()
+    receive(store_dir, chunks.iter().map(|chunk| &chunk[..])).is_ok()
 }
 
-fn with_store_at_3(vault: &Arc<dyn StoreDir>) {
-    fill(&*open_store(vault.open().unwrap()), 3, 10);
+fn with_store_at_3(store_dir: &Arc<dyn StoreDir>) {
+    fill(&*open_store(store_dir.open().unwrap()), 3, 10);
 }
 
 #[test]
 fn the_first_store_is_there_or_is_made_again() {
     at_every_operation(
         |_| {},
-        |vault| vault.open().is_ok_and(|engine| index_of(&*engine) == 0),
+        |store_dir| store_dir.open().is_ok_and(|engine| index_of(&*engine) == 0),
         |found, _| assert_eq!(found, (0, vec![])),
     );
 }
@@ -137,7 +143,7 @@ fn the_first_store_is_there_or_is_made_again() {
 fn a_copy_is_kept_or_nothing_is_there() {
     at_every_operation(
         with_store_at_3,
-        |vault| receive_at(vault, 8),
+        |store_dir| receive_at(store_dir, 8),
         |(current, kept), done| {
             assert_eq!(current, 3);
             assert!(kept == [8] || (kept.is_empty() && !done), "{kept:?}, done: {done}");
@@ -145,21 +151,21 @@ fn a_copy_is_kept_or_nothing_is_there() {
     );
 }
 
-/// The first is refused because its name may not be on disk. That the name is there to be seen does
-/// not help the second.
+/// The first attempt to keep a store fails, because its name may not be on disk. The second attempt
+/// must not succeed just because the name is visible.
 #[test]
 fn a_copy_is_kept_for_certain_behind_one_that_failed() {
     for (operation, seed) in (1..).flat_map(|operation| (0..6).map(move |seed| (operation, seed))) {
         let dir = tempfile::tempdir().unwrap();
         let disk = SimulatedDisk::new([dir.path()]);
-        let vault = open_store_dir(&disk, dir.path()).unwrap();
-        with_store_at_3(&vault);
+        let store_dir = open_store_dir(&disk, dir.path()).unwrap();
+        with_store_at_3(&store_dir);
         disk.fail_at(operation, Fault::Error);
-        let first = receive_at(&vault, 8);
+        let first = receive_at(&store_dir, 8);
         if !first {
-            assert!(receive_at(&vault, 8));
+            assert!(receive_at(&store_dir, 8));
         }
-        drop(vault);
+        drop(store_dir);
         let disk = disk.after_power_cut(seed);
         assert_eq!(clean(&TestDisk::Marks(disk), dir.path()), (3, vec![8]), "{operation} {seed}");
         if first {
@@ -171,11 +177,11 @@ fn a_copy_is_kept_for_certain_behind_one_that_failed() {
 #[test]
 fn a_promotion_has_happened_or_not() {
     at_every_operation(
-        |vault| {
-            with_store_at_3(vault);
-            assert!(receive_at(vault, 8));
+        |store_dir| {
+            with_store_at_3(store_dir);
+            assert!(receive_at(store_dir, 8));
         },
-        |vault| vault.promote(8).is_ok(),
+        |store_dir| store_dir.promote(8).is_ok(),
         |found, done| {
             assert!(found == (8, vec![]) || (found == (3, vec![8]) && !done), "{found:?} {done}");
         },
@@ -185,11 +191,11 @@ fn a_promotion_has_happened_or_not() {
 #[test]
 fn a_promotion_that_leaves_older_copies_behind_loses_nothing_newer() {
     at_every_operation(
-        |vault| {
-            with_store_at_3(vault);
-            assert!([5, 8, 11].into_iter().all(|index| receive_at(vault, index)));
+        |store_dir| {
+            with_store_at_3(store_dir);
+            assert!([5, 8, 11].into_iter().all(|index| receive_at(store_dir, index)));
         },
-        |vault| vault.promote(8).is_ok(),
+        |store_dir| store_dir.promote(8).is_ok(),
         |(current, kept), done| match current {
             3 => assert!(kept == [5, 8, 11] && !done),
             8 => assert!(kept == [11] || (kept == [5, 11] && !done), "{kept:?}"),
@@ -205,18 +211,18 @@ fn a_discarded_copy_is_whole_or_gone() {
         for seed in 0..6 {
             let dir = tempfile::tempdir().unwrap();
             let disk = SimulatedDisk::new([dir.path()]);
-            let vault = open_store_dir(&disk, dir.path()).unwrap();
-            with_store_at_3(&vault);
-            assert!(receive_at(&vault, 8));
+            let store_dir = open_store_dir(&disk, dir.path()).unwrap();
+            with_store_at_3(&store_dir);
+            assert!(receive_at(&store_dir, 8));
             disk.fail_at(operation, Fault::PowerCut);
-            let done = vault.discard(8).is_ok();
-            drop(vault);
-            let vault = open_store_dir(&disk.after_power_cut(seed), dir.path()).unwrap();
-            vault.remove_leftovers().unwrap();
-            let kept = vault.kept_indexes().unwrap();
+            let done = store_dir.discard(8).is_ok();
+            drop(store_dir);
+            let store_dir = open_store_dir(&disk.after_power_cut(seed), dir.path()).unwrap();
+            store_dir.remove_leftovers().unwrap();
+            let kept = store_dir.kept_indexes().unwrap();
             assert!(kept.is_empty() || (kept == [8] && !done), "{operation} {seed}");
             if !kept.is_empty() {
-                assert_eq!(contents(&*vault.promote(8).unwrap()), whole);
+                assert_eq!(contents(&*store_dir.promote(8).unwrap()), whole);
             }
         }
     }
@@ -224,14 +230,14 @@ fn a_discarded_copy_is_whole_or_gone() {
 
 #[test]
 fn an_installation_ends_where_the_log_says_wherever_it_was_killed() {
-    // The log has the record of a copy at 8, synced: whatever happens behind it, the start ends at
-    // 8.
+    // The log has the synced record of a raft snapshot at 8. So wherever the process is killed, the
+    // next start must end with the store at 8.
     at_every_operation(
-        |vault| {
-            with_store_at_3(vault);
-            assert!(receive_at(vault, 8) && receive_at(vault, 11));
+        |store_dir| {
+            with_store_at_3(store_dir);
+            assert!(receive_at(store_dir, 8) && receive_at(store_dir, 11));
         },
-        |vault| open_at_start(&**vault, 8).is_ok(),
+        |store_dir| open_at_start(&**store_dir, 8).is_ok(),
         |(current, kept), done| {
             assert!(current == 8 || (current == 3 && kept.contains(&8) && !done));
         },
@@ -242,22 +248,22 @@ fn an_installation_ends_where_the_log_says_wherever_it_was_killed() {
 fn what_an_interrupted_transfer_or_removal_leaves_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let disk = SimulatedDisk::new([dir.path()]);
-    let vault = open_store_dir(&disk, dir.path()).unwrap();
-    with_store_at_3(&vault);
-    // As after a kill: nothing ends, and the locks go.
-    let staged = vault.stage().unwrap();
+    let store_dir = open_store_dir(&disk, dir.path()).unwrap();
+    with_store_at_3(&store_dir);
+    // Drop the staged store as after a kill: nothing is finished, and the locks are released.
+    let staged = store_dir.stage().unwrap();
     let half = dir.path().join(format!("store.{}", staged.number));
-    drop((staged, vault));
+    drop((staged, store_dir));
     assert!(half.exists());
-    // A store of which a removal has left a part.
+    // Create the remains of a store that was removed only in part.
     let torn = dir.path().join("store.7");
     std::fs::create_dir(&torn).unwrap();
     std::fs::write(torn.join("data.0"), "a part").unwrap();
-    let vault = open_store_dir(&disk.after_kill(), dir.path()).unwrap();
-    // Before anything was removed, a new transfer must not come upon the old one's store.
-    assert!(vault.stage().unwrap().number > 7);
-    open_at_start(&*vault, 3).unwrap();
+    let store_dir = open_store_dir(&disk.after_kill(), dir.path()).unwrap();
+    // The leftovers are not removed yet. A new transfer must not use the number of one of them.
+    assert!(store_dir.stage().unwrap().number > 7);
+    open_at_start(&*store_dir, 3).unwrap();
     assert!(!half.exists() && !torn.exists());
-    assert!(receive_at(&vault, 8));
-    assert_eq!(index_of(&*vault.promote(8).unwrap()), 8);
+    assert!(receive_at(&store_dir, 8));
+    assert_eq!(index_of(&*store_dir.promote(8).unwrap()), 8);
 }

@@ -1,7 +1,8 @@
-//! A real directory whose names are lost as a simulated disk loses them.
+//! A real directory in which file names are lost as on a simulated disk.
 //!
-//! What was renamed or removed since the last sync of a directory is undone by a power cut, from
-//! some change on: which, the seed says. Files keep a second name until then.
+//! A power failure undoes renames and removals that happened after the last sync of a directory.
+//! The seed selects the first change that is undone. All later changes are undone as well. Until
+//! the sync, each replaced or removed file keeps a second name, so that it can be restored.
 
 use std::fs;
 use std::io;
@@ -18,30 +19,32 @@ pub(crate) struct NamesOnDisk(Arc<Mutex<State>>);
 struct State {
     spare: PathBuf,
     spare_names: u64,
-    /// Operations until the power goes.
+    /// Number of operations that still succeed before the power fails. `None` if it never fails.
     left: Option<u64>,
     unsynced: Vec<Change>,
 }
 
 #[derive(Debug)]
 struct Change {
-    /// Those of which a sync is missing.
+    /// The directories of the change that have not been synced since the change.
     dirs: Vec<PathBuf>,
     from: Option<PathBuf>,
     to: PathBuf,
-    /// What was at `to` before.
+    /// A second name for the file that was at `to` before.
     before: Option<PathBuf>,
 }
 
 impl NamesOnDisk {
-    /// Second names are kept in `spare`.
+    /// Creates a file system without unsynced changes. The second names of files are in the
+    /// directory `spare`, which this function creates.
     pub(crate) fn new(spare: &Path) -> NamesOnDisk {
         fs::create_dir_all(spare).unwrap();
         let (spare, unsynced) = (spare.to_owned(), Vec::new());
         NamesOnDisk(Arc::new(Mutex::new(State { spare, spare_names: 0, left: None, unsynced })))
     }
 
-    /// From this operation on, none is done.
+    /// Makes the operation with this number fail, and all later operations. The next operation has
+    /// the number 1.
     pub(crate) fn fail_at(&self, operation: u64) {
         self.0.lock().left = Some(operation - 1);
     }
@@ -80,7 +83,7 @@ impl NamesOnDisk {
         }
     }
 
-    /// Before `to` gets another file, or none.
+    /// Records a change. It must be called before the file at `to` is replaced or removed.
     fn note(&self, from: Option<&Path>, to: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
         let before = match to.exists() {

@@ -1,28 +1,29 @@
-//! What a store directory does while nothing goes wrong around it, and what it refuses.
+//! Tests of a store directory without faults, and of directories that it rejects.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use clearlane_engine::{Bucket, Engine, EngineKind, Error, Options};
-use clearlane_server::raft_snapshot::{self, MemoryStoreDir, StoreDir, open_at_start};
+use clearlane_replica::raft_snapshot::{MemoryStoreDir, StoreDir, open_at_start};
+use clearlane_server::snapshot;
 use clearlane_wal::files::OsFileSystem;
 
-use crate::support::{chunks, fill, filled, index_of, names, open_store, receive};
+use crate::copies::support::{chunks, fill, filled, index_of, names, open_store, receive};
 
 fn open_store_dir(dir: &Path, kind: EngineKind) -> Result<Arc<dyn StoreDir>, Error> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
-    raft_snapshot::open_store_dir(Arc::new(OsFileSystem), dir, kind, options)
+    snapshot::open_store_dir(Arc::new(OsFileSystem), dir, kind, options)
 }
 
-/// Receives a copy at an index.
-fn receive_at(vault: &Arc<dyn StoreDir>, index: u64) {
+/// Receives a raft snapshot at an index.
+fn receive_at(store_dir: &Arc<dyn StoreDir>, index: u64) {
     let chunks = chunks(&*filled(index, 10), 1);
-    let received = receive(vault, chunks.iter().map(|chunk| &chunk[..])).unwrap();
+    let received = receive(store_dir, chunks.iter().map(|chunk| &chunk[..])).unwrap();
     assert_eq!(received.index, index);
 }
 
-/// Engines whose stores are there again when they are opened again.
+/// Engines whose stores survive closing and reopening.
 const DURABLE: [EngineKind; 2] = [EngineKind::Bolt, EngineKind::Sled];
 
 fn with_each_store_dir(run: impl Fn(Arc<dyn StoreDir>)) {
@@ -35,23 +36,23 @@ fn with_each_store_dir(run: impl Fn(Arc<dyn StoreDir>)) {
 
 #[test]
 fn copies_are_kept_promoted_and_discarded() {
-    with_each_store_dir(|vault| {
-        assert_eq!(index_of(&*vault.open().unwrap()), 0);
+    with_each_store_dir(|store_dir| {
+        assert_eq!(index_of(&*store_dir.open().unwrap()), 0);
         for index in [7, 5, 9] {
-            receive_at(&vault, index);
+            receive_at(&store_dir, index);
         }
-        assert_eq!(vault.kept_indexes().unwrap(), [5, 7, 9]);
-        receive_at(&vault, 7);
-        assert_eq!(vault.kept_indexes().unwrap(), [5, 7, 9], "one of each");
-        vault.discard(9).unwrap();
-        vault.discard(9).unwrap();
-        assert_eq!(index_of(&*vault.promote(7).unwrap()), 7);
-        assert_eq!(vault.kept_indexes().unwrap(), [0; 0]);
-        assert_eq!(index_of(&*vault.open().unwrap()), 7);
+        assert_eq!(store_dir.kept_indexes().unwrap(), [5, 7, 9]);
+        receive_at(&store_dir, 7);
+        assert_eq!(store_dir.kept_indexes().unwrap(), [5, 7, 9], "one of each");
+        store_dir.discard(9).unwrap();
+        store_dir.discard(9).unwrap();
+        assert_eq!(index_of(&*store_dir.promote(7).unwrap()), 7);
+        assert_eq!(store_dir.kept_indexes().unwrap(), [0; 0]);
+        assert_eq!(index_of(&*store_dir.open().unwrap()), 7);
         for gone in [5, 7, 9, 0, u64::MAX] {
-            assert!(vault.promote(gone).is_err());
+            assert!(store_dir.promote(gone).is_err());
         }
-        assert_eq!(index_of(&*vault.open().unwrap()), 7);
+        assert_eq!(index_of(&*store_dir.open().unwrap()), 7);
     });
 }
 
@@ -59,17 +60,20 @@ fn copies_are_kept_promoted_and_discarded() {
 fn a_store_that_was_replaced_stays_until_its_last_read_ends() {
     for kind in DURABLE {
         let dir = tempfile::tempdir().unwrap();
-        let vault = open_store_dir(dir.path(), kind).unwrap();
-        let old = open_store(vault.open().unwrap());
+        let store_dir = open_store_dir(dir.path(), kind).unwrap();
+        let old = open_store(store_dir.open().unwrap());
         fill(&*old, 3, 200_000);
-        let view = Arc::clone(old.snapshot().unwrap().snapshot());
-        receive_at(&vault, 8);
-        let new = vault.promote(8).unwrap();
+        let read_txn = Arc::clone(old.snapshot().unwrap().snapshot());
+        receive_at(&store_dir, 8);
+        let new = store_dir.promote(8).unwrap();
         drop(old);
-        vault.remove_leftovers().unwrap();
-        assert!(view.last_key(Bucket::Key).unwrap().is_some(), "{kind}: removed while it is read");
-        drop(view);
-        vault.remove_leftovers().unwrap();
+        store_dir.remove_leftovers().unwrap();
+        assert!(
+            read_txn.last_key(Bucket::Key).unwrap().is_some(),
+            "{kind}: removed while it is read"
+        );
+        drop(read_txn);
+        store_dir.remove_leftovers().unwrap();
         let left = names(dir.path());
         let expected: &[&str] = match kind {
             EngineKind::Bolt => &["db"],
@@ -109,7 +113,7 @@ fn one_vault_has_the_directory() {
 
 #[test]
 fn what_is_not_ours_is_refused_and_left_alone() {
-    // A store, and nothing that says whether it is the current one.
+    // The directory contains a store, but no mark that shows which store is the current one.
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store.3");
     fs::create_dir(&store).unwrap();
@@ -119,18 +123,18 @@ fn what_is_not_ours_is_refused_and_left_alone() {
     assert!(matches!(strange.open(), Err(Error::Foreign { .. })));
     assert!(store.join("precious").exists());
     drop(strange);
-    // Marks that no code here has written.
+    // The mark `current` has a text that this code never writes.
     for text in ["", "clearlane-vault 1\n", "clearlane-vault 2\nstore 3\n", "\u{0}\u{0}\u{0}"]
         .into_iter()
         .chain(["clearlane-vault 1\nstore 03\n", "clearlane-vault 1\nstore 18446744073709551615\n"])
     {
         fs::write(dir.path().join("current"), text).unwrap();
         let refused = open_store_dir(dir.path(), EngineKind::Bolt).and_then(|dir| dir.open());
-        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
         assert!(matches!(open_store_dir(dir.path(), EngineKind::Sled), Err(Error::Corrupt { .. })));
         assert!(store.join("precious").exists());
     }
-    // Another engine's.
+    // A directory of another engine.
     let dir = tempfile::tempdir().unwrap();
     drop(open_store_dir(dir.path(), EngineKind::Bolt).unwrap().open().unwrap());
     let refused = open_store_dir(dir.path(), EngineKind::Sled);
@@ -138,7 +142,7 @@ fn what_is_not_ours_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     drop(open_store_dir(dir.path(), EngineKind::Sled).unwrap().open().unwrap());
     let refused = open_store_dir(dir.path(), EngineKind::Bolt).and_then(|dir| dir.open());
-    assert!(refused.unwrap_err().to_string().contains("belongs to engine sled, not bolt"));
+    assert!(refused.unwrap_err().to_string().contains("it has numbered stores"));
 }
 
 #[test]
@@ -151,10 +155,10 @@ fn names_that_are_not_ours_are_left_alone() {
         for name in strange.iter().chain(&of_etcd) {
             fs::write(dir.path().join(name), "an operator's").unwrap();
         }
-        let vault = open_store_dir(dir.path(), kind).unwrap();
-        open_at_start(&*vault, 0).unwrap();
-        receive_at(&vault, 5);
-        vault.promote(5).unwrap();
+        let store_dir = open_store_dir(dir.path(), kind).unwrap();
+        open_at_start(&*store_dir, 0).unwrap();
+        receive_at(&store_dir, 5);
+        store_dir.promote(5).unwrap();
         for name in strange.iter().chain(&of_etcd) {
             assert!(dir.path().join(name).exists(), "{name}");
         }
@@ -163,19 +167,24 @@ fn names_that_are_not_ours_are_left_alone() {
 
 #[test]
 fn a_start_follows_the_log() {
-    with_each_store_dir(|vault| {
-        let store = open_store(vault.open().unwrap());
+    with_each_store_dir(|store_dir| {
+        let store = open_store(store_dir.open().unwrap());
         fill(&*store, 6, 10);
         drop(store);
         for index in [4, 9, 12] {
-            receive_at(&vault, index);
+            receive_at(&store_dir, index);
         }
-        let index = |installed| open_at_start(&*vault, installed).map(|engine| index_of(&*engine));
-        assert!(index(7).unwrap_err().to_string().contains("no copy is there"));
-        // A refusal changes nothing.
-        assert_eq!(vault.kept_indexes().unwrap(), [4, 9, 12]);
+        let index =
+            |installed| open_at_start(&*store_dir, installed).map(|engine| index_of(&*engine));
+        assert!(index(7).unwrap_err().to_string().contains("there is no received store"));
+        // A failed start changes nothing.
+        assert_eq!(store_dir.kept_indexes().unwrap(), [4, 9, 12]);
         assert_eq!(index(9).unwrap(), 9);
-        assert_eq!(vault.kept_indexes().unwrap(), [0; 0], "what raft has not taken is sent again");
+        assert_eq!(
+            store_dir.kept_indexes().unwrap(),
+            [0; 0],
+            "what raft has not taken is sent again"
+        );
         for installed in [0, 9] {
             assert_eq!(index(installed).unwrap(), 9);
         }

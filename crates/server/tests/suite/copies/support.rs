@@ -1,4 +1,4 @@
-//! Stores with something in them, messages that go with copies, and both ends of a transfer.
+//! Stores with data, raft snapshot messages, and both ends of a transfer.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -9,15 +9,15 @@ use clearlane_engine::{Bucket, Engine, KeyRange, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_raft::LogPosition;
 use clearlane_raft::Message;
-use clearlane_server::AppliedPosition;
-use clearlane_server::raft_snapshot::{
+use clearlane_replica::AppliedPosition;
+use clearlane_replica::raft_snapshot::{
     Error, MemoryStoreDir, ReceivedSnapshot, SnapshotReceiver, SnapshotSender, StagedStore,
     StoreDir,
 };
 use clearlane_wal::ConfState;
 use parking_lot::Mutex;
 
-/// Members 1 to 3, of which one listens.
+/// Returns members 1 to 3; one of them is a learner.
 pub(crate) fn members() -> ConfState {
     ConfState { voters: vec![1, 2], learners: vec![3], ..ConfState::default() }
 }
@@ -30,7 +30,7 @@ pub(crate) fn open_store(engine: Arc<dyn Engine>) -> Box<dyn Store<AppliedPositi
     clearlane_mvcc::open(era, ground).unwrap().0
 }
 
-/// Applies entries up to `to` of term 3: each is a put of so many bytes.
+/// Applies entries of term 3 up to index `to`. Each entry is a put of `bytes` bytes.
 pub(crate) fn fill(store: &dyn Store<AppliedPosition>, to: u64, bytes: usize) {
     let has = AppliedPosition::read(&**store.snapshot().unwrap().snapshot()).unwrap().index;
     for index in has + 1..=to {
@@ -43,16 +43,17 @@ pub(crate) fn fill(store: &dyn Store<AppliedPosition>, to: u64, bytes: usize) {
     store.commit().unwrap();
 }
 
-/// A store in memory that has applied so many entries.
+/// Returns a store in memory that has applied `to` entries.
 pub(crate) fn filled(to: u64, bytes: usize) -> Box<dyn Store<AppliedPosition>> {
     let store = open_store(Arc::new(MemoryEngine::new()));
     fill(&*store, to, bytes);
     store
 }
 
-/// Member 2 needs the store at `promised` or later: from 1 to 2, in term 3.
+/// Returns a message from member 1 to member 2 in term 3: member 2 needs the store at index
+/// `promised` or later.
 pub(crate) fn message(promised: u64) -> Message {
-    // Fields 1 to 4: a snapshot, to, from, term.
+    // Fields 1 to 4: the kind "snapshot", to, from, term.
     let mut message = Message::decode(&[8, 7, 16, 2, 24, 1, 32, 3]).unwrap();
     message.set_snapshot_position(&LogPosition { index: promised, term: 3, conf_state: members() });
     message
@@ -64,17 +65,17 @@ pub(crate) fn chunks(store: &dyn Store<AppliedPosition>, promised: u64) -> Vec<b
 }
 
 pub(crate) fn receive<'c>(
-    vault: &Arc<dyn StoreDir>,
+    store_dir: &Arc<dyn StoreDir>,
     chunks: impl IntoIterator<Item = &'c [u8]>,
 ) -> Result<ReceivedSnapshot, Error> {
-    let mut receiver = SnapshotReceiver::new(Arc::clone(vault));
+    let mut receiver = SnapshotReceiver::new(Arc::clone(store_dir));
     for chunk in chunks {
         receiver.feed(chunk)?;
     }
     receiver.finish()
 }
 
-/// Of what is in a directory, sorted.
+/// Returns the names in a directory, sorted.
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<String> =
@@ -83,7 +84,7 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Everything that an engine holds.
+/// Returns all records of an engine.
 pub(crate) fn contents(engine: &dyn Engine) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
     let snapshot = engine.snapshot().unwrap();
     let mut all = Vec::new();
@@ -97,7 +98,7 @@ pub(crate) fn contents(engine: &dyn Engine) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// What a copy of a store must hold.
+/// Returns the records that a received store must have.
 pub(crate) fn contents_of(store: &dyn Store<AppliedPosition>) -> Vec<(Bucket, Vec<u8>, Vec<u8>)> {
     let target: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
     let mut importer = clearlane_engine::stream::Importer::new(Arc::clone(&target)).unwrap();
@@ -109,17 +110,17 @@ pub(crate) fn contents_of(store: &dyn Store<AppliedPosition>) -> Vec<(Bucket, Ve
     contents(&*target)
 }
 
-/// How far a store has come.
+/// Returns the applied index of a store.
 pub(crate) fn index_of(engine: &dyn Engine) -> u64 {
     AppliedPosition::read(&*engine.snapshot().unwrap()).unwrap().index
 }
 
-/// A store directory that counts what is staged, and what has become of it.
+/// A store directory that counts staged stores. A store is counted until it is kept or abandoned.
 #[derive(Debug, Default)]
 pub(crate) struct CountingStoreDir {
     pub(crate) store_dir: MemoryStoreDir,
     pub(crate) open: Mutex<i64>,
-    /// What was staged last.
+    /// The store that was staged last.
     pub(crate) newest: Mutex<Option<Weak<dyn Engine>>>,
 }
 

@@ -1,14 +1,16 @@
-//! A copy from one member to another, with every engine at either end.
+//! Tests of a transfer of a raft snapshot from one member to another, with every engine at either
+//! end.
 
 use std::sync::Arc;
 
 use clearlane_engine::{EngineKind, Options};
-use clearlane_server::raft_snapshot::{
-    self, Error, MemoryStoreDir, SnapshotReceiver, SnapshotSender, StoreDir,
+use clearlane_replica::raft_snapshot::{
+    Error, MemoryStoreDir, SnapshotReceiver, SnapshotSender, StoreDir,
 };
+use clearlane_server::snapshot;
 use clearlane_wal::files::OsFileSystem;
 
-use crate::support::{
+use crate::copies::support::{
     CountingStoreDir, chunks, contents, contents_of, fill, filled, index_of, members, message,
     open_store, receive,
 };
@@ -16,7 +18,7 @@ use crate::support::{
 fn open_store_dir(kind: EngineKind, dir: &tempfile::TempDir) -> Arc<dyn StoreDir> {
     let options = Options { cache_bytes: 1 << 20, ..Options::default() };
     let path = dir.path().join("snap");
-    raft_snapshot::open_store_dir(Arc::new(OsFileSystem), &path, kind, options).unwrap()
+    snapshot::open_store_dir(Arc::new(OsFileSystem), &path, kind, options).unwrap()
 }
 
 #[test]
@@ -28,17 +30,17 @@ fn every_engine_fills_every_other() {
         let chunks = chunks(&*store, 12);
         for to in EngineKind::ALL {
             let to_dir = tempfile::tempdir().unwrap();
-            let vault = open_store_dir(to, &to_dir);
-            let old = vault.open().unwrap();
-            let received = receive(&vault, chunks.iter().map(|chunk| &chunk[..])).unwrap();
+            let store_dir = open_store_dir(to, &to_dir);
+            let old = store_dir.open().unwrap();
+            let received = receive(&store_dir, chunks.iter().map(|chunk| &chunk[..])).unwrap();
             assert_eq!((received.index, received.message.snapshot_position().index), (40, 40));
             assert_eq!(received.message.snapshot_position().conf_state, members());
-            assert_eq!(vault.kept_indexes().unwrap(), [40]);
-            let engine = vault.promote(40).unwrap();
+            assert_eq!(store_dir.kept_indexes().unwrap(), [40]);
+            let engine = store_dir.promote(40).unwrap();
             assert_eq!(engine.kind(), to);
             assert_eq!(contents(&*engine), contents_of(&*store), "{from} to {to}");
-            assert_eq!((vault.kept_indexes().unwrap(), index_of(&*old)), (vec![], 0));
-            // It goes on where the other one was.
+            assert_eq!((store_dir.kept_indexes().unwrap(), index_of(&*old)), (vec![], 0));
+            // The received store accepts the entries after its applied index.
             let copy = open_store(engine);
             fill(&*copy, 45, 10);
         }
@@ -52,20 +54,20 @@ fn the_position_is_that_of_the_copy_and_not_of_the_store() {
     fill(&*store, 20, 10);
     let mut sender = SnapshotSender::new(copy, message(7)).unwrap();
     assert_eq!(sender.position.index, 10);
-    let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
-    let mut receiver = SnapshotReceiver::new(Arc::clone(&vault));
+    let store_dir: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
+    let mut receiver = SnapshotReceiver::new(Arc::clone(&store_dir));
     while let Some(chunk) = sender.next_chunk().unwrap() {
         fill(&*store, index_of_store(&*store) + 1, 10);
         receiver.feed(&chunk).unwrap();
     }
     let received = receiver.finish().unwrap();
     assert_eq!((received.index, received.message.snapshot_position().index), (10, 10));
-    assert_eq!(index_of(&*vault.promote(10).unwrap()), 10);
+    assert_eq!(index_of(&*store_dir.promote(10).unwrap()), 10);
 }
 
-fn index_of_store(store: &dyn clearlane_mvcc::Store<clearlane_server::AppliedPosition>) -> u64 {
+fn index_of_store(store: &dyn clearlane_mvcc::Store<clearlane_replica::AppliedPosition>) -> u64 {
     let snapshot = Arc::clone(store.snapshot().unwrap().snapshot());
-    clearlane_server::AppliedPosition::read(&*snapshot).unwrap().index
+    clearlane_replica::AppliedPosition::read(&*snapshot).unwrap().index
 }
 
 #[test]
@@ -81,20 +83,21 @@ fn a_sender_refuses_what_it_cannot_send() {
 
 #[test]
 fn neither_side_keeps_more_than_a_few_megabytes() {
-    // 64 MiB in records of 64 KiB: a chunk is 256 KiB and the record that ends it.
+    // The store has 62.5 MiB, in records of 64 KiB. A chunk has 256 KiB, and the rest of its last
+    // record.
     let store = filled(1_000, 64 << 10);
     let mut sender = SnapshotSender::new(store.snapshot().unwrap(), message(1)).unwrap();
-    let vault = Arc::new(CountingStoreDir::default());
-    let mut receiver = SnapshotReceiver::new(Arc::clone(&vault) as Arc<dyn StoreDir>);
+    let store_dir = Arc::new(CountingStoreDir::default());
+    let mut receiver = SnapshotReceiver::new(Arc::clone(&store_dir) as Arc<dyn StoreDir>);
     let (mut largest, mut sent) = (0, 0);
     while let Some(chunk) = sender.next_chunk().unwrap() {
         largest = largest.max(chunk.len());
         for piece in chunk.chunks(10_000) {
             receiver.feed(piece).unwrap();
             sent += piece.len();
-            // What has come is in the staged store, but for a MiB that is committed together, and
-            // the frame that is not whole yet.
-            let staged = vault.newest.lock().as_ref().and_then(std::sync::Weak::upgrade);
+            // The received bytes are in the staged store, except for up to one MiB that waits for
+            // its commit, and the frame that is not complete yet.
+            let staged = store_dir.newest.lock().as_ref().and_then(std::sync::Weak::upgrade);
             let has = staged.map_or(0, |engine| engine.size_in_use()) as usize;
             assert!(sent - has < 2 << 20, "{} bytes wait", sent - has);
         }
@@ -108,26 +111,26 @@ fn the_cut_of_the_chunks_does_not_matter() {
     let store = filled(5, 100);
     let whole = chunks(&*store, 1).concat();
     for cut in (1..40).chain([100, 1_000, whole.len()]) {
-        let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
-        assert_eq!(receive(&vault, whole.chunks(cut)).unwrap().index, 5, "cut {cut}");
-        let engine = vault.promote(5).unwrap();
+        let store_dir: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
+        assert_eq!(receive(&store_dir, whole.chunks(cut)).unwrap().index, 5, "cut {cut}");
+        let engine = store_dir.promote(5).unwrap();
         assert_eq!(contents(&*engine), contents_of(&*store));
     }
 }
 
 #[test]
 fn two_copies_may_come_at_once() {
-    let vault: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
+    let store_dir: Arc<dyn StoreDir> = Arc::new(MemoryStoreDir::default());
     let (one, other) = (filled(5, 100), filled(9, 100));
-    let mut first = SnapshotReceiver::new(Arc::clone(&vault));
-    let mut second = SnapshotReceiver::new(Arc::clone(&vault));
+    let mut first = SnapshotReceiver::new(Arc::clone(&store_dir));
+    let mut second = SnapshotReceiver::new(Arc::clone(&store_dir));
     for (left, right) in chunks(&*one, 1).iter().zip(&chunks(&*other, 1)) {
         first.feed(left).unwrap();
         second.feed(right).unwrap();
     }
     second.finish().unwrap();
     first.finish().unwrap();
-    assert_eq!(vault.kept_indexes().unwrap(), [5, 9]);
-    assert_eq!(index_of(&*vault.promote(9).unwrap()), 9);
-    assert_eq!(vault.kept_indexes().unwrap(), [0; 0], "the older one is of no use");
+    assert_eq!(store_dir.kept_indexes().unwrap(), [5, 9]);
+    assert_eq!(index_of(&*store_dir.promote(9).unwrap()), 9);
+    assert_eq!(store_dir.kept_indexes().unwrap(), [0; 0], "the older one is of no use");
 }

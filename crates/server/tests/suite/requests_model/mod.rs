@@ -1,12 +1,14 @@
-//! Random requests against a plain model: a whole map of records for every revision.
+//! Tests random requests against a plain model, which has a complete map of records for every
+//! revision.
 //!
-//! The model goes about a transaction in the other way: it works on a copy of the map, refuses
-//! wherever it comes to something that cannot be done, and throws the copy away. What the real one
-//! finds out beforehand must be the same. Replies are compared as a whole, and behind each entry so
-//! is the store. A response with deferred reads is made whole some entries later, perhaps behind a
-//! compaction: its reads must not see any of that. Compares were evaluated some entries before.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The model runs a transaction in a different way. It runs the operations on a copy of the map. At
+//! the first operation that cannot be done, the transaction fails, and the model discards the copy.
+//! The real code detects such operations before it runs the transaction. The results must be equal:
+//! complete responses are compared, and after each entry also the contents of the store.
+//!
+//! A response with deferred reads is completed some entries later, possibly after a compaction. Its
+//! reads must not see any of these entries. Compares are evaluated some entries before their
+//! transaction.
 
 mod model;
 mod strategies;
@@ -18,12 +20,12 @@ use clearlane_backend::{Config, Era};
 use clearlane_engine::{Engine, MemoryEngine};
 use clearlane_mvcc::{Store, StoreConfig};
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RangeRequest};
-use clearlane_server::AppliedPosition;
-use clearlane_server::apply::{
-    self, AppliedResponse, EvaluatedCompares, Limits, PartialResponse, ReadBudget, ReadMode, check,
-    txn,
+use clearlane_replica::AppliedPosition;
+use clearlane_replica::apply::{
+    self, AppliedResponse, EvaluatedCompares, Limits, PartialResponse, ReadBudget, TxnReadMode,
+    check, txn,
 };
-use clearlane_server::streamed_response::DeferredReader;
+use clearlane_server::read::streamed_response::DeferredReader;
 use model::{Model, has_lease};
 use proptest::prelude::*;
 
@@ -34,17 +36,18 @@ struct StoreAndModel {
     store: Box<dyn Store<AppliedPosition>>,
     model: Model,
     index: u64,
-    read_mode: ReadMode,
-    /// After how many entries a response is made whole.
+    read_mode: TxnReadMode,
+    /// Number of entries to apply before a response is completed.
     delay: usize,
-    /// How many bytes of it are read at once, and not when they are sent.
+    /// Maximum number of bytes of a response that are read before the response is sent. All other
+    /// records are read while it is sent.
     inline_bytes: u64,
-    /// Each with the response that is expected.
+    /// Partial responses, each with the expected response.
     partial: VecDeque<(PartialResponse, AppliedResponse)>,
 }
 
 impl StoreAndModel {
-    fn new(era: Era, read_mode: ReadMode, delay: usize) -> StoreAndModel {
+    fn new(era: Era, read_mode: TxnReadMode, delay: usize) -> StoreAndModel {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let ground = StoreConfig::new(
             Arc::clone(&engine),
@@ -58,7 +61,8 @@ impl StoreAndModel {
         StoreAndModel { engine, store, model, index: 0, read_mode, delay, inline_bytes, partial }
     }
 
-    /// The compares of a transaction are evaluated so many requests before it is applied.
+    /// Runs requests. The compares of a transaction are evaluated `ahead` requests before it is
+    /// applied.
     fn run(&mut self, requests: &[InternalRaftRequest], ahead: usize) {
         let mut compares: Vec<_> = requests.iter().map(|_| None).collect();
         for (number, request) in requests.iter().enumerate() {
@@ -83,7 +87,8 @@ impl StoreAndModel {
         }
     }
 
-    /// What can be answered without the log.
+    /// Makes the reads of a request that need no log entry, and compares the results with the
+    /// model.
     fn read_beside(&self, request: &InternalRaftRequest) {
         let read = self.store.begin_read();
         if let Some(range) = &request.range {
@@ -91,7 +96,7 @@ impl StoreAndModel {
             assert_eq!(ours, self.model.range(range), "{request:?}");
         }
         if let Some(request) = request.txn.as_ref().filter(|request| txn::is_read_only(request)) {
-            let ours = txn::read_txn(&*read, request).unwrap();
+            let ours = txn::read_only_txn(&*read, request).unwrap();
             assert_eq!(ours, self.model.clone().txn(request), "{request:?}");
         }
     }
@@ -122,13 +127,14 @@ impl StoreAndModel {
         self.make_deferred_reads(self.delay);
     }
 
-    /// Of the newest response.
+    /// Returns whether the newest response has deferred reads.
     fn has_deferred_reads(&self) -> bool {
         let newest = self.partial.back().cloned();
         newest.is_some_and(|(newest, _)| newest.into_whole().is_err())
     }
 
-    /// But for those of the newest responses.
+    /// Makes the deferred reads of all responses except the last `newest` ones, and compares the
+    /// responses with the expected ones.
     fn make_deferred_reads(&mut self, newest: usize) {
         while self.partial.len() > newest {
             let (partial, expected) = self.partial.pop_front().unwrap();
@@ -136,7 +142,7 @@ impl StoreAndModel {
             let streamed = DeferredReader::new(partial.clone(), self.inline_bytes).finish();
             let response = partial.make_reads().unwrap();
             assert_eq!(streamed.unwrap().into_message().unwrap(), response, "{about}");
-            if self.read_mode != ReadMode::Skipped {
+            if self.read_mode != TxnReadMode::Skipped {
                 assert_eq!(response, expected, "{about}");
                 assert_eq!(response.encode_to_vec(), expected.encode_to_vec(), "{about}");
             }
@@ -144,13 +150,13 @@ impl StoreAndModel {
     }
 }
 
-fn read_mode() -> impl Strategy<Value = ReadMode> {
+fn read_mode() -> impl Strategy<Value = TxnReadMode> {
     let select = prop::sample::select::<usize>;
     let budget = (select(vec![0, 1, 3, 100]), select(vec![0, 40, 9999]));
     prop_oneof![
-        2 => Just(ReadMode::Inline),
-        6 => budget.prop_map(|(records, bytes)| ReadMode::Deferred(ReadBudget { records, bytes })),
-        1 => Just(ReadMode::Skipped),
+        2 => Just(TxnReadMode::Inline),
+        6 => budget.prop_map(|(records, bytes)| TxnReadMode::Deferred(ReadBudget { records, bytes })),
+        1 => Just(TxnReadMode::Skipped),
     ]
 }
 
@@ -186,20 +192,20 @@ fn the_histories_reach_both_ends_of_each_question() {
     let mut runner = TestRunner::deterministic();
     let histories = prop::collection::vec(strategies::request(), 400);
     let budget = ReadBudget { records: 0, bytes: 0 };
-    let mut world = StoreAndModel::new(Era::Clearlane, ReadMode::Deferred(budget), 3);
+    let mut world = StoreAndModel::new(Era::Clearlane, TxnReadMode::Deferred(budget), 3);
     let mut deferred = 0;
-    let mut told = std::collections::BTreeSet::new();
+    let mut outcomes = std::collections::BTreeSet::new();
     for _ in 0..5 {
         for request in histories.new_tree(&mut runner).unwrap().current() {
             let outcome =
                 apply::check(&request, &LIMITS).and_then(|()| world.model.clone().apply(&request));
-            told.insert(outcome.map_or_else(|refused| refused.to_string(), |_| "done".into()));
+            outcomes.insert(outcome.map_or_else(|refused| refused.to_string(), |_| "done".into()));
             world.step(&request, None);
             deferred += usize::from(world.has_deferred_reads());
         }
     }
-    // All but a request that is too large.
-    assert_eq!(told.len(), 11, "{told:?}");
+    // The requests have all outcomes except the rejection of a request that is too large.
+    assert_eq!(outcomes.len(), 11, "{outcomes:?}");
     assert!(deferred > 50, "{deferred}");
     assert_eq!(check::range(&RangeRequest::default()), Err(apply::RequestRejection::EmptyKey));
 }

@@ -1,4 +1,4 @@
-//! The model: simple at any price.
+//! The model of requests and their results. It is as simple as possible.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use clearlane_proto::etcdserverpb::{
     TxnRequest, TxnResponse,
 };
 use clearlane_proto::mvccpb::KeyValue;
-use clearlane_server::apply::{AppliedResponse, ApplyResult, RequestRejection};
+use clearlane_replica::apply::{AppliedResponse, ApplyResult, RequestRejection};
 
 type Map = BTreeMap<Bytes, KeyValue>;
 type ModelResult<T> = Result<T, RequestRejection>;
 
-/// The leases that there are.
+/// Returns whether a lease exists.
 pub(crate) fn has_lease(id: i64) -> bool {
     [1, 2].contains(&id)
 }
@@ -35,14 +35,14 @@ fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { revision, ..ResponseHeader::default() })
 }
 
-/// The maps by revision, and from which one on they may be read.
+/// The maps by revision, and the first revision that may be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     maps: Vec<Map>,
     compacted: i64,
 }
 
-/// A transaction under way: the map that it works on.
+/// A transaction in progress, with the map that it changes.
 struct ModelTxn<'m> {
     before: &'m Model,
     map: Map,
@@ -51,7 +51,7 @@ struct ModelTxn<'m> {
 
 impl Model {
     pub(crate) fn new() -> Model {
-        // Revision 0 belongs to no store, revision 1 is the empty store's.
+        // No store has revision 0. Revision 1 is the revision of an empty store.
         Model { maps: vec![Map::new(), Map::new()], compacted: -1 }
     }
 
@@ -184,7 +184,8 @@ impl ModelTxn<'_> {
     fn op(&mut self, op: &RequestOp) -> ModelResult<ResponseOp> {
         let response = match op.request.as_ref().unwrap() {
             Request::RequestRange(request) => {
-                // By the revision before the transaction, and a negative one counts.
+                // The requested revision is compared with the revision before the transaction. A
+                // negative revision is also compared, although it means the newest revision.
                 match request.revision {
                     0 => {}
                     at if at > self.before.revision() => {
@@ -210,7 +211,8 @@ impl ModelTxn<'_> {
     }
 }
 
-/// Filters, sorts, cuts off. Whether there was something to cut off.
+/// Filters and sorts `kvs`, and truncates it to the limit of the request. Clears the values if the
+/// request wants only keys. Returns whether more records matched than the limit.
 fn shape(kvs: &mut Vec<KeyValue>, request: &RangeRequest) -> bool {
     let bounds = [
         (request.min_mod_revision, request.max_mod_revision),
@@ -218,7 +220,8 @@ fn shape(kvs: &mut Vec<KeyValue>, request: &RangeRequest) -> bool {
     ];
     let limit = if request.limit > 0 { request.limit as usize } else { usize::MAX };
     let (order, target) = (request.sort_order, request.sort_target);
-    // A target alone sorts what the limit leaves, and one more.
+    // If a request has neither an order nor a filter, only the records within the limit, and one
+    // more, are sorted by its target.
     if bounds == [(0, 0); 2] && order == 0 {
         kvs.truncate(limit.saturating_add(1));
     }
@@ -295,7 +298,7 @@ fn holds_for(compare: &Compare, record: &KeyValue) -> bool {
     }
 }
 
-/// What is wrong with a request by itself.
+/// Checks a request as the server does before it is proposed, without reading the store.
 impl Model {
     pub(crate) fn check(&self, request: &InternalRaftRequest, ops_max: usize) -> ModelResult<()> {
         let InternalRaftRequest { range, put, delete_range, txn, .. } = request;
@@ -349,13 +352,14 @@ fn check_op(request: &Option<Request>, ops_max: usize) -> ModelResult<()> {
     }
 }
 
-/// Keys that are put, and ranges that are deleted.
+/// The keys that operations put, and the ranges that they delete.
 type KeySets = (Vec<Bytes>, Vec<(Bytes, Bytes)>);
 
 fn touched(ops: &[RequestOp]) -> ModelResult<KeySets> {
     let (mut puts, mut deletes): KeySets = Default::default();
     let may_put = |(puts, deletes): (&[Bytes], &[(Bytes, Bytes)]), key: &Bytes| {
-        // An open end is no end here, but the key 00.
+        // The range end `\0` means that the range has no end. This check takes it literally: a
+        // range that ends before the key `\0` covers no key.
         let covers = |(from, end): &(Bytes, Bytes)| &end[..] != b"\0" && is_in(key, from, end);
         match puts.contains(key) || deletes.iter().any(covers) {
             true => Err(RequestRejection::DuplicateKey),

@@ -1,4 +1,5 @@
-//! Requests by chance: few keys, so that they meet; all options, so that they are combined.
+//! Random requests. They use few keys, so that requests have keys in common, and all options, so
+//! that options are combined.
 
 use bytes::Bytes;
 use clearlane_proto::etcdserverpb::compare::TargetUnion;
@@ -23,7 +24,8 @@ pub(crate) fn request() -> impl Strategy<Value = InternalRaftRequest> {
     ]
 }
 
-/// Transactions of writes and ranges over the same few keys, with other writes between them.
+/// Transactions of writes and ranges over the same few keys, with other writes and compactions
+/// between them.
 pub(crate) fn writing_request() -> impl Strategy<Value = InternalRaftRequest> {
     let empty = InternalRaftRequest::default;
     prop_oneof![

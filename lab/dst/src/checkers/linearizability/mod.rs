@@ -1,15 +1,17 @@
-//! Whether one store that does one thing after the other could have given all these replies.
+//! Could a single store, which does one thing after the other, have given all these replies?
 //!
-//! A history is *linearizable* if each operation can be given a moment between its beginning and
-//! its end so that a plain map, in that order, gives the same replies. Each reply carries the
-//! store's revision, and so claims its place: a change with reply 7 led from 6 to 7, and what
-//! changed nothing and got 7 happened between 7 and 8. Two things are checked:
+//! A history is *linearizable* if each operation can be placed at a time between its start and its
+//! end so that a plain map, in that order, gives the same replies. Each reply has the store's
+//! revision, which shows the operation's place in the order. A change whose reply has revision 7
+//! led from 6 to 7. An operation that changed nothing and whose reply has revision 7 happened
+//! between 7 and 8. Two things are checked:
 //!
-//! 1. **Time.** No operation has ended before one with an earlier place began.
+//! 1. **Time.** No operation ended before an operation with an earlier place had started.
 //! 2. **Values.** A plain map, in this order, gives every reply, with revisions and versions.
 //!
-//! A revision that no reply claims is a *gap*, for which an open operation is searched: see
-//! `docs/dst.md`. Clients and lease clients, whose revisions are given, are all users.
+//! A revision that no reply claims is a *gap*. The checker searches for an open operation that
+//! fills the gap: see `docs/dst.md`. Revisions of lease operations are known from the log, and are
+//! no gaps. Only the operations of the history and lease operations make revisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +19,15 @@ use super::{CheckResult, Rule, Violation};
 use crate::event_queue::Micros;
 use crate::history::{Operation, Record, Reply, Request, StoreModel};
 
-/// Bound on the attempts to fill gaps. With the hints of the log, each gap needs one.
+/// Maximum number of attempts to fill gaps in one history. With the hints of the log, each gap
+/// needs one attempt.
 const TRIES_MAX: usize = 20_000;
 
-/// The operation that the log says made a revision.
+/// The operation that made each revision, according to the log.
 pub type Hints = BTreeMap<i64, usize>;
 
-/// Returns an error if a history is not linearizable. `others` are the revisions that other users
-/// have made, under keys that no operation reads.
+/// Returns an error if a history is not linearizable. `others` are the revisions that lease
+/// operations have made. They change only keys that no operation of the history reads.
 pub fn check(operations: &[Operation], hints: &Hints, others: &BTreeSet<i64>) -> CheckResult {
     let mut places = RevisionOrder::new(operations, hints, others)?;
     places.check_time()?;
@@ -35,25 +38,26 @@ fn violation(seen: String) -> Violation {
     Violation::new(Rule::Linearizability, seen)
 }
 
-/// Operations at the places that their replies claim.
+/// The operations at the places that their replies claim.
 struct RevisionOrder<'h> {
     operations: &'h [Operation],
     hints: &'h Hints,
     lease_revisions: &'h BTreeSet<i64>,
     /// The operation that made each revision.
     changes: BTreeMap<i64, usize>,
-    /// Operations that saw a revision and changed nothing.
+    /// By revision: the operations that saw this revision and changed nothing.
     reads: BTreeMap<i64, Vec<usize>>,
     /// Writes without a reply.
     open: Vec<usize>,
-    /// The value that a revision has put, as seen by a later operation.
+    /// By revision: the value that was put at this revision, as a later operation has seen it.
     observed_values: BTreeMap<i64, &'h str>,
-    /// The earliest end of all operations placed at this revision or later.
+    /// By revision: the earliest end of all operations placed at this revision or later.
     first_end: BTreeMap<i64, Micros>,
     last: i64,
     tries: usize,
-    /// Where a gap could not be filled: its revision, the operations used before, and the records,
-    /// which the same operations leave otherwise in another order.
+    /// The situations in which a gap could not be filled: the gap's revision, the open operations
+    /// that fill earlier gaps, and the records. The records are included because the same
+    /// operations in another order may leave other records.
     failed: BTreeSet<(i64, Vec<usize>, Vec<Record>)>,
 }
 
@@ -110,7 +114,7 @@ impl<'h> RevisionOrder<'h> {
             let first = *self.observed_values.entry(*mod_revision).or_insert(value);
             Rule::Linearizability.check(first == value, || {
                 let name = self.describe(number);
-                format!("revision {mod_revision} has put {first}, and {value} in {name}")
+                format!("revision {mod_revision} has put {first}, but {name} returned {value}")
             })?;
         }
         let end = self.operations[number].completed.unwrap_or(Micros::MAX);
@@ -126,12 +130,12 @@ impl<'h> RevisionOrder<'h> {
         format!("#{number} {request:?} of client {client} at {member}, {invoked} to {ended:?}")
     }
 
-    /// No operation ended before one with an earlier place began.
+    /// Checks that no operation ended before an operation with an earlier place started.
     fn check_time(&self) -> CheckResult {
         let changes = self.changes.iter().map(|(at, number)| ((*at, false), vec![*number]));
         let looks = self.reads.iter().map(|(at, numbers)| ((*at, true), numbers.clone()));
         let places: BTreeMap<(i64, bool), Vec<usize>> = changes.chain(looks).collect();
-        // The operation that began last, of those placed before.
+        // The operation that started last, among the operations with an earlier place.
         let mut latest: Option<usize> = None;
         for ((at, _), numbers) in places {
             for number in &numbers {
@@ -142,7 +146,7 @@ impl<'h> RevisionOrder<'h> {
                     let (late, early) = (self.describe(latest), self.describe(*number));
                     let told = self.operations[latest].reply();
                     return Err(violation(format!(
-                        "{early} was told of revision {at}; {late} began later and was told {told:?}"
+                        "{early} returned revision {at}; {late} started later and returned {told:?}"
                     )));
                 }
             }
@@ -152,7 +156,9 @@ impl<'h> RevisionOrder<'h> {
         Ok(())
     }
 
-    /// From the change that makes `revision` on, a plain map gives the same replies.
+    /// Checks that a plain map gives the same replies, starting with the change that makes revision
+    /// `from`. `state` is the map before this change. `used` are the open operations that fill
+    /// earlier gaps.
     fn check_values(
         &mut self,
         from: i64,
@@ -184,11 +190,12 @@ impl<'h> RevisionOrder<'h> {
         let (was, is) = (operation.reply(), state.expected_reply(&operation.request));
         Rule::Linearizability.check(was == Some(&is), || {
             let name = self.describe(number);
-            format!("{name} was told {was:?}, and a single store says {is:?}")
+            format!("{name} returned {was:?}, but a single store returns {is:?}")
         })
     }
 
-    /// Tries each open operation that may have made the revision, until one fits.
+    /// Tries each open operation that may have made the revision, until the rest of the history
+    /// fits. Fails if none fits, or after `TRIES_MAX` attempts in this history.
     fn fill_gap(
         &mut self,
         revision: i64,
@@ -201,7 +208,7 @@ impl<'h> RevisionOrder<'h> {
         if self.failed.contains(&situation) {
             return Err(unclaimed);
         }
-        // The first candidate is the likeliest, so its violation is reported.
+        // The first candidate is the most likely one, so its violation is reported.
         let mut told = None;
         for number in self.candidates(revision, state, used) {
             self.tries += 1;
@@ -224,7 +231,7 @@ impl<'h> RevisionOrder<'h> {
         Err(told.unwrap_or(unclaimed))
     }
 
-    /// Open operations that may have made the revision, the likeliest first.
+    /// Returns the open operations that may have made the revision. The most likely one is first.
     fn candidates(&self, revision: i64, state: &StoreModel, used: &BTreeSet<usize>) -> Vec<usize> {
         let by = self.first_end.range(revision..).next().map_or(Micros::MAX, |(_, end)| *end);
         let seen = self.observed_values.get(&revision);
@@ -244,7 +251,7 @@ impl<'h> RevisionOrder<'h> {
         let hint = self.hints.get(&revision);
         let mut candidates: Vec<usize> = self.open.iter().filter(fits).copied().collect();
         candidates.sort_by_key(|number| Some(number) != hint);
-        // Deletes of one key are interchangeable.
+        // Open deletes of one key are interchangeable, so only one of them is tried.
         let mut deleted = BTreeSet::new();
         candidates.retain(|number| match &self.operations[*number].request {
             Request::Delete { key } => deleted.insert(key.clone()),

@@ -7,7 +7,7 @@ use crate::clients::{Client, ClientConfig};
 use crate::history::{History, OperationOutcome};
 use crate::rng::Rng;
 
-/// Without revisions of others.
+/// Checks a history in which lease operations have made no revisions.
 fn check(operations: &[Operation], hints: &Hints) -> CheckResult {
     super::check(operations, hints, &BTreeSet::new())
 }
@@ -80,13 +80,13 @@ fn a_stale_read_fails() {
     HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, read(), read_reply(1, vec![]))
-        .fails("began later");
-    // After another read has seen more, although the write itself goes on.
+        .fails("started later");
+    // Another read has already seen the write, although the write itself has not ended.
     HistoryBuilder::default()
         .done(0, 9, put("a"), changed_reply(2, vec![]))
         .done(1, 2, read(), read_reply(2, record("a", 2, 2, 1)))
         .done(3, 4, read(), read_reply(1, vec![]))
-        .fails("began later");
+        .fails("started later");
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_read_from_the_future_fails() {
     HistoryBuilder::default()
         .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .done(2, 3, put("a"), changed_reply(2, vec![]))
-        .fails("began later");
-    // The same, and no client was notified of the write.
+        .fails("started later");
+    // The same history, but the write has no response.
     HistoryBuilder::default()
         .done(0, 1, read(), read_reply(2, record("a", 2, 2, 1)))
         .open(2, put("a"))
@@ -111,7 +111,7 @@ fn a_lost_write_fails() {
     HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, put("b"), changed_reply(3, vec![]))
-        .fails("a single store says");
+        .fails("a single store returns");
 }
 
 #[test]
@@ -131,13 +131,13 @@ fn gaps_are_filled_with_what_fits() {
     begin()
         .done(1, 2, read(), read_reply(4, record("a", 2, 4, 3)))
         .fails("no operation has made revision");
-    // No operation has seen "a", and it must have been there for the delete.
+    // No operation has seen "a". But the delete made a revision, so "a" must have been present.
     HistoryBuilder::default()
         .open(0, delete())
         .open(0, put("a"))
         .done(1, 2, put("b"), changed_reply(4, vec![]))
         .passes();
-    // An open swap came true only if what it expects was there.
+    // An open swap took effect only if the key had the expected value.
     let swapped = |expected| {
         HistoryBuilder::default()
             .done(0, 1, put("a"), changed_reply(2, vec![]))
@@ -146,7 +146,7 @@ fn gaps_are_filled_with_what_fits() {
     };
     swapped("a").passes();
     swapped("x").fails("no operation has made revision 3");
-    // Two deletes that fill one gap, and one that began too late for it.
+    // The only delete that could fill the gap started too late.
     HistoryBuilder::default()
         .done(0, 1, put("a"), changed_reply(2, vec![]))
         .done(2, 3, read(), read_reply(3, vec![]))
@@ -154,7 +154,8 @@ fn gaps_are_filled_with_what_fits() {
         .fails("no operation has made revision 3");
 }
 
-/// The search tries "a" before "b" first, and then has to try them in the other order.
+/// The search first tries "a" before "b". Then it must try them in the other order, because the
+/// swap needs the value "a".
 #[test]
 fn the_same_operations_in_another_order_are_tried() {
     HistoryBuilder::default()
@@ -183,15 +184,17 @@ fn serializable_reads_are_not_asked() {
         .passes();
 }
 
-/// Operations that take effect on a plain map between their begin and end; `told_permille` of them
-/// get a reply. Also returns the operation that made each revision.
+/// Returns a history of operations that take effect on a plain map between their start and end. Of
+/// a thousand of them, about `told_permille` get a reply. If `told_permille` is less than 1000, a
+/// tenth of the operations never take effect. Also returns which operation made each revision.
 fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
     let mut rng = Rng::new(seed);
     let config = ClientConfig { keys: 3, ..ClientConfig::random(&mut rng) };
     let mut clients: Vec<Client> = (1..=5).map(|id| Client::new(id, config, rng.split())).collect();
     let (mut history, mut hints) = (History::default(), Hints::new());
     let mut state = StoreModel::default();
-    // Invoked and not completed: not yet applied (`None`), or applied without a reply so far.
+    // By client: the number of its running operation. The reply is `None` until the operation is
+    // applied.
     let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
     for now in 0..steps as Micros {
         let actor = rng.between(0, clients.len() as u64 - 1) as usize;
@@ -211,7 +214,7 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
                 }
                 asked.insert(actor, (number, Some(reply)));
             }
-            // It will never happen, or has happened and is never told.
+            // This operation never takes effect, and its client gets no reply.
             Some((number, None)) => {
                 let request = &history.operations[number].request;
                 client.on_outcome(request, &OperationOutcome::Unknown);
@@ -237,7 +240,7 @@ fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hint
     (history, hints)
 }
 
-/// Changes one client's reply. Returns whether there was one to change.
+/// Changes one reply that has records. Returns false if there is no such reply.
 fn falsify_reply(operations: &mut [Operation], rng: &mut Rng) -> bool {
     let told: Vec<usize> = (0..operations.len())
         .filter(|at| operations[*at].reply().is_some_and(|reply| !reply.records.is_empty()))
@@ -275,7 +278,8 @@ proptest! {
         check(&history.operations, &wrong).unwrap();
     }
 
-    /// Every operation has a reply, since an open one might explain the change.
+    /// In this history every operation has a reply, because an open operation might explain the
+    /// changed reply.
     #[test]
     fn one_changed_reply_fails(seed in any::<u64>()) {
         let (history, hints) = linear_history(seed, 400, 1000);

@@ -1,4 +1,4 @@
-//! `compare`: two eras side by side.
+//! `compare`: compares two eras.
 
 use clap::{ArgMatches, Command};
 use clearlane_simulator::compare::Comparison;
@@ -8,7 +8,7 @@ use crate::scenario_arguments::{ScenarioArguments, with_scenario};
 use crate::text::print_line;
 
 pub(crate) fn command() -> Command {
-    let about = "Runs a scenario in two eras, and says what changed for each class";
+    let about = "Runs a scenario in two eras, and shows the change for each class";
     with_scenario(Command::new("compare").about(about), &[Era::V3_2, Era::Clearlane])
 }
 
@@ -16,9 +16,7 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let asked = ScenarioArguments::of(matches)?;
     let count = asked.eras.len();
     if count != 2 {
-        return Err(format!(
-            "--era has {count} of them; two can be compared, such as 3.2,clearlane"
-        ));
+        return Err(format!("--era has {count} eras; it must have two, such as 3.2,clearlane"));
     }
     let results = asked.run()?;
     let comparison = Comparison { before: &results[0], after: &results[1] };

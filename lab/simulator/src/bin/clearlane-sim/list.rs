@@ -1,4 +1,4 @@
-//! `list`: scenarios, eras and knobs.
+//! `list`: prints scenarios, eras and knobs.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use clearlane_simulator::era::Era;
@@ -9,8 +9,10 @@ use serde_json::json;
 use crate::text::print_line;
 
 pub(crate) fn command() -> Command {
-    let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs");
-    Command::new("list").about("Eras, scenarios that ship, and what can be set in them").arg(json)
+    let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Prints JSON");
+    Command::new("list")
+        .about("Lists eras, the scenarios that ship with the program, and their fields")
+        .arg(json)
 }
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
@@ -32,27 +34,27 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
         let parts: serde_json::Map<_, _> = parts.into_iter().map(part).collect();
         return print_line(&format!("{:#}\n", serde_json::Value::Object(parts)));
     }
-    let titles = ["Eras (--era)", "Scenarios (run NAME)", "What can be set (--set NAME=VALUE)"];
+    let titles = ["Eras (--era)", "Scenarios (run NAME)", "Fields (--set NAME=VALUE)"];
     let parts = titles.iter().zip(parts).map(|(title, (_, rows))| part(title, &rows));
     print_line(&parts.collect::<Vec<_>>().join("\n"))
 }
 
 /// Knobs outside of `[model]`.
 const OTHERS: [(&str, &str); 4] = [
-    ("seconds", "how long requests are due"),
-    ("seed", "repeats times and sizes"),
-    ("keys.FIELD", "of the key space: count, size, value"),
-    ("CLASS.FIELD", "of a class: rate, arrivals, keys, limit, consistency, value"),
+    ("seconds", "the length of the run"),
+    ("seed", "the seed for times and sizes"),
+    ("keys.FIELD", "a field of the key space: count, size, value"),
+    ("CLASS.FIELD", "a field of a class: rate, arrivals, keys, limit, consistency, value"),
 ];
 
 fn about(era: Era) -> &'static str {
     match era {
-        Era::V3_0 => "one mutex for all, and fresh reads go through the log",
-        Era::V3_1 => "one mutex for all",
-        Era::V3_2 => "3.2 and 3.3: reads share a lock, to their ends",
-        Era::V3_4 => "each read copies what is pending, and holds the lock only for that",
-        Era::V3_5 => "3.5 on: reads share a copy",
-        Era::Clearlane => "a pointer, and no lock",
+        Era::V3_0 => "all requests share one mutex, and linearizable reads go through the log",
+        Era::V3_1 => "all requests share one mutex",
+        Era::V3_2 => "3.2 and 3.3: reads share a lock until they end",
+        Era::V3_4 => "each read copies the pending writes, and holds the lock only for the copy",
+        Era::V3_5 => "3.5 and later: reads share a copy of the pending writes",
+        Era::Clearlane => "a read takes a pointer to a snapshot, and no lock",
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tool. Each subcommand is a file, with its arguments and what it does.
+//! The program `clearlane-sim`. Each subcommand has a file with its arguments and its actions.
 
 mod scenario_arguments;
 mod compare;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 
-/// Its arguments, and the function that runs it.
+/// The arguments of a subcommand, and the function that runs it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> Result<(), String>);
 
 const SUBCOMMANDS: [Subcommand; 7] = [
@@ -32,7 +32,7 @@ const SUBCOMMANDS: [Subcommand; 7] = [
 
 fn command() -> Command {
     Command::new("clearlane-sim")
-        .about("Which request waits for which? A model of etcd's read path, in virtual time")
+        .about("Models etcd's read path in virtual time, and shows which request waits for which")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)

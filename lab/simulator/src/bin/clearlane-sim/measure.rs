@@ -1,14 +1,16 @@
-//! `measure`: the costs of this machine, from three plain loads.
+//! `measure`: measures the costs of this machine with three simple loads.
 //!
 //! ```text
+//!   load                     measured figures             the scaled groups of costs
 //!   read   one key           processor time, latency  ->  a request; threads that wake
-//!   long   20,000 records    processor time, latency  ->  a record; what a long answer waits for
+//!   long   20,000 records    processor time, latency  ->  a record; the waits of a long response
 //!   put    1 KiB             processor time, latency  ->  a put; its threads and its disk
 //! ```
 //!
-//! Each load runs on the real server of an era, and in the model with the shipped costs. Each group
-//! of costs is scaled so that the model shows the measured processor time and median. Ratios within
-//! a group, and costs that no load shows, stay as shipped.
+//! Each load runs on the real server of an era, and in the model with the shipped costs. For each
+//! load, one group of costs is scaled so that the model shows the measured processor time, and
+//! another group so that it shows the measured median latency. Ratios within a group stay as
+//! shipped. Costs that no load shows also stay as shipped.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,11 +28,13 @@ use clearlane_simulator::server::Build;
 
 use crate::real::{Program, Server, arguments, cores, machine};
 use crate::scenario_arguments::era_argument;
-use crate::text::{print_line, print_progress, write};
+use crate::text::{path_flag, print_line, print_progress, write};
 
 const KEYS: &str = "[keys]\ncount = 20_000\nsize = 64\nvalue = 1024\n";
 
-/// A load, and the costs that its CPU time and median determine, given those of the loads before.
+/// A load, and two groups of costs. The load's CPU time determines the group `computed`, and its
+/// median latency determines the group `waited`. The loads are measured in the order of [`LOADS`],
+/// because each of them needs the costs from the earlier loads.
 struct Load {
     class: &'static str,
     computed: CostGroup,
@@ -56,28 +60,24 @@ const LOADS: [Load; 3] = [
     },
 ];
 
-/// The first requests of a new server are slower.
+/// Length of the load before a measurement. The first requests of a new server are slower than
+/// later ones.
 const WARM_UP_SECONDS: u64 = 2;
 
-/// How many times longer a load runs in the model, where that costs little.
+/// How many times longer a load runs in the model than on the server. Simulated time costs little.
 const IN_THE_MODEL: u64 = 5;
 
-/// A larger factor is an error, and not a difference between machines.
+/// Largest factor by which a group of costs is scaled. A larger factor comes from an error, and not
+/// from a difference between machines.
 const TIMES_MAX: f64 = 20.0;
 
 pub(crate) fn command() -> Command {
     Command::new("measure")
-        .about("Measures what things cost here, with the real server; nothing else should run")
-        .arg(
-            Arg::new("out")
-                .long("out")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("Where the costs go; to standard output, if left out"),
-        )
+        .about("Measures the costs of this machine with the real server; run nothing else")
+        .arg(path_flag("out", "FILE").help("File for the costs (default: standard output)"))
         .arg(
             era_argument(&Era::ALL)
-                .help("Which read paths; another era costs what the one before it does"),
+                .help("Eras to measure; other eras use the costs of the era before them"),
         )
         .arg(
             Arg::new("seconds")
@@ -85,7 +85,7 @@ pub(crate) fn command() -> Command {
                 .value_name("N")
                 .default_value("4")
                 .value_parser(value_parser!(u64).range(1..=60))
-                .help("How long each of the three loads takes"),
+                .help("Seconds for each of the three loads"),
         )
         .args(arguments())
 }
@@ -107,18 +107,18 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// CPU time per request on average, and median latency.
+/// The average CPU time per request, and the median latency.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     processor_ns: f64,
     median_ns: f64,
 }
 
-/// Measured costs of an era, starting from `shipped`.
+/// Returns the measured costs of an era. They are scaled from the costs in `shipped`.
 fn costs(program: &Program, era: Era, shipped: Costs, seconds: u64) -> Result<Costs, String> {
     let mut costs = shipped;
-    let server = Server::start(program, era)?;
-    server.fill(&scenario(LOADS[0].class, seconds)?.workload.space, "the keys")?;
+    let keys = scenario(LOADS[0].class, seconds)?.workload.space;
+    let server = Server::start(program, era, &keys)?;
     for Load { class, computed, waited } in LOADS {
         let seen = on_the_server(&server, &scenario(class, seconds)?)?;
         let model = scenario(class, seconds * IN_THE_MODEL)?;
@@ -140,7 +140,8 @@ fn scenario(class: &str, seconds: u64) -> Result<Scenario, String> {
     Ok(Scenario { cores: cores(), ..scenario })
 }
 
-/// CPU time of server and client together, as in the model.
+/// Runs a load on the server, after a warm-up. The measured CPU time includes the client's CPU
+/// time, as in the model.
 fn on_the_server(server: &Server, scenario: &Scenario) -> Result<Shown, String> {
     let own = Process::open(process::id()).map_err(|error| error.to_string())?;
     let used = |process: &Process| {
@@ -154,7 +155,7 @@ fn on_the_server(server: &Server, scenario: &Scenario) -> Result<Shown, String> 
     let report = server.load(&scenario.workload, 1, Duration::ZERO)?;
     let processor = both()?.saturating_sub(before);
     let metrics = &report.classes[0].metrics;
-    let median_ms = metrics.latency_ms(0.5).ok_or("no answer came")?;
+    let median_ms = metrics.latency_ms(0.5).ok_or("no request was answered")?;
     let processor_ns = processor.as_nanos() as f64 / metrics.answered() as f64;
     Ok(Shown { processor_ns, median_ns: median_ms * 1e6 })
 }
@@ -162,13 +163,14 @@ fn on_the_server(server: &Server, scenario: &Scenario) -> Result<Shown, String> 
 fn in_the_model(scenario: &Scenario, era: Era, costs: Costs) -> Result<Shown, String> {
     let results = run(scenario, &Build::new(era, costs)).map_err(|error| error.to_string())?;
     let class = &results.classes[0];
-    let median_ms = class.latency_ms(0.5).ok_or("no answer came in the model")?;
+    let median_ms = class.latency_ms(0.5).ok_or("no request was answered in the model")?;
     let used_ns = results.cores_used * scenario.workload.seconds as f64 * 1e9;
     Ok(Shown { processor_ns: used_ns / class.answers() as f64, median_ns: median_ms * 1e6 })
 }
 
-/// The factor for a group of costs by which the model shows `seen`; the remainder is what the model
-/// shows with factor 0.
+/// Returns the factor for a group of costs with which the model shows `seen`, at most
+/// [`TIMES_MAX`]. The result of the model with factor 0 is the part that does not depend on the
+/// group. If the group makes no difference, the factor is 1.
 fn times(seen: f64, in_the_model: impl Fn(f64) -> Result<f64, String>) -> Result<f64, String> {
     let (rest, by_the_costs) = (in_the_model(0.0)?, in_the_model(1.0)?);
     if by_the_costs <= rest {

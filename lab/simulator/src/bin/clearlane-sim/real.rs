@@ -1,5 +1,6 @@
-//! The real server, as a process with a temporary directory. Both are removed when the value is
-//! dropped; a program that is ended by a signal leaves them.
+//! The real server, as a process with a temporary directory. The process is killed and the
+//! directory is removed when the [`Server`] is dropped. If a signal ends this program, the process
+//! and the directory remain.
 
 use std::env;
 use std::ffi::OsStr;
@@ -12,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{Arg, ArgMatches, value_parser};
-use clearlane_loadgen::connection;
+use clap::{Arg, ArgMatches};
+use clearlane_loadgen::connection::{self, Endpoints};
 use clearlane_loadgen::fill::fill;
 use clearlane_loadgen::keys::KeySpace;
 use clearlane_loadgen::process::Process;
@@ -27,7 +28,10 @@ use clearlane_simulator::timeline::{Timeline, TimelineError};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A member that is alone becomes leader within a second.
+use crate::text::path_flag;
+
+/// Longest wait until a started server is ready. A normal start takes much less time, because a
+/// sole member becomes the leader within a second.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
@@ -37,12 +41,13 @@ pub(crate) struct Program {
 }
 
 pub(crate) fn arguments() -> [Arg; 2] {
-    let path = |name: &'static str| {
-        Arg::new(name).long(name).value_name("PATH").value_parser(value_parser!(PathBuf))
-    };
     [
-        path("server").help("The program `clearlane`; the one beside this one, if left out"),
-        path("dir").help("Where it keeps its data, and so which disk counts; if left out, where temporary files are"),
+        path_flag("server", "PATH")
+            .help("The program `clearlane` (default: in the directory of this program)"),
+        path_flag("dir", "PATH").help(
+            "Directory for the server's data, on the disk to measure (default: the directory for \
+             temporary files)",
+        ),
     ]
 }
 
@@ -50,8 +55,7 @@ impl Program {
     pub(crate) fn of(matches: &ArgMatches) -> Result<Program, String> {
         if !Path::new("/proc/self/stat").exists() {
             return Err(
-                "this system has no /proc, so what a server uses is not known: it takes a Linux"
-                    .to_owned(),
+                "this system has no /proc, so the server's usage is unknown: use Linux".to_owned()
             );
         }
         let directory = matches.get_one("dir").cloned().unwrap_or_else(env::temp_dir);
@@ -61,8 +65,8 @@ impl Program {
         };
         if !path.is_file() {
             return Err(format!(
-                "{}: there is no such program; `cargo build --release --bin clearlane` makes it, \
-                 and --server says where it is",
+                "{}: the program does not exist; build it with `cargo build --release --bin \
+                 clearlane`, or give its path with --server",
                 path.display()
             ));
         }
@@ -71,88 +75,62 @@ impl Program {
 }
 
 fn beside_this_one() -> Result<PathBuf, String> {
-    let here = env::current_exe().map_err(|error| format!("where this program is: {error}"))?;
+    let here = env::current_exe()
+        .map_err(|error| format!("cannot find the path of this program: {error}"))?;
     Ok(here.with_file_name(format!("clearlane{}", env::consts::EXE_SUFFIX)))
 }
 
-/// A running server, which is killed when dropped.
+/// A running server. It is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
-    command: ServerCommand,
-}
-
-/// How it is started, also a second time.
-#[derive(Debug)]
-struct ServerCommand {
+    directory: TempDir,
     program: Program,
     era: Era,
-    directory: TempDir,
     url: String,
     peer_url: String,
 }
 
-impl ServerCommand {
-    /// `more`: further flags.
-    fn spawn(&self, more: &[&OsStr]) -> Result<Child, String> {
-        let here = |error: io::Error| format!("{}: {error}", self.directory.path().display());
-        let log = File::create(self.directory.path().join("log")).map_err(here)?;
-        let (url, peer_url) = (self.url.as_str(), self.peer_url.as_str());
-        Command::new(&self.program.path)
-            .args(["--name", "measured", "--era", self.era.name()])
-            .arg("--data-dir")
-            .arg(self.directory.path().join("data"))
-            .args(["--listen-client-urls", url, "--advertise-client-urls", url])
-            .args(["--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url])
-            .args(["--initial-cluster", &format!("measured={peer_url}")])
-            .args(["--quota-backend-bytes", "8589934592"])
-            .args(more)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| format!("{}: {error}", self.program.path.display()))
+impl Server {
+    /// Starts a server and puts the keys of a workload into it.
+    pub(crate) fn start(program: &Program, era: Era, keys: &KeySpace) -> Result<Server, String> {
+        let here = |error: io::Error| format!("{}: {error}", program.directory.display());
+        let directory = TempDir::new_in(&program.directory).map_err(here)?;
+        let ports = free_ports(2).map_err(|error| format!("cannot find a free port: {error}"))?;
+        let [url, peer_url] = [0, 1].map(|at| format!("http://127.0.0.1:{}", ports[at]));
+        let child = spawn(program, era, directory.path(), [&url, &peer_url], &[])?;
+        let program = program.clone();
+        let mut server = Server { child, directory, program, era, url, peer_url };
+        server.wait_until_ready()?;
+        server.fill(keys).map_err(|error| format!("cannot fill the server with keys: {error}"))?;
+        Ok(server)
     }
 
     fn timeline_file(&self) -> PathBuf {
         self.directory.path().join("timeline")
     }
-}
 
-impl Server {
-    pub(crate) fn start(program: &Program, era: Era) -> Result<Server, String> {
-        let here = |error: io::Error| format!("{}: {error}", program.directory.display());
-        let directory = TempDir::new_in(&program.directory).map_err(here)?;
-        let ports = free_ports(2).map_err(|error| format!("no port is free: {error}"))?;
-        let (client, peer) = (ports[0], ports[1]);
-        let url = |port| format!("http://127.0.0.1:{port}");
-        let program = program.clone();
-        let command =
-            ServerCommand { program, era, directory, url: url(client), peer_url: url(peer) };
-        let mut server = Server { child: command.spawn(&[])?, command };
-        server.wait_until_ready()?;
-        Ok(server)
-    }
-
-    /// Starts it anew, with its data and with a recording.
+    /// Restarts the server with its data. The new process records a timeline.
     pub(crate) fn restart_with_recording(&mut self) -> Result<(), String> {
         self.stop()?;
-        let file = self.command.timeline_file();
-        self.child = self.command.spawn(&["--timeline".as_ref(), file.as_os_str()])?;
+        let file = self.timeline_file();
+        let more = [OsStr::new("--timeline"), file.as_os_str()];
+        let urls = [self.url.as_str(), &self.peer_url];
+        self.child = spawn(&self.program, self.era, self.directory.path(), urls, &more)?;
         self.wait_until_ready()
     }
 
-    /// The recording is written at its end.
+    /// Stops the server and reads the recording that the server writes when it ends.
     pub(crate) fn stop_and_read(&mut self) -> Result<Timeline, String> {
         self.stop()?;
-        let file = self.command.timeline_file();
+        let file = self.timeline_file();
         let of = |error: &dyn Display| format!("{}: {error}", file.display());
         let text = fs::read_to_string(&file).map_err(|error| of(&error))?;
         text.parse().map_err(|error: TimelineError| of(&error))
     }
 
     fn stop(&mut self) -> Result<(), String> {
-        let of = |error: io::Error| format!("stopping the server: {error}");
+        let of = |error: io::Error| format!("cannot stop the server: {error}");
         kill_process(Pid::from_child(&self.child), Signal::TERM).map_err(|it| of(it.into()))?;
         self.child.wait().map(drop).map_err(of)
     }
@@ -175,9 +153,9 @@ impl Server {
         Ok(())
     }
 
-    /// Whether the first line of its HTTP response ends with status 200.
+    /// Requests `/readyz`. Returns whether the first line of the HTTP response has status 200.
     fn is_ready(&self) -> io::Result<bool> {
-        let address = self.command.url.trim_start_matches("http://");
+        let address = self.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         write!(stream, "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
@@ -187,35 +165,34 @@ impl Server {
     }
 
     fn last_words(&self) -> String {
-        let log = fs::read_to_string(self.command.directory.path().join("log")).unwrap_or_default();
-        log.lines().next_back().unwrap_or("it has said nothing").to_owned()
+        let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        log.lines().next_back().unwrap_or("its log is empty").to_owned()
     }
 
     pub(crate) fn process(&self) -> Result<Process, String> {
         Process::open(self.child.id()).map_err(|error| error.to_string())
     }
 
-    pub(crate) fn fill(&self, space: &KeySpace, what: &str) -> Result<(), String> {
-        let url = &self.command.url;
-        let endpoint = connection::endpoint(url).map_err(|error| error.to_string())?;
-        let mut silent = |_: &str| ();
-        block_on(fill(space, &endpoint.into(), None, 2, 1, &mut silent))?
-            .map(drop)
-            .map_err(|error| format!("{what}: {error}"))
+    fn fill(&self, keys: &KeySpace) -> Result<(), String> {
+        let filled = block_on(fill(keys, &self.endpoints()?, None, 2, 1, &mut |_: &str| ()))?;
+        filled.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Runs a load after a warm-up with the same load.
+    fn endpoints(&self) -> Result<Endpoints, String> {
+        let endpoint = connection::endpoint(&self.url).map_err(|error| error.to_string())?;
+        Ok(endpoint.into())
+    }
+
+    /// Runs a load after a warm-up with the same load. Fails if a request fails.
     pub(crate) fn load(
         &self,
         workload: &Workload,
         seed: u64,
         warm_up: Duration,
     ) -> Result<Report, String> {
-        let url = &self.command.url;
-        let endpoint = connection::endpoint(url).map_err(|error| error.to_string())?;
-        let process = Some(self.process()?);
+        let (endpoints, process) = (self.endpoints()?, Some(self.process()?));
         let work = async {
-            let target = OpenTarget::open(endpoint.into(), None).await?;
+            let target = OpenTarget::open(endpoints, None).await?;
             let options = RunOptions { process, warm_up, ..RunOptions::new(target, seed) };
             run(workload, &options, &mut |_| ()).await
         };
@@ -229,8 +206,34 @@ impl Server {
     }
 }
 
+/// Starts the program. `more` are further flags.
+fn spawn(
+    program: &Program,
+    era: Era,
+    directory: &Path,
+    [url, peer_url]: [&str; 2],
+    more: &[&OsStr],
+) -> Result<Child, String> {
+    let here = |error: io::Error| format!("{}: {error}", directory.display());
+    let log = File::create(directory.join("log")).map_err(here)?;
+    Command::new(&program.path)
+        .args(["--name", "measured", "--era", era.name()])
+        .arg("--data-dir")
+        .arg(directory.join("data"))
+        .args(["--listen-client-urls", url, "--advertise-client-urls", url])
+        .args(["--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url])
+        .args(["--initial-cluster", &format!("measured={peer_url}")])
+        .args(["--quota-backend-bytes", "8589934592"])
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| format!("{}: {error}", program.path.display()))
+}
+
 impl Drop for Server {
-    /// Its directory is temporary, so it is killed.
+    /// Kills the server. Its directory is temporary, so the server need not save anything.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -239,7 +242,7 @@ impl Drop for Server {
 
 fn block_on<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("this machine gives no runtime: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("cannot start the async runtime: {error}"))?;
     Ok(runtime.block_on(future))
 }
 

@@ -1,11 +1,12 @@
-//! `record`: the real server under a scenario's load, and a timeline of the longest wait.
+//! `record`: runs the real server under a scenario's load, and records a timeline of the longest
+//! wait.
 //!
 //! ```text
 //!   start ─ fill ─ stop ─ start, recording ─ load ─ stop ─ the file, cut to the window
 //! ```
 //!
-//! Requests are due at the same times in all eras. So the window is the same for all, from the
-//! first request on: around the longest wait of a request in any of them.
+//! Requests are due at the same times in all eras. So all recordings are cut to the same window,
+//! counted from the first request. The window is around the longest wait of a request in any era.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,8 +24,8 @@ use crate::text::{print_line, print_progress};
 use crate::timeline_files;
 use crate::validate::on_this_machine;
 
-/// The first long answers of a server take longer than the others: they are not shown, if the load
-/// is long enough.
+/// Length of the first part of a run, which is not shown. In this part, long responses of a new
+/// server take longer than later ones. At most a third of the load is omitted.
 const START_NS: u64 = 2_000_000_000;
 
 const ERAS: [Era; 2] = [Era::V3_2, Era::Clearlane];
@@ -47,8 +48,8 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     for era in &asked.eras {
         let seconds = asked.scenario.workload.seconds;
         print_progress(&format!("{}: era {era}, {seconds} s on the real server", asked.name));
-        let of = |error: String| asked.wrong(format!("era {era}: {error}"));
-        let recorded = record(&program, *era, &asked.scenario).map_err(of)?;
+        let recorded = record(&program, *era, &asked.scenario);
+        let recorded = recorded.map_err(|error| asked.wrong_in(*era, error))?;
         timelines.push(since_the_first_request(&recorded));
     }
     let window = window(&timelines, asked.scenario.workload.seconds);
@@ -63,14 +64,14 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
 }
 
 fn record(program: &Program, era: Era, scenario: &Scenario) -> Result<Timeline, String> {
-    let mut server = Server::start(program, era)?;
-    server.fill(&scenario.workload.space, "the keys")?;
+    let mut server = Server::start(program, era, &scenario.workload.space)?;
     server.restart_with_recording()?;
     server.load(&scenario.workload, scenario.seed, Duration::ZERO)?;
     server.stop_and_read()
 }
 
-/// With times since the first request began.
+/// Returns the timeline with times that count from the start of the first request. Omits spans that
+/// end before this time.
 fn since_the_first_request(timeline: &Timeline) -> Timeline {
     let requests = timeline.spans.iter().filter(|span| span.kind != LaneKind::Work);
     let zero_ns = requests.map(|span| span.from_ns).min().unwrap_or(0);
@@ -81,7 +82,8 @@ fn since_the_first_request(timeline: &Timeline) -> Timeline {
     Timeline { spans: timeline.spans.iter().filter_map(shifted).collect() }
 }
 
-/// Around the longest wait of a request in any of them; `None` if there is none.
+/// Returns the window around the longest wait of a request in any timeline. Ignores the first part
+/// of the run ([`START_NS`]). Returns `None` if no request waits after this part.
 fn window(timelines: &[Timeline], seconds: u64) -> Option<(u64, u64)> {
     let start_ns = START_NS.min(seconds * 1_000_000_000 / 3);
     let counted = timelines.iter().map(|timeline| timeline.slice(start_ns, u64::MAX));

@@ -1,4 +1,4 @@
-//! `run`: a scenario, in some eras.
+//! `run`: runs a scenario in some eras.
 
 use std::path::PathBuf;
 
@@ -21,11 +21,11 @@ pub(crate) fn command() -> Command {
         let ms = value_parser!(u64).range(0..=86_400_000);
         Arg::new(name).long(name).value_name("MS").value_parser(ms).requires("timeline")
     };
-    let command = Command::new("run").about("Runs a scenario, in each of these eras");
+    let command = Command::new("run").about("Runs a scenario in one or more eras");
     with_scenario(command, &Era::ALL)
         .arg(timeline_files::argument())
-        .arg(time("from").help("Records from then on, and not around the longest wait"))
-        .arg(time("for").default_value("200").help("With --from: records for so long"))
+        .arg(time("from").help("Records from this time on, instead of around the longest wait"))
+        .arg(time("for").default_value("200").help("With --from: the length of the recording"))
 }
 
 pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {

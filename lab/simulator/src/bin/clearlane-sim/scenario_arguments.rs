@@ -1,5 +1,6 @@
 //! Arguments of several subcommands: a scenario, its changes, and the eras.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -13,11 +14,11 @@ use clearlane_simulator::server::Build;
 use clearlane_simulator::shipped::Shipped;
 use clearlane_simulator::timeline::TimelineHeader;
 
-use crate::text::read;
+use crate::text::{path_flag, read};
 
 #[derive(Debug)]
 pub(crate) struct ScenarioArguments {
-    /// For error messages.
+    /// The scenario's name or file, for error messages and titles.
     pub(crate) name: String,
     pub(crate) scenario: Scenario,
     pub(crate) eras: Vec<Era>,
@@ -25,7 +26,7 @@ pub(crate) struct ScenarioArguments {
     pub(crate) cost_file: CostFile,
 }
 
-/// Several eras, separated by commas.
+/// Returns the argument for several eras, separated by commas.
 pub(crate) fn era_argument(by_default: &[Era]) -> Arg {
     Arg::new("era")
         .long("era")
@@ -42,26 +43,23 @@ pub(crate) fn with_scenario(command: Command, eras: &[Era]) -> Command {
         Arg::new("scenario")
             .value_name("SCENARIO")
             .required(true)
-            .help("The name of one that ships (`list` has them), or a file"),
-        era_argument(eras).help("Which read paths"),
+            .help("A scenario that `list` shows, or a file"),
+        era_argument(eras).help("Eras of the read path"),
         Arg::new("set")
             .long("set")
             .value_name("NAME=VALUE")
             .action(ArgAction::Append)
-            .help("Changes a number of the scenario, such as cheap.rate=200; may be repeated"),
+            .help("Changes a field of the scenario, such as cheap.rate=200; may be repeated"),
         number("cores")
             .value_parser(value_parser!(u16).range(1..=1024))
             .help("Cores of the machine that server and client share"),
-        number("seed").value_parser(value_parser!(u64)).help("Repeats times and sizes"),
+        number("seed").value_parser(value_parser!(u64)).help("Seed for times and sizes"),
         number("seconds")
             .value_parser(value_parser!(u64).range(1..=86_400))
-            .help("Instead of what the scenario says"),
-        Arg::new("costs")
-            .long("costs")
-            .value_name("FILE")
-            .value_parser(value_parser!(PathBuf))
-            .help("What things cost, from `measure`; those of one machine come with the program"),
-        Arg::new("json").long("json").action(ArgAction::SetTrue).help("For programs"),
+            .help("Length of the run, instead of the length in the scenario"),
+        path_flag("costs", "FILE")
+            .help("Costs that `measure` has written (default: shipped costs of one machine)"),
+        Arg::new("json").long("json").action(ArgAction::SetTrue).help("Prints JSON"),
     ])
 }
 
@@ -81,7 +79,7 @@ impl ScenarioArguments {
         }
         for setting in matches.get_many::<String>("set").unwrap_or_default() {
             let (name, value) = setting.split_once('=').ok_or_else(|| {
-                format!("--set {setting}: it must be NAME=VALUE, such as cheap.rate=200")
+                format!("--set {setting}: must be NAME=VALUE, such as cheap.rate=200")
             })?;
             let of = |error| format!("--set {setting}: {error}");
             scenario.set(name.trim(), value.trim()).map_err(of)?;
@@ -97,9 +95,10 @@ impl ScenarioArguments {
         Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, cost_file })
     }
 
-    /// Runs it in all eras, unless it cannot run in one of them.
+    /// Runs the scenario in all eras. If the scenario cannot run in one of them, fails before the
+    /// first run.
     pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
-        let of = |era: Era| move |error: RunError| self.wrong(format!("era {era}: {error}"));
+        let of = |era: Era| move |error: RunError| self.wrong_in(era, error);
         for era in &self.eras {
             check(&self.scenario, &self.build(*era)).map_err(of(*era))?;
         }
@@ -112,13 +111,13 @@ impl ScenarioArguments {
         self.eras.iter().zip(outcomes).map(|(era, outcome)| outcome.map_err(of(*era))).collect()
     }
 
-    /// The scenario's name, without the folders and the ending of a file.
+    /// Returns the scenario's name. For a file, this is its name without folders and ending.
     pub(crate) fn title(&self) -> String {
         let name = Path::new(&self.name).file_stem().unwrap_or(self.name.as_ref());
         name.to_string_lossy().into_owned()
     }
 
-    /// What is run: above tables.
+    /// Describes the run. The text is printed above the tables.
     pub(crate) fn heading(&self) -> String {
         let Scenario { workload, cores, seed, model, .. } = &self.scenario;
         let members = match model.members + model.learners {
@@ -132,7 +131,7 @@ impl ScenarioArguments {
         )
     }
 
-    /// For the file of a timeline.
+    /// Returns the header for the file of a timeline.
     pub(crate) fn timeline_header(&self, recorded: &str, era: Era) -> TimelineHeader {
         TimelineHeader {
             recorded: recorded.to_owned(),
@@ -146,21 +145,24 @@ impl ScenarioArguments {
         Build::new(era, self.cost_file.costs(era))
     }
 
-    pub(crate) fn wrong(&self, what: impl std::fmt::Display) -> String {
+    pub(crate) fn wrong(&self, what: impl Display) -> String {
         format!("{}: {what}", self.name)
+    }
+
+    pub(crate) fn wrong_in(&self, era: Era, what: impl Display) -> String {
+        self.wrong(format_args!("era {era}: {what}"))
     }
 }
 
-/// A scenario that ships, or a file.
+/// Returns the text of a shipped scenario or of a file. If there is a file with the name of a
+/// shipped scenario, returns the text of the file.
 fn text(name: &str) -> Result<String, String> {
     let path = PathBuf::from(name);
     match Shipped::find(name) {
         Some(shipped) if !path.is_file() => Ok(shipped.text.to_owned()),
         None if !path.exists() && looks_like_a_name(&path) => {
             let names = Shipped::all().map(|shipped| shipped.name).collect::<Vec<_>>().join(", ");
-            Err(format!(
-                "{name}: there is no such file, and no scenario of that name ships; there are {names}"
-            ))
+            Err(format!("{name}: no file or shipped scenario has this name; known are {names}"))
         }
         _ => read(&path),
     }

@@ -1,5 +1,6 @@
-//! `show`: a timeline as text, picture, chain of waits, page or table of blame; as a page or a
-//! chain also two of them.
+//! `show`: shows a timeline in the terminal, as an SVG picture, as a picture of which request waits
+//! for which, as an HTML page, or as a table of where the time went. The HTML page and the picture
+//! of waits can show two timelines.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -20,12 +21,12 @@ pub(crate) fn command() -> Command {
     };
     Command::new("show")
         .about("Shows a timeline")
-        .arg(file("file").help("As `run --timeline` writes it, or `clearlane --timeline`"))
+        .arg(file("file").help("A timeline of `run --timeline` or `clearlane --timeline`"))
         .arg(
             file("beside")
                 .required(false)
                 .value_name("FILE2")
-                .help("A second one on the same axis of time, with `--as html` or `--as chain`"),
+                .help("A second timeline on the same time axis, with `--as html` or `--as chain`"),
         )
         .arg(
             Arg::new("as")
@@ -34,15 +35,15 @@ pub(crate) fn command() -> Command {
                 .default_value("terminal")
                 .value_parser(["terminal", "svg", "chain", "html", "blame"])
                 .help(
-                    "For this terminal, as a picture of all lanes, as a picture of which request \
-                     waits for which, as a page for a browser, or as a table of where the time went",
+                    "Text for this terminal, an SVG picture of all lanes, an SVG picture of which \
+                     request waits for which, an HTML page, or a table of causes",
                 ),
         )
         .arg(time("from").help(
-            "Shows what was from then on, by the timeline's clock; without --from and --for, a \
-             picture shows the longest wait of a request, and a page begins there",
+            "Shows the timeline from this time on, by its own clock; without --from and --for, a \
+             picture shows the longest wait of a request, and a page starts there",
         ))
-        .arg(time("for").help("Shows so much"))
+        .arg(time("for").help("Length of the shown part"))
 }
 
 pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
@@ -51,7 +52,7 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
     let recordings: Vec<Recording> = files.map(|path| recording(path)).collect::<Result<_, _>>()?;
     if recordings.len() > 1 && !["html", "chain"].contains(&form.as_str()) {
         return Err(format!(
-            "`--as {form}` shows one timeline; two are shown with `--as html` and `--as chain`"
+            "`--as {form}` shows one timeline; use `--as html` or `--as chain` for two"
         ));
     }
     let recordings = cut(recordings, asked, form);
@@ -71,8 +72,12 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// To the part that was asked for. Otherwise a page and the table of blame have all, and a picture
-/// has the longest wait of a request: in each recording the same time since its beginning.
+/// Cuts the recordings to the requested part.
+///
+/// If no part is requested, a page and the table of blame show everything. A picture shows a window
+/// around the longest wait of a request in any recording. The other recordings are cut to the same
+/// window. If a recording has no spans in this window, its clock must be a different one. It is
+/// then cut to the window that has the same distance from its own start.
 fn cut(recordings: Vec<Recording>, asked: &ArgMatches, form: &str) -> Vec<Recording> {
     let ns = |name: &str| asked.get_one::<f64>(name).map(|ms| (ms * NS_PER_MS).max(0.0) as u64);
     let begin_of =

@@ -6,9 +6,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, value_parser};
 
-/// A required argument.
+/// Returns a required argument with the path of a file.
 pub(crate) fn file(name: &'static str) -> Arg {
     Arg::new(name).required(true).value_name("FILE").value_parser(value_parser!(PathBuf))
+}
+
+/// Returns the flag `--NAME VALUE`, whose value is a path.
+pub(crate) fn path_flag(name: &'static str, value: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).value_parser(value_parser!(PathBuf))
 }
 
 pub(crate) fn read(path: &Path) -> Result<String, String> {
@@ -22,10 +27,10 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
 pub(crate) fn print_line(text: &str) -> Result<(), String> {
     let mut out = io::stdout().lock();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    said.map_err(|error| format!("the results could not be written: {error}"))
+    said.map_err(|error| format!("cannot write the results: {error}"))
 }
 
-/// To standard error.
+/// Prints a line about the progress to standard error.
 pub(crate) fn print_progress(text: &str) {
     let _ = writeln!(io::stderr(), "clearlane-sim: {text}");
 }

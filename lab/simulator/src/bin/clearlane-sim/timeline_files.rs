@@ -1,25 +1,21 @@
-//! The files of `--timeline`: one for each era.
+//! The files of `--timeline`, one for each era.
 
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, value_parser};
+use clap::Arg;
 use clearlane_simulator::era::Era;
 use clearlane_simulator::show::{Recording, sentence};
 
-use crate::text::write;
+use crate::text::{path_flag, write};
 
 pub(crate) fn argument() -> Arg {
-    Arg::new("timeline")
-        .long("timeline")
-        .value_name("FILE")
-        .value_parser(value_parser!(PathBuf))
-        .help(
-            "Records which thread did what around the longest wait of a request; of several eras \
-             each into a file of its own, such as FILE-3.2.jsonl for FILE.jsonl",
-        )
+    path_flag("timeline", "FILE").help(
+        "Records the activity of each thread around the longest wait of a request; with several \
+         eras, each has its own file, such as FILE-3.2.jsonl for FILE.jsonl",
+    )
 }
 
-/// With several eras the file's name gets the era.
+/// Returns the path for an era. With several eras, the era is added to the file's name.
 fn path_of(file: &Path, era: Era, count: usize) -> PathBuf {
     if count == 1 {
         return file.to_owned();
@@ -32,7 +28,7 @@ fn path_of(file: &Path, era: Era, count: usize) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Writes them, and returns a line on each.
+/// Writes the recordings, and returns a line about each.
 pub(crate) fn write_each(file: &Path, recorded: &[(Era, Recording)]) -> Result<String, String> {
     let mut lines = String::new();
     for (era, recording) in recorded {

@@ -1,4 +1,4 @@
-//! `validate`: the same load on the real server and in the model, and how far they are apart.
+//! `validate`: runs the same load on the real server and in the model, and compares the results.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::real::{Program, Server, arguments, cores, machine};
 use crate::scenario_arguments::{ScenarioArguments, with_scenario};
 use crate::text::{print_line, print_progress};
 
-/// Load before anything counts, since a new server is slower.
+/// Length of the load before the measurement. A new server is slower than it is after this time.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 const ERAS: [Era; 3] = [Era::V3_2, Era::V3_4, Era::Clearlane];
 
 pub(crate) fn command() -> Command {
-    let about = "Runs a scenario on the real server and in the model, and says how near they are";
+    let about = "Runs a scenario on the real server and in the model, and compares the latencies";
     with_scenario(Command::new("validate").about(about), &ERAS).args(arguments())
 }
 
@@ -31,16 +31,17 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     let (theirs, here) = (&asked.cost_file.machine, machine());
     if *theirs != here {
         print_progress(&format!(
-            "the costs are of {theirs}, and this is {here}: `measure` measures them here"
+            "the costs are of {theirs}, but this machine is {here}: use `measure` to get its costs"
         ));
     }
-    // Before the real run, since the load may exceed the machine.
+    // The model runs first. If the load exceeds the machine, the command fails here, before a
+    // server starts.
     let predicted = asked.run()?;
     let mut found = Validation::default();
     for (era, model) in asked.eras.iter().zip(&predicted) {
         print_progress(&format!("{}: era {era}, on the real server", asked.name));
-        let of = |error: String| asked.wrong(format!("era {era}: {error}"));
-        let report = on_the_server(&program, *era, &asked.scenario).map_err(of)?;
+        let report = on_the_server(&program, *era, &asked.scenario);
+        let report = report.map_err(|error| asked.wrong_in(*era, error))?;
         found.comparisons.extend(comparisons(*era, &report, model));
     }
     match asked.as_json {
@@ -49,8 +50,9 @@ pub(crate) fn done(matches: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// The real server runs on this machine, as the only member and beside its clients. So the scenario
-/// gets its cores and disk, and other members or background work are refused.
+/// Adapts a scenario to this machine. The real server runs here as the only member, next to its
+/// clients. So the scenario gets this machine's cores and disk, and the clients share the cores.
+/// Fails if the table `[model]` has any other setting, such as several members or background work.
 pub(crate) fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
     let model = Model {
         clients_apart: false,
@@ -60,23 +62,23 @@ pub(crate) fn on_this_machine(scenario: &Scenario) -> Result<Scenario, String> {
         ..scenario.model.clone()
     };
     if model != Model::default() {
-        return Err("its table [model] has members or work in the background that this server \
-                    does not have"
+        return Err("its table [model] has members or background work that the real server \
+                    does not have here"
             .to_owned());
     }
     if scenario.model != model || scenario.cores != cores() {
-        print_progress("cores and disks are those of this machine, not those of [model]");
+        print_progress("using the cores and disk of this machine, not of [model]");
     }
     Ok(Scenario { cores: cores(), model, ..scenario.clone() })
 }
 
 fn on_the_server(program: &Program, era: Era, scenario: &Scenario) -> Result<Report, String> {
-    let server = Server::start(program, era)?;
-    server.fill(&scenario.workload.space, "the keys")?;
+    let server = Server::start(program, era, &scenario.workload.space)?;
     server.load(&scenario.workload, scenario.seed, WARM_UP)
 }
 
-/// Each percentile of each class that has responses on both sides.
+/// Returns a comparison for each percentile of each class that has responses both on the real
+/// server and in the model.
 fn comparisons(era: Era, real: &Report, model: &Results) -> Vec<LatencyComparison> {
     let mut found = Vec::new();
     for (line, class) in real.classes.iter().zip(&model.classes) {

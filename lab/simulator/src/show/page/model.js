@@ -1,26 +1,27 @@
 'use strict';
-// What was recorded, in a form in which the visible part is found quickly.
+// The recorded data, in a form in which its visible part is found quickly.
 //
-// A row holds spans by their beginnings, and beside each the latest end up to there. That never falls, so
-// the first span that reaches into a stretch of time is found by halving, though spans may overlap.
+// A row holds its spans in the order of their starts. Next to each span it stores the latest end of
+// all spans so far. This end never decreases. So the first span that reaches into a stretch of time
+// is found by binary search, although spans may overlap.
 
 const RUN = 0, CORE = 1, WAIT = 2, DISK = 3, NETWORK = 4, HOLD = 5;
-// A wait for the work of a worker: shown in another way than a wait for a lock.
+// The look of a wait for a worker. It differs from the look of a wait for a lock.
 const HELPED = 6;
 const COLUMNS = 6;
 const LOCK_ROWS_MAX = 6;
-// Longer chains of causes are cut off.
+// Maximum number of spans in a chain of causes. Longer chains are cut off.
 const CHAIN_MAX = 9;
 
 class Row {
   constructor(panel, label, kind, spans, lanes, isLock) {
     const { from, to } = panel;
-    // What it is called; only the first row of a group shows it.
+    // The name of the row. Only the first row of a group shows it.
     this.name = this.label = label;
     this.kind = kind;
     this.lanes = lanes;
     this.isLock = isLock;
-    // Of the locks, which one.
+    // The number of the lock, if this is the row of a lock.
     this.lock = isLock ? panel.of[spans[0]] : undefined;
     this.spans = Int32Array.from(spans).sort((a, b) => from[a] - from[b] || a - b);
     this.reached = new Float64Array(this.spans.length);
@@ -35,7 +36,7 @@ class Row {
     return this.isLock ? 12 : 20;
   }
 
-  // The place of the first span that may reach beyond this time.
+  // Returns the index of the first span that may end after this time.
   first(time) {
     let low = 0, high = this.reached.length;
     while (low < high) {
@@ -46,13 +47,14 @@ class Row {
     return low;
   }
 
-  // Whether something of it lies in between.
+  // Returns whether a part of a span is between the two times.
   has(panel, from, to) {
     const at = this.first(from);
     return at < this.spans.length && panel.from[this.spans[at]] < to;
   }
 
-  // Of the spans that are wanted, the one that overlaps this stretch longest; of equals, the first.
+  // Returns the wanted span that overlaps this stretch longest. If several are equal, returns the
+  // first.
   longest(panel, from, to, wanted) {
     let longest, most = 0;
     this.within(panel, from, to, (span) => {
@@ -62,7 +64,7 @@ class Row {
     return longest;
   }
 
-  // Calls for each span of which something lies in between.
+  // Calls `call` for each span that has a part between the two times.
   within(panel, from, to, call) {
     for (let at = this.first(from); at < this.spans.length; at++) {
       const span = this.spans[at];
@@ -148,7 +150,7 @@ class Panel {
     this.kinds = new Map(Array.from(this.lanes.values(), (lane) => [lane.name, lane.kind]));
     for (let span = 0; span < this.count; span++) {
       if (this.what[span] !== WAIT || this.locks.has(this.of[span])) continue;
-      // What is behind a request is behind a lock of it that was too short to be recorded.
+      // If the blocker is a request, it had a lock, although no hold of this lock was recorded.
       if (this.behind[span] < 0 || this.kinds.get(this.behind[span]) === 'work') this.look[span] = HELPED;
     }
   }
@@ -157,14 +159,15 @@ class Panel {
     return this.kinds.get(this.lane[span]);
   }
 
-  // Makes the rows: those of a chain of causes first, then requests and workers, then locks. Packed, a row holds one
-  // after another of a class, as many rows as were there at once.
+  // Makes the rows: first the lanes of a chain of causes, then requests and workers, then locks. If
+  // the rows are packed, a row holds lanes of one class one after another. A class then has as many
+  // rows as it had lanes at the same time.
   lay(isPacked, chain) {
     const top = new Set(chain.map((span) => this.lanes.get(this.lane[span])));
     this.allRows = Array.from(top, (lane) => lane.row);
     const groups = new Map();
     for (const lane of this.lanes.values()) {
-      // A lane that only has locks is seen there.
+      // A lane that only holds locks is shown in their rows.
       if (top.has(lane) || lane.spans.every((span) => this.what[span] === HOLD)) continue;
       if (!groups.has(lane.group)) groups.set(lane.group, []);
       groups.get(lane.group).push(lane);
@@ -178,7 +181,7 @@ class Panel {
     for (const lock of this.locks.values()) this.layLock(lock);
   }
 
-  // The rows in which something lies in between.
+  // Selects the rows that have a part of a span between the two times.
   showRows(from, to) {
     this.rows = this.allRows.filter((row) => row.has(this, from, to));
     this.tops = [0];
@@ -192,7 +195,7 @@ class Panel {
     this.height = this.tops[this.tops.length - 1];
   }
 
-  // Lanes that share a lock are shown side by side.
+  // Adds rows for the holds of a lock. Holds at the same time are in different rows, one below the other.
   layLock(lock) {
     const layers = share(Array.from(lock.spans), (span) => this.from[span], (span) => this.to[span], LOCK_ROWS_MAX);
     for (const spans of layers) this.allRows.push(new Row(this, lock.name, 'work', spans, [], true));
@@ -205,7 +208,8 @@ class Panel {
     }
   }
 
-  // The row in which a span is shown: a lock's for what is held, else its lane's.
+  // Returns the row that shows a span. A hold is shown in the lock's row, any other span in the row
+  // of its lane.
   rowOf(span) {
     if (this.what[span] === HOLD) {
       return this.rows.findIndex((row) => row.lock === this.of[span] && row.spans.includes(span));
@@ -213,7 +217,7 @@ class Panel {
     return this.rowOfLaneOf(span);
   }
 
-  // The row of its lane; -1 if it is not shown.
+  // Returns the row of the span's lane, or -1 if it is not shown.
   rowOfLaneOf(span) {
     if (!this.rowOfLane) {
       this.rowOfLane = new Map();
@@ -222,7 +226,8 @@ class Panel {
     return this.rowOfLane.get(this.lane[span]) ?? -1;
   }
 
-  // The lanes that had a lock during a wait, and for how long of it, the longest first.
+  // Returns the lanes that held a lock during a wait, and for how long they held it. The longest is
+  // first.
   holders(span, from = this.from[span], to = this.to[span]) {
     const lock = this.locks.get(this.of[span]);
     const shares = new Map();
@@ -238,8 +243,8 @@ class Panel {
     return Array.from(shares.values()).sort((a, b) => b.time - a.time);
   }
 
-  // The wait, its cause, the cause of that, and so on. The rules are those of wait_chain.rs, which makes the sentences
-  // of tables and pictures.
+  // Returns the wait, its cause, the cause of this cause, and so on. The rules are the same as in
+  // wait_chain.rs, which makes the sentences of tables and pictures.
   chain(wait) {
     const chain = [wait];
     let [from, to] = [this.from[wait], this.to[wait]];
@@ -252,7 +257,7 @@ class Panel {
     return chain;
   }
 
-  // Why a span took as long as it did in between.
+  // Returns the cause of a span's length between the two times.
   cause(span, from, to) {
     if (this.what[span] === WAIT) return this.causeOfWait(span, from, to);
     if (this.what[span] !== HOLD) return undefined;
@@ -261,8 +266,9 @@ class Panel {
     return isMost && this.what[busy] === WAIT ? busy : undefined;
   }
 
-  // The span that overlaps it longest: a wait of the blocker, a hold of the lock, or what else the blocker does, unless
-  // it has the lock.
+  // Returns the candidate that overlaps the wait longest. The candidates are a wait of the blocker,
+  // a hold of the lock, and, if the blocker does not hold the lock, another activity of the
+  // blocker.
   causeOfWait(wait, from, to) {
     const [blocker, lane] = [this.behind[wait], this.lane[wait]];
     const isWait = (span) => this.what[span] === WAIT;
@@ -278,14 +284,15 @@ class Panel {
     return longest;
   }
 
-  // What a lane does for the longest part of a stretch.
+  // Returns the wanted activity of a lane that takes the longest part of a stretch.
   longestOf(lane, from, to, wanted) {
     const isDone = (span) => this.what[span] !== HOLD && wanted(span);
     return this.lanes.get(lane)?.row.longest(this, from, to, isDone);
   }
 }
 
-// Puts things into as few layers as there are at once, at most so many.
+// Distributes things to layers so that the things of a layer do not overlap. There are as few
+// layers as possible. If more than `max` layers were needed, the last one has overlaps.
 function share(things, from, to, max) {
   const layers = [], ends = [];
   for (const thing of things.sort((a, b) => from(a) - from(b))) {

@@ -1,4 +1,4 @@
-// The page: what is visible, and what keys, wheel and pointer do to it.
+// The page: its visible part, and the actions of keys, wheel and pointer.
 
 const recorded = JSON.parse(document.getElementById('data').textContent);
 const panels = recorded.panels.map((data, number) => new Panel(data, number));
@@ -6,7 +6,7 @@ const [first, last] = [
   Math.min(...panels.map((panel) => panel.begin)),
   Math.max(...panels.map((panel) => panel.end), 1),
 ];
-// Which part of the time is shown, and on how many points of the page.
+// The part of the time that is shown, and the number of points of the page that it takes.
 const view = { from: first, to: last, first, last, width: 1, whole: 1 };
 const painters = panels.map((panel) => new Painter(panel, view));
 const element = (id) => document.getElementById(id);
@@ -76,14 +76,14 @@ function lay() {
   show();
 }
 
-// The heights of what is there: fewer rows take less.
+// Sets the heights of a panel. Fewer rows take less height.
 function fit({ panel, rows, height }) {
   const most = Math.max(140, (window.innerHeight * 0.62) / panels.length);
   rows.style.height = `${Math.max(40, Math.min(panel.height + 6, most))}px`;
   height.style.height = `${panel.height + 6}px`;
 }
 
-// Draws soon, however often it is asked for.
+// Draws with the next frame. Several calls before that draw only once.
 function show() {
   if (isDue) return;
   isDue = true;
@@ -114,7 +114,7 @@ function look(from, to) {
   show();
 }
 
-// Larger or smaller, and what is at this share of the width stays there.
+// Enlarges or reduces the shown part. The time at this share of the width keeps its position.
 function zoom(by, at = 0.5) {
   const width = (view.to - view.from) * by;
   const middle = view.from + (view.to - view.from) * at;
@@ -126,7 +126,7 @@ function pan(share) {
   look(view.from + by, view.to + by);
 }
 
-// What is under the pointer.
+// Returns the span under the pointer.
 function under({ panel, painter, rows, canvas }, event) {
   const box = canvas.getBoundingClientRect();
   const [x, y] = [event.clientX - box.left, event.clientY - box.top + rows.scrollTop];
@@ -166,13 +166,13 @@ function select(panel, span) {
   lay();
 }
 
-// Chooses a span, and moves so that it and its causes are seen.
+// Selects a span, and moves the view so that the span and its causes are visible.
 function goTo(place, span) {
   const { panel, rows } = place;
   select(panel, span);
   const [from, to, took] = [panel.from[span], panel.to[span], panel.length(span)];
   const causes = panel.chain(span);
-  // A cause that began long before is not shown whole.
+  // A cause that started long before the wait is not shown completely.
   const first = Math.max(Math.min(...causes.map((cause) => panel.from[cause])), from - 3 * took);
   const last = Math.min(Math.max(...causes.map((cause) => panel.to[cause])), to + 3 * took);
   const margin = (last - first) * 0.15;
@@ -181,13 +181,13 @@ function goTo(place, span) {
   rows.scrollTop = 0;
 }
 
-// The waits of requests in all panels, the longest first.
+// Sorts the waits of requests in all panels. The longest is first.
 function sortWaits() {
   requestWaits = places.flatMap((place) => place.panel.requestWaits.map((span) => ({ place, span })));
   requestWaits.sort((a, b) => b.place.panel.length(b.span) - a.place.panel.length(a.span));
 }
 
-// By length: to a shorter wait, or back.
+// Goes to the next wait by length: to a shorter one, or back.
 function step(by) {
   if (requestWaits.length === 0) return;
   const at = requestWaits.findIndex(({ place, span }) => place.panel === selected?.panel && span === selected.span);
@@ -252,7 +252,7 @@ function wire() {
   for (const [id, key] of Object.entries(actions)) element(id).addEventListener('click', KEYS[key]);
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(KEYS, event.key)) return;
-    // Elsewhere, what moves a page moves the page.
+    // Outside of a canvas, keys that scroll a page scroll this page.
     const isOnCanvas = document.activeElement?.tagName === 'CANVAS';
     if (!isOnCanvas && /^(Arrow|Page|Home|End)/.test(event.key)) return;
     event.preventDefault();
@@ -281,7 +281,7 @@ function wire() {
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', repaint);
 }
 
-// The part that is shown goes where the pointer is.
+// Moves the shown part to the pointer.
 function slide(event) {
   const share = (event.offsetX - LABELS) / view.width;
   const [middle, half] = [view.first + share * (view.last - view.first), (view.to - view.from) / 2];
@@ -294,7 +294,7 @@ function repaint() {
   show();
 }
 
-// Where a span is on the screen: for tests, and for the curious in a console.
+// Returns the position of a span on the screen. This is for tests, and for use in a console.
 function spot(number, span) {
   const { panel, painter, rows, canvas } = places[number];
   const box = canvas.getBoundingClientRect();

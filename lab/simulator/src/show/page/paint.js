@@ -1,4 +1,4 @@
-// Draws: rows of spans, the axis of time, and how many were blocked when.
+// Draws rows of spans, the axis of time, and the number of blocked tasks over time.
 
 const LABELS = 150;
 const BAR = 12;
@@ -8,7 +8,8 @@ const COLOURS = ['ground', 'line', 'text', 'quiet', 'read', 'write', 'write-mark
 
 let palette = {};
 
-// Colours as the style sheet has them now, and the patterns that tell what colours alone must not.
+// Reads the colours that the style sheet has now, and makes the patterns. With the patterns, a
+// reader need not rely on colours.
 function readPalette() {
   const probe = document.createElement('i');
   document.body.append(probe);
@@ -58,7 +59,7 @@ function tile(size, ground, mark, draw) {
   return pattern;
 }
 
-// A canvas as large as its place, in points of the page.
+// Sets the size of a canvas, given in points of the page, and clears it. Returns its drawing context.
 function sheet(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
   const [wide, high] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
@@ -86,8 +87,8 @@ function paintBar(context, what, kind, left, top, width, height) {
   }
 }
 
-// What is narrower than a point. Of all that falls into one, the longest is painted, and neighbours that look
-// alike at once.
+// Draws spans that are narrower than a point. Of all spans in a point, the longest is painted.
+// Neighbouring points that look the same are painted together.
 class Blur {
   constructor(painter, paint) {
     this.panel = painter.panel;
@@ -111,7 +112,7 @@ class Blur {
     return this.panel.to[span] - this.panel.from[span];
   }
 
-  // The point is over: does it go on what was before?
+  // Ends a point. If it looks like the points before it, it is added to them.
   settle(party) {
     const { panel, held, alike } = this;
     if (held < 0) return;
@@ -148,7 +149,8 @@ class Painter {
     return LABELS + ((at - this.view.from) / (this.view.to - this.view.from)) * this.view.width;
   }
 
-  // `chosen` has the spans that have to do with a chosen one, and of these its causes in their order.
+  // `chosen` has the spans that belong to the selected span, and the selected span's causes in
+  // their order.
   paint(canvas, width, height, scrolled, chosen) {
     const { panel } = this;
     const party = chosen?.party;
@@ -210,20 +212,20 @@ class Painter {
     context.globalAlpha = 1;
   }
 
-  // A lane that shares a row is named in it, where there is room.
+  // If several lanes share a row, each is named in it where there is enough space.
   paintNames(context, row, place) {
     context.textAlign = 'left';
     const { view } = this;
     const perPoint = (view.to - view.from) / view.width;
     row.lanes.forEach((lane, at) => {
       const next = row.lanes[at + 1]?.from ?? Infinity;
-      // Most have no room, and are not looked at closely.
+      // Most lanes have too little space. They are skipped before their name is measured.
       if (lane.to < view.from || lane.from > view.to || next - lane.from < 22 * perPoint) return;
       const name = this.panel.names[lane.name].match(/#\d+$/)?.[0] ?? this.panel.names[lane.name];
       const width = context.measureText(name).width + 6;
       const begin = Math.max(this.x(lane.from), LABELS);
       const end = Math.min(this.x(lane.to), LABELS + view.width);
-      // In its bars, or behind them if they are too short.
+      // The name is in the lane's bars, or after them if they are too short.
       const left = (end - begin > width ? begin : end) + 3;
       if (left + width > Math.min(this.x(next), LABELS + view.width)) return;
       const middle = place.top + place.height / 2 + 0.5;
@@ -251,7 +253,7 @@ class Painter {
     context.restore();
   }
 
-  // Outlines, and an arrow from each span of the chain to its cause.
+  // Draws outlines, and an arrow from each span of the chain to its cause.
   paintChosen(context, { party, chain }, scrolled, height) {
     const { panel } = this;
     context.strokeStyle = palette.chosen;
@@ -267,7 +269,7 @@ class Painter {
     }
   }
 
-  // Where it is, if it can be seen.
+  // Draws an outline and returns its position, if it is visible.
   outline(context, span, row, scrolled, height) {
     const { panel } = this;
     if (row < 0) return undefined;
@@ -283,7 +285,7 @@ class Painter {
     return { row, left, right, top, bottom: top + tall };
   }
 
-  // How many are blocked, in steps over all of the time.
+  // Returns the number of blocked tasks in each step of the whole time.
   blocked() {
     const { panel, view } = this;
     const step = (view.last - view.first) / OVERVIEW_STEPS || 1;
@@ -322,7 +324,7 @@ function arrow(context, x, from, to) {
   context.fill();
 }
 
-// Round numbers along the axis.
+// Returns round numbers along the axis.
 function ticks(from, to, count) {
   const rough = (to - from) / count;
   const ten = 10 ** Math.floor(Math.log10(rough));
@@ -349,7 +351,8 @@ function paintAxis(canvas, view, zero) {
   }
 }
 
-// How many are blocked over all of the time, a strip for each panel, and which part is shown.
+// Draws the number of blocked tasks over the whole time, in a strip for each panel, and marks the
+// shown part.
 function paintOverview(canvas, view, painters) {
   const context = sheet(canvas, view.whole, 44);
   const most = Math.max(1, ...painters.flatMap((painter) => painter.counts));

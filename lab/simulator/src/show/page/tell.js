@@ -1,6 +1,6 @@
-// Spans in words.
+// Describes spans in words.
 
-// A time for people.
+// Returns a duration in a readable unit.
 function time(ns) {
   if (ns < 1e4) return `${Math.round(ns)} ns`;
   if (ns < 1e7) return `${(ns / 1e3).toFixed(1)} µs`;
@@ -20,7 +20,7 @@ function doing(panel, span) {
   }
 }
 
-// A chain of causes in a sentence, as `sentence` of recording.rs makes it.
+// Returns a sentence about a chain of causes, the same as `sentence` in recording.rs.
 function sentence(panel, chain) {
   const name = (lane) => panel.names[lane];
   let words = `${name(panel.lane[chain[0]])} ${doing(panel, chain[0])}`;
@@ -30,12 +30,13 @@ function sentence(panel, chain) {
     words += doing(panel, chain[at]);
   }
   const last = chain[chain.length - 1];
-  // Of this one nothing was recorded.
+  // The chain ends here, because nothing was recorded of the last blocker.
   if (panel.what[last] === WAIT && panel.behind[last] >= 0) words += `, behind ${name(panel.behind[last])}`;
   return words;
 }
 
-// A sentence on the span, and for a wait which lanes had the lock meanwhile.
+// Returns a sentence about the span. For a wait, it also returns the lanes that held the lock
+// during the wait.
 function tell(panel, span) {
   const lines = [sentence(panel, panel.chain(span))];
   for (const { lane, time: held } of panel.holders(span).slice(0, 3)) {
@@ -44,7 +45,7 @@ function tell(panel, span) {
   return lines;
 }
 
-// The spans that have to do with one: its causes, and the holds that it waits for.
+// Returns the spans that belong to a span: its causes, and the holds that it waits for.
 function party(panel, span) {
   const spans = new Set(panel.chain(span));
   for (const holder of panel.holders(span)) holder.spans.forEach((hold) => spans.add(hold));

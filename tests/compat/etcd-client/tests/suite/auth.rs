@@ -78,7 +78,7 @@ async fn permissions_of_every_form() {
     assert_refused(again, Code::FailedPrecondition, words);
     let unknown = client.role_grant_permission("other", Permission::read("a")).await;
     assert_refused(unknown, Code::FailedPrecondition, NO_ROLE);
-    // A second grant for the same keys takes the place of the first.
+    // A second grant for the same range of keys replaces the first one.
     client.role_grant_permission("role", Permission::read("three")).await.unwrap();
     let found = client.role_get("role").await.unwrap().permissions();
     assert_eq!((found.len(), found[0].get_type()), (1, i32::from(PermissionType::Read)));
@@ -123,7 +123,7 @@ async fn users_have_roles() {
     let refused = client.user_revoke_role("ann", "reader").await;
     let words = "etcdserver: role is not granted to the user";
     assert_refused(refused, Code::FailedPrecondition, words);
-    // A role that goes away leaves its users.
+    // Deleting a role removes it from all users.
     client.role_delete("writer").await.unwrap();
     assert!(client.user_get("ann").await.unwrap().roles().is_empty());
 }
@@ -135,6 +135,6 @@ async fn nobody_logs_in_while_it_is_off() {
     let refused = client.auth_client().authenticate("ann".into(), "secret".into()).await;
     let words = "etcdserver: authentication is not enabled";
     assert_refused(refused, Code::FailedPrecondition, words);
-    // Switching off what is off changes nothing.
+    // Disabling authentication again changes nothing.
     client.auth_disable().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Members: listed, added, updated, promoted, removed.
+//! Listing, adding, updating, promoting and removing members.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use clearlane_compat_etcd_client::{Cluster, assert_refused, soon, until};
 use etcd_client::{Client, Error, Member, MemberAddOptions, MemberAddResponse};
 use tonic::Code;
 
-/// A server refuses while it has not seen all members for some seconds.
+/// Adds a member. A server refuses this until it has been connected to all members for some
+/// seconds.
 async fn added(client: &Client, url: &str, options: Option<MemberAddOptions>) -> MemberAddResponse {
     until("the cluster is healthy enough", || {
         let (mut client, options) = (client.clone(), options.clone());
@@ -173,7 +174,7 @@ async fn a_member_that_was_removed_is_not_missed() {
     })
     .await;
     assert_eq!(removed.members().len(), 2);
-    // It notices, and serves no client any more.
+    // The removed member notices its removal and stops serving clients.
     let mut former = cluster.client_of(gone).await;
     let refuses = async {
         while former.put("key", "1", None).await.is_ok() {

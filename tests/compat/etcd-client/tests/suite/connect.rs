@@ -1,4 +1,4 @@
-//! Connecting: what can be set, where to, and how that changes later.
+//! Connecting: the options, the addresses, and changes of the addresses later.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tonic::transport::Endpoint;
 use tonic::transport::channel::Change;
 use tower::util::BoxCloneSyncService;
 
-/// What a client is told when no server is there.
+/// Whether the answer is an error of a client that reaches no server.
 fn is_unreachable(answer: Result<etcd_client::GetResponse, Error>) -> bool {
     matches!(answer, Err(Error::GRpcStatus(_) | Error::TransportError(_)))
 }
@@ -64,7 +64,8 @@ async fn pings_keep_a_quiet_connection() {
     let mut client = cluster.client_with(options).await;
     let mut watch = client.watch("key", None).await.unwrap();
     assert!(next(&mut watch).await.created());
-    // Two pings fall into this silence; a server that counts them as too many would end the stream.
+    // Two pings are sent during this silence. A server that treats them as too many would end the
+    // stream.
     let silence = tokio::time::timeout(Duration::from_secs(11), watch.message()).await;
     assert!(silence.is_err(), "{silence:?}");
     client.put("key", "1", None).await.unwrap();
@@ -94,7 +95,7 @@ async fn endpoints_come_and_go() {
     client.put("first", "1", None).await.unwrap();
     client.add_endpoint(second.client_url(0)).await.unwrap();
     client.remove_endpoint(first.client_url(0)).await.unwrap();
-    // Two clusters that know nothing of each other, so that the difference is seen.
+    // The clusters are independent, so the answers show which of them the client asks.
     until("the second is asked", || {
         let mut client = client.clone();
         async move { (client.get("first", None).await.ok()?.count() == 0).then_some(()) }

@@ -7,7 +7,7 @@ use etcd_client::{
 use tokio_stream::StreamExt;
 use tonic::Code;
 
-/// A server, and a client with leases 1 and 2.
+/// Starts a server. Returns a client that has granted the leases 1 and 2.
 async fn two_leases() -> (Cluster, Client) {
     let cluster = Cluster::one().await;
     let mut client = cluster.client().await;
@@ -22,7 +22,7 @@ async fn elected(client: &mut Client, value: &str, lease: i64) -> LeaderKey {
     client.campaign("name", value, lease).await.unwrap().take_leader().unwrap()
 }
 
-/// A second candidate, which waits for the first.
+/// Starts a second candidate and returns when it waits behind the first one.
 async fn behind(client: &Client) -> tokio::task::JoinHandle<LeaderKey> {
     let mut second = client.clone();
     let campaign = tokio::spawn(async move { elected(&mut second, "two", 2).await });
@@ -87,7 +87,7 @@ async fn the_leader_may_say_something_else() {
     let kv = leader.kv().unwrap();
     assert_eq!((kv.value(), kv.lease(), kv.create_revision()), (&b"uno"[..], 1, 2));
 
-    // Another client may not.
+    // Another client may not proclaim a value.
     let other = LeaderKey::new().with_name("name").with_key("name/2").with_rev(2).with_lease(2);
     let options = ProclaimOptions::new().with_leader(other);
     let refused = client.proclaim("dos", Some(options)).await;
@@ -105,7 +105,7 @@ async fn who_resigns_is_followed_by_the_next() {
     assert!(!second.is_finished());
     assert_eq!(client.leader("name").await.unwrap().kv().unwrap().value(), b"one");
 
-    // Of an earlier term of office: nothing happens.
+    // A leader key of an earlier term: resigning with it changes nothing.
     let early = ResignOptions::new().with_leader(first.clone().with_rev(1));
     client.resign(Some(early)).await.unwrap();
     assert!(!second.is_finished());
@@ -137,7 +137,7 @@ async fn whose_lease_ends_is_followed_by_the_next() {
 #[tokio::test]
 async fn observers_see_every_leader() {
     let (_cluster, mut client) = two_leases().await;
-    // The stream may not even begin before there is a leader.
+    // Without a leader, the server may not even open the stream.
     let mut observer = client.clone();
     let early = tokio::spawn(async move { observer.observe("name").await.unwrap() });
     let first = elected(&mut client, "one", 1).await;

@@ -1,4 +1,4 @@
-//! Leases: granting, keeping, asking, revoking, and what happens when they are not kept alive.
+//! Leases: granting, listing, reading the remaining TTL, keeping alive, revoking, and expiring.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ async fn what_cannot_be_granted() {
     assert_refused(twice, Code::FailedPrecondition, "etcdserver: lease already exists");
     let large = client.lease_grant(9_000_000_001, None).await;
     assert_refused(large, Code::OutOfRange, "etcdserver: too large lease TTL");
-    // Shorter than the members can agree that it is over.
+    // The server raises a TTL that is too short: within it, the members cannot agree on the expiry.
     let short = client.lease_grant(1, None).await.unwrap();
     assert_eq!(short.ttl(), 2);
 }
@@ -126,7 +126,7 @@ async fn kept_alive_on_request() {
     }
     keeper.keep_alive().await.unwrap();
     assert_eq!(soon("an item", stream.next()).await.unwrap().unwrap().ttl(), 600);
-    // Once it is gone, the answer says so.
+    // After the lease is revoked, the answer has TTL 0.
     client.lease_revoke(7).await.unwrap();
     keeper.keep_alive().await.unwrap();
     let answer = soon("an answer", stream.message()).await.unwrap().unwrap();
@@ -148,7 +148,7 @@ async fn over_when_nobody_keeps_it() {
     let mut watch = client.watch("lost", None).await.unwrap();
     assert!(next(&mut watch).await.created());
     let (mut keeper, mut stream) = client.lease_keep_alive(8).await.unwrap();
-    // Longer than it would live by itself.
+    // Longer than the TTL, so the lease would have expired without keep-alives.
     let enough = Instant::now() + Duration::from_secs(12);
     while Instant::now() < enough {
         keeper.keep_alive().await.unwrap();
@@ -158,7 +158,7 @@ async fn over_when_nobody_keeps_it() {
     assert_eq!(client.get("kept", None).await.unwrap().count(), 1);
     assert_eq!(next(&mut watch).await.events()[0].event_type(), EventType::Delete);
     assert_eq!(client.lease_time_to_live(7, None).await.unwrap().ttl(), -1);
-    // Now that one is not kept alive either.
+    // Stop keeping this lease alive: now it expires as well.
     until("the second lease is over", || {
         let mut client = client.clone();
         async move { (client.get("kept", None).await.unwrap().count() == 0).then_some(()) }

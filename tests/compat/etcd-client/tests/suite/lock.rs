@@ -1,4 +1,5 @@
-//! Locks: one holder, a queue behind it, and leases that let go for clients that cannot.
+//! Locks: one holder, a queue of waiting clients, and leases that release the lock of a dead
+//! client.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ async fn lease(client: &mut Client, id: i64) -> Option<LockOptions> {
     Some(LockOptions::new().with_lease(id))
 }
 
-/// Waits until so many stand in the queue, with the holder.
+/// Waits until the queue has `count` entries, including the holder.
 async fn queue_of(client: &Client, count: i64) {
     until("the queue is as long as it should be", || {
         let mut client = client.clone();
@@ -34,7 +35,7 @@ async fn held_and_let_go() {
     let mut held = client.lock("name", None).await.unwrap();
     assert_eq!(held.take_header().unwrap().revision(), 2);
     let key = held.key().to_vec();
-    // The key ends with the lease that was made for it.
+    // The key ends with the ID of the lease that the server granted for it.
     let id = client.leases().await.unwrap().leases()[0].id();
     assert_eq!(key, format!("name/{id:x}").into_bytes());
     let kv = client.get(key.clone(), None).await.unwrap().take_kvs().remove(0);
@@ -44,7 +45,7 @@ async fn held_and_let_go() {
     let let_go = client.unlock(key.clone()).await.unwrap();
     assert_eq!(let_go.header().unwrap().revision(), 3);
     assert_eq!(client.get(key.clone(), None).await.unwrap().count(), 0);
-    // Letting go of nothing is fine.
+    // Unlocking a key that is gone succeeds.
     client.lock_client().unlock(key).await.unwrap();
 }
 

@@ -1,7 +1,7 @@
-//! The whole of the crate `etcd-client`, used on real servers.
+//! Tests the whole crate `etcd-client` with real servers.
 //!
-//! One module for each service of etcd, and then what is between a client and several servers. A
-//! test says what etcd 3.7.1 does, and was seen to hold there.
+//! There is one module for each service of etcd, and then modules for one client with several
+//! servers. A test describes the behaviour of etcd 3.7.1, and has passed with it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! What an operator asks of a server: status, alarms, hashes, snapshots, defragmenting.
+//! The requests of an operator: status, alarms, hashes, snapshots, defragmentation.
 
 use clearlane_compat_etcd_client::{Cluster, assert_refused};
 use etcd_client::{
@@ -17,7 +17,7 @@ async fn one() -> (Cluster, Client) {
     (cluster, client)
 }
 
-/// Everything that comes, and how much was announced before each piece.
+/// Reads the whole snapshot. Also returns the remaining bytes that each piece announced.
 async fn read(mut stream: SnapshotStreaming) -> (Vec<u8>, Vec<u64>) {
     let (mut all, mut remaining) = (Vec::new(), Vec::new());
     while let Some(piece) = stream.message().await.unwrap() {
@@ -113,7 +113,7 @@ async fn the_quota_raises_the_alarm() {
     assert!(written > 1);
     let alarms = client.alarm(AlarmAction::Get, AlarmType::None, None).await.unwrap();
     assert!(alarms.alarms()[0].alarm() == AlarmType::Nospace);
-    // The way out: throw away, tidy up, say so.
+    // The way out of the alarm: delete keys, compact and defragment, and then deactivate the alarm.
     let revision = client.delete("key", None).await.unwrap().take_header().unwrap().revision();
     let physical = etcd_client::CompactionOptions::new().with_physical();
     client.compact(revision, Some(physical)).await.unwrap();
@@ -149,7 +149,7 @@ async fn hashes_tell_whether_two_are_the_same() {
     first.put("key0", "other", None).await.unwrap();
     second.put("key0", "value", None).await.unwrap();
     assert_ne!(first.hash_kv(0).await.unwrap().hash(), second.hash_kv(0).await.unwrap().hash());
-    // This one is of the whole file, and no two files are the same.
+    // This hash covers the whole file, and no two files are equal.
     let hash = first.hash().await.unwrap();
     assert_eq!(hash.header().unwrap().revision(), 22);
     assert_eq!(hash.hash(), first.maintenance_client().hash().await.unwrap().hash());
@@ -172,7 +172,7 @@ async fn a_snapshot_comes_in_pieces() {
     assert!(all.len() > 5 << 20);
     assert_eq!(remaining.last(), Some(&0));
     assert!(remaining.len() > 10 && remaining.is_sorted_by(|a, b| a >= b), "{remaining:?}");
-    // A sum of 32 bytes stands behind whole sectors.
+    // The snapshot ends with a SHA-256 checksum of 32 bytes, after whole sectors of 512 bytes.
     assert_eq!(all.len() % 512, 32);
 }
 
@@ -212,7 +212,7 @@ async fn the_leader_moves() {
         let unknown = client.move_leader(77).await;
         let moved = client.move_leader(target).await;
         let new_leader = cluster.leader().await;
-        // There was an election meanwhile, as on a slow machine: all is asked again.
+        // An election may interfere, for example on a slow machine. Then everything is tried again.
         if attempt < 3 && (moved.is_err() || new_leader != follower) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! One client and three members, some of which are not there.
+//! One client with three members, while some members are stopped.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use etcd_client::{
 };
 use tonic::Code;
 
-/// Does not wait long for one member.
+/// Returns a client that waits only briefly for a single member.
 async fn hasty(cluster: &Cluster) -> Client {
     let options = ConnectOptions::new()
         .with_timeout(Duration::from_secs(3))
@@ -85,7 +85,7 @@ async fn one_member_is_not_missed() {
         put(&client, &format!("key{n}")).await;
     }
     assert_eq!(count(&client, "key").await, 10);
-    // It comes back and knows what it missed.
+    // The member is started again and gets the missed entries.
     cluster.start(follower).await;
     assert_eq!(count(&cluster.client_of(follower).await, "key").await, 10);
 }
@@ -105,7 +105,7 @@ async fn another_one_leads_when_the_leader_is_gone() {
     put(&client, "key1").await;
     let leader = cluster.leader().await;
     assert_ne!(leader, former);
-    // The lease is known to the new leader, and is kept.
+    // The new leader knows the lease and keeps it alive.
     let mut client = cluster.client_of(leader).await;
     let left = client.lease_time_to_live(7, None).await.unwrap();
     assert!((590..=600).contains(&left.ttl()), "{left:?}");
@@ -130,7 +130,7 @@ async fn alone_a_member_tells_what_it_knew() {
     for gone in (0..3).filter(|at| *at != alone) {
         cluster.stop(gone);
     }
-    // A request that wants a leader is told that there is none.
+    // A request that requires a leader gets the error that there is none.
     let ended = soon("the watch ends", watch.message()).await;
     let words = "etcdserver: no leader";
     match ended {
@@ -144,7 +144,7 @@ async fn alone_a_member_tells_what_it_knew() {
     }
     let refused = demanding.get("key", None).await;
     assert_refused(refused, Code::Unavailable, words);
-    // A request that is content with what was known is served.
+    // A serializable read is answered from the member's own store.
     let mut content = cluster.client_of(alone).await;
     let old = GetOptions::new().with_serializable();
     assert_eq!(content.get("key", Some(old)).await.unwrap().count(), 1);

@@ -1,4 +1,4 @@
-//! Clients that see a part of the keys as if it were all of them.
+//! Clients with a key prefix: to them, the keys below the prefix look like all keys.
 
 use clearlane_compat_etcd_client::Cluster;
 use etcd_client::{

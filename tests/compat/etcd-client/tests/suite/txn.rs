@@ -1,4 +1,4 @@
-//! Transactions: every comparison, every operation, one inside another.
+//! Transactions: every comparison, every operation, and nested transactions.
 
 use clearlane_compat_etcd_client::{Cluster, assert_refused};
 use etcd_client::{
@@ -7,7 +7,7 @@ use etcd_client::{
 };
 use tonic::Code;
 
-/// A server with `key` = `m`, put at revision 2 and 3 (version 2), with lease 7.
+/// A server with `key` = `m`, put at revisions 2 and 3 (so its version is 2), with lease 7.
 async fn one_key() -> (Cluster, Client) {
     let cluster = Cluster::one().await;
     let mut client = cluster.client().await;
@@ -22,7 +22,7 @@ async fn holds(client: &mut Client, compares: impl Into<Vec<Compare>>) -> bool {
     client.txn(Txn::new().when(compares)).await.unwrap().succeeded()
 }
 
-/// What came back, in short: the values that were got, and how much was deleted.
+/// Summarizes an answer: the values that were read, and the numbers of deleted keys.
 fn told(answer: &TxnResponse) -> Vec<String> {
     let told = |op| match op {
         TxnOpResponse::Put(put) => format!("put at {}", put.header().unwrap().revision()),
@@ -96,7 +96,7 @@ async fn a_comparison_of_a_range_means_every_key() {
     client.put("key2", "n", None).await.unwrap();
     assert!(!holds(&mut client, [same("m").with_prefix()]).await);
     assert!(holds(&mut client, [same("m").with_range("key2")]).await);
-    // All of several, and none of none.
+    // Several comparisons must all be true. An empty list is true.
     let newer = Compare::mod_revision("key2", CompareOp::Greater, 3);
     assert!(holds(&mut client, [same("m"), newer.clone()]).await);
     assert!(!holds(&mut client, [same("n"), newer]).await);
@@ -171,7 +171,7 @@ async fn transactions_nest() {
         .when([Compare::value("key", CompareOp::Equal, "m")])
         .and_then([TxnOp::put("key", "2", None), TxnOp::txn(inner)]);
     let answer = client.txn(outer).await.unwrap();
-    // Every comparison looks at what was there before the whole.
+    // All comparisons see the state before the whole transaction.
     assert_eq!(told(&answer), ["put at 4", "false [\"put at 4\"]"]);
     assert_eq!(client.get("wrong", None).await.unwrap().count(), 1);
 }

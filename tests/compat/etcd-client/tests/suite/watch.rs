@@ -1,4 +1,4 @@
-//! Watching: what comes, in which order, and how a watch ends.
+//! Watches: their events, the order of the events, and how a watch ends.
 
 use clearlane_compat_etcd_client::{Cluster, next, soon};
 use etcd_client::{
@@ -6,7 +6,7 @@ use etcd_client::{
 };
 use tokio_stream::StreamExt;
 
-/// Events in short, `+key=value` and `-key`.
+/// Events in short form: `+key=value` for a put, `-key` for a delete.
 fn told(message: &WatchResponse) -> Vec<String> {
     let told = message.events().iter().map(|event| {
         let kv = event.kv().unwrap();
@@ -18,7 +18,7 @@ fn told(message: &WatchResponse) -> Vec<String> {
     told.collect()
 }
 
-/// Reads until so many events have come.
+/// Reads messages until `count` events have arrived.
 async fn events(stream: &mut WatchStream, count: usize) -> Vec<String> {
     let mut come = Vec::new();
     while come.len() < count {
@@ -29,7 +29,7 @@ async fn events(stream: &mut WatchStream, count: usize) -> Vec<String> {
     come
 }
 
-/// A watch whose making was acknowledged.
+/// Starts a watch and reads the message that confirms it.
 async fn watching(client: &mut Client, key: &str, options: WatchOptions) -> WatchStream {
     let mut stream = client.watch(key, Some(options)).await.unwrap();
     let created = next(&mut stream).await;
@@ -181,7 +181,7 @@ async fn the_compacted_past_cannot_be_watched() {
     let message = next(&mut stream).await;
     assert!(message.canceled() && message.events().is_empty());
     assert_eq!(message.compact_revision(), 5);
-    // The stream is good for another one.
+    // The stream remains usable for another watch.
     let kept = WatchOptions::new().with_start_revision(6);
     stream.watch("key", Some(kept)).await.unwrap();
     assert!(next(&mut stream).await.created());
@@ -213,7 +213,7 @@ async fn several_on_one_stream() {
     let wanted = [("+a=1", 0), ("+b=1", 70), ("+c=1", third.watch_id())];
     assert_eq!(come, wanted.map(|(event, id)| (event.to_owned(), id)));
 
-    // A name that is taken.
+    // This watch ID is already in use.
     stream.watch("d", Some(WatchOptions::new().with_watch_id(70))).await.unwrap();
     let refused = next(&mut stream).await;
     assert!(refused.canceled() && refused.created(), "{refused:?}");
@@ -236,7 +236,7 @@ async fn a_cancelled_watch_is_silent() {
     client.put("b", "1", None).await.unwrap();
     let message = next(&mut stream).await;
     assert_eq!((message.watch_id(), told(&message)), (5, vec!["+b=1".to_owned()]));
-    // The number is free again.
+    // The ID of a cancelled watch can be used again.
     stream.watch("a", Some(WatchOptions::new().with_watch_id(9))).await.unwrap();
     assert_eq!(next(&mut stream).await.watch_id(), 9);
 }
@@ -313,7 +313,7 @@ async fn both_halves_apart() {
     assert_eq!(message(&mut receiver).await.watch_id(), -1);
     sender.cancel(3).await.unwrap();
     assert!(message(&mut receiver).await.canceled());
-    // A client that asks for nothing more may still listen.
+    // A client that has closed its request stream still receives events.
     drop(sender);
     client.put("b", "1", None).await.unwrap();
     client.put("a", "1", None).await.unwrap();

@@ -1,5 +1,5 @@
-// Package embed has of etcd's package embed what Kubernetes' tests use of it. A server is a process of the program that
-// the variable CLEARLANE names, which may as well be etcd's.
+// Package embed has the part of etcd's package embed that Kubernetes' tests use. A server is a
+// process of the program that the variable CLEARLANE names, which may also be etcd's.
 package embed
 
 import (
@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Config has the settings that a test may change. UnsafeNoFsync and ZapLoggerBuilder change nothing.
+// Config has the settings that tests change. UnsafeNoFsync and ZapLoggerBuilder have no effect.
 type Config struct {
 	Name, Dir, InitialCluster         string
 	ListenPeerUrls, AdvertisePeerUrls []url.URL
@@ -51,18 +51,18 @@ func texts(urls []url.URL) string {
 	return strings.Join(all, ",")
 }
 
-// Etcd is a server that runs.
+// Etcd is a running server.
 type Etcd struct {
 	Server  *Server
 	process *exec.Cmd
-	// Gets the reason if the process ends by itself.
+	// Gets the reason if the process ends before Close.
 	failed   chan error
 	ended    chan struct{}
 	stopping sync.Once
 	stopped  chan struct{}
 }
 
-// Server says where it is, and when it is ready.
+// Server shows the addresses of the process, and reports when it is ready.
 type Server struct {
 	config *Config
 	etcd   *Etcd
@@ -136,7 +136,7 @@ func (s *Server) notify(log string) {
 	}
 }
 
-// Close stops it, and returns when it has.
+// Close stops the process and waits for its end.
 func (e *Etcd) Close() {
 	e.stopping.Do(func() {
 		close(e.stopped)

@@ -1,8 +1,29 @@
-//! All watchers of the default era and their sync states: what the lock `watchers` guards.
+//! All watchers of the default era, and whether each of them is synced.
 //!
-//! Nothing here reads the store. With the lock held, `watchStream` is taken to add to a channel; so
-//! the lock is held for no longer than it takes to hand one transaction's events to the watchers
-//! that want them, or to look through all watchers when the queue has overflowed.
+//! A *synced* watcher receives new transactions from the delivery queue. An *unsynced* watcher
+//! first reads the events it has missed from the store, in steps.
+//!
+//! ```text
+//!            channel full, or queue overflow
+//!   Synced ──────────────────────────────────▶ Unsynced ◀─┐
+//!     ▲                                           │       │ more to read
+//!     │                            next_sync_task ▼       │
+//!     └──── no newer events ────────────────── Syncing ───┘
+//! ```
+//!
+//! * The delivery thread calls `notify` for each transaction.
+//! * The sync thread takes a task, reads the store, and calls `finish_sync_task`.
+//! * Network threads call `open`, `watch`, `cancel`, `request_progress`, `notify_progress` and
+//!   `close`.
+//!
+//! Locking: the caller holds `watchers`. Methods take a stream's `watchStream` under it and never
+//! read records. Most calls are short. `notify` takes longer: it delivers one transaction to all
+//! interested watchers. `close` and `notify_progress` visit all watchers of a stream.
+//! `unsync_up_to` and `detach_streams` visit all watchers, and the calls of `attach_stream` that
+//! follow `detach_streams` add all watchers.
+//!
+//! Invariant: a watcher becomes synced only if no transaction after its last read has been
+//! delivered. So it misses no event. In etcd: `watchableStore`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,26 +38,28 @@ use crate::watch::response::{
 };
 use crate::watch::watcher_group::WatcherGroup;
 
-/// A transaction of which more events are wanted, counted once per watcher, is not handed on.
+/// Maximum number of pairs of a synced watcher and an event in its range, for one transaction. If a
+/// transaction has more, it is not delivered: the watchers read it from the store.
 const NOTIFICATIONS_PER_TXN_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Watcher {
-    /// Tells this watcher from a later one with the same key.
+    /// Distinguishes this watcher from a later watcher with the same stream and ID.
     serial: u64,
     request: WatchRequest,
     sync_state: SyncState,
-    /// Had no event since the last notice of progress.
+    /// If true, the watcher has had no event since the last call of `notify_progress` for its
+    /// stream, or since the watcher was created.
     quiet: bool,
 }
 
 #[derive(Debug)]
 enum SyncState {
-    /// Is handed what happens from this revision on.
+    /// The watcher receives all transactions from this revision on.
     Synced { from: i64 },
-    /// Waits for its turn to read what it has missed.
+    /// The watcher waits for its turn to read missed events.
     Unsynced(UnsyncedReader),
-    /// A thread is reading for it, from this revision on.
+    /// A thread reads the missed events of this watcher, from this revision on.
     Syncing { next_revision: i64 },
 }
 
@@ -45,18 +68,18 @@ struct Stream {
     channel: Arc<WatchChannel>,
     watchers: BTreeMap<WatchId, Watcher>,
     watch_ids: WatchIdAllocator,
-    /// The unsynced watchers that wait for their task.
+    /// The IDs of the unsynced watchers that wait for a task.
     unsynced: VecDeque<WatchId>,
-    /// Number of watchers that are not synced: `Unsynced` or `Syncing`.
+    /// Number of watchers that are `Unsynced` or `Syncing`.
     unsynced_count: usize,
-    /// The watchers whose start revision was not delivered yet when they were added, by start.
-    /// Some of these revisions may be delivered by now.
+    /// Watchers whose start revision was above `delivered_revision` when they were added, sorted by
+    /// start revision. Some of these revisions may be delivered by now.
     undelivered_starts: BTreeSet<(i64, WatchId)>,
-    /// It is among the streams whose watchers may read.
+    /// If true, the stream is in `ready_streams`.
     is_ready: bool,
 }
 
-/// A step for an unsynced watcher, run without the lock `watchers`.
+/// One read step for an unsynced watcher. It runs without the lock `watchers`.
 #[derive(Debug)]
 pub(super) struct SyncTask {
     key: WatcherKey,
@@ -74,7 +97,8 @@ struct Transaction<'t> {
 #[derive(Debug, Default)]
 pub(super) struct DeliveryResult {
     pub(super) to_wake: ChannelsToWake,
-    /// Something was too much to hand on, and all watchers are unsynced.
+    /// If true, at least one transaction was not delivered. All synced watchers became unsynced,
+    /// except watchers that start after this transaction.
     pub(super) has_overflowed: bool,
 }
 
@@ -82,16 +106,19 @@ pub(super) struct DeliveryResult {
 pub(super) struct Watchers {
     streams: BTreeMap<u64, Stream>,
     synced: WatcherGroup<WatcherKey>,
-    /// Streams with unsynced watchers, and perhaps with capacity.
+    /// Streams that have unsynced watchers and may have capacity.
     ready_streams: VecDeque<u64>,
-    /// Everything up to here was handed on, or no watcher was there for it.
+    /// The delivery is finished for all transactions up to this revision. Some of them reached no
+    /// watcher: transactions dropped at an overflow (the watchers that needed them became
+    /// unsynced), and transactions published while there were no watchers.
     delivered_revision: i64,
-    /// Streams that wait for their progress, by the store's revision when it was requested.
+    /// Streams that wait for a progress response, sorted by the store's revision at the time of the
+    /// request.
     progress_requests: BTreeSet<(i64, u64)>,
     last_serial: u64,
     watcher_count: usize,
     unsynced_count: usize,
-    /// Of all sync states.
+    /// The watchers that request previous records, in all sync states.
     prev_kv_watchers: WatcherGroup<WatcherKey>,
 }
 
@@ -116,7 +143,8 @@ impl Watchers {
         }
     }
 
-    /// A thread that reads for one of the watchers finds it gone.
+    /// Removes all streams. If a thread is reading for one of the watchers, it does not find the
+    /// watcher when it has finished.
     pub(super) fn detach_streams(&mut self) -> Vec<DetachedStream> {
         let delivered = self.delivered_revision;
         let detached = std::mem::replace(self, Watchers::new(delivered));
@@ -129,20 +157,22 @@ impl Watchers {
         detached.streams.into_values().map(detach).collect()
     }
 
-    /// Up to `now` nothing will be handed on.
+    /// Adds a stream of another watchable store. After this call, transactions up to revision `now`
+    /// must not be delivered: the synced watchers of the stream need none of these events.
     pub(super) fn attach_stream(&mut self, detached: DetachedStream, now: i64) {
         let number = detached.channel.stream;
         self.last_serial = self.last_serial.max(number);
         let stream = Stream::new(detached.channel, detached.watch_ids);
         let was_there = self.streams.insert(number, stream).is_some();
-        assert!(!was_there, "stream {number} came to a watchable store that has its own");
+        assert!(!was_there, "the watchable store already has stream {number}");
         for watcher in detached.watchers {
             self.add_watcher(number, watcher, now);
         }
         self.schedule_stream(number);
     }
 
-    /// Says whether the watcher is synced: it is if nothing is newer than what it has.
+    /// Adds a watcher. Returns true if it is synced, which means that it needs no event up to
+    /// `now`. Returns false if it is unsynced, or if the stream is closed.
     fn add_watcher(&mut self, stream: u64, watcher: DetachedWatcher, now: i64) -> bool {
         let DetachedWatcher { id, request, next_revision, quiet } = watcher;
         let Some(of) = self.streams.get_mut(&stream) else { return false };
@@ -173,20 +203,22 @@ impl Watchers {
         self.watcher_count == 0
     }
 
-    /// Which of a transaction's events are wanted with the record before them. A watcher that comes
-    /// later does not want this transaction; one that becomes synced meanwhile may.
+    /// Returns for each event of a transaction whether its previous record is needed. A watcher
+    /// that is added later does not receive this transaction. A watcher that becomes synced before
+    /// the delivery may receive it. So watchers of all sync states are considered.
     pub(super) fn needs_prev_kv(&self, events: &[Event]) -> Vec<bool> {
         let wants = |event: &Event| self.prev_kv_watchers.contains(event.key());
         events.iter().map(wants).collect()
     }
 
-    /// No watcher was there to hand on to: what was published up to here was not kept.
+    /// Skips transactions published while there were no watchers. The queue did not keep them.
     pub(super) fn advance_to(&mut self, revision: i64) {
         self.delivered_revision = self.delivered_revision.max(revision);
     }
 
-    /// Makes a watcher, or refuses. `now` is a revision that the store has reached, and not below
-    /// any that was handed on. Says whether the watcher is unsynced.
+    /// Creates a watcher, or rejects the request. `now` is a revision that the store has reached,
+    /// and no higher revision has been delivered. Returns true if the watcher was created and is
+    /// unsynced.
     pub(super) fn watch(&mut self, stream: u64, request: WatchRequest, now: i64) -> bool {
         let Some(of) = self.streams.get_mut(&stream) else { return false };
         if let Some(refusal) = request.rejection(|id| of.watchers.contains_key(&id)) {
@@ -225,7 +257,8 @@ impl Watchers {
         true
     }
 
-    /// The caller has removed the watcher from its stream and from the counts of unsynced watchers.
+    /// Removes a watcher from the groups. The caller has already removed it from its stream and
+    /// from the counts of unsynced watchers.
     fn forget(&mut self, key: WatcherKey, watcher: &Watcher) {
         if watcher.is_synced() {
             self.synced.remove(&watcher.request.keys, &key);
@@ -236,32 +269,33 @@ impl Watchers {
         }
     }
 
-    /// Hands a transaction's events to the watchers that want them. `previous` are the same events
-    /// with the records before, for the watchers that asked for that. If far too many are wanted,
-    /// all watchers become unsynced instead, as with [`unsync_up_to`](Watchers::unsync_up_to).
+    /// Delivers a transaction's events to the interested watchers. `previous` has the same events
+    /// with their previous records, for the watchers that request them. If there are more than
+    /// [`NOTIFICATIONS_PER_TXN_MAX`] notifications, the transaction is not delivered, as with
+    /// [`unsync_up_to`](Watchers::unsync_up_to).
     pub(super) fn notify(
         &mut self,
         revision: i64,
         events: &Arc<[Event]>,
         previous: &Arc<[Event]>,
-        handed_on: &mut DeliveryResult,
+        delivery: &mut DeliveryResult,
     ) {
         if let Some(wanted) = self.interested_watchers(events) {
             let mut counted = CountedEvents::new(events.len());
             for of_stream in wanted.chunk_by(|a, b| a.0.stream == b.0.stream) {
                 let transaction = Transaction { revision, events, with_prev_kv: previous };
-                self.notify_stream(&transaction, of_stream, &mut counted, &mut handed_on.to_wake);
+                self.notify_stream(&transaction, of_stream, &mut counted, &mut delivery.to_wake);
             }
             self.delivered_revision = self.delivered_revision.max(revision);
         } else {
             self.unsync_up_to(revision);
-            handed_on.has_overflowed = true;
+            delivery.has_overflowed = true;
         }
-        handed_on.to_wake.extend(self.send_requested_progress());
+        delivery.to_wake.extend(self.send_requested_progress());
     }
 
-    /// Which watchers may want which events, in the order of streams; nothing if that would be too
-    /// much.
+    /// Returns pairs of a watcher that may want an event, and the number of the event, sorted by
+    /// stream. Returns `None` if there are more than [`NOTIFICATIONS_PER_TXN_MAX`] pairs.
     fn interested_watchers(&self, events: &[Event]) -> Option<Vec<(WatcherKey, u32)>> {
         let mut wanted: Vec<(WatcherKey, u32)> = Vec::new();
         for (number, event) in events.iter().enumerate() {
@@ -271,7 +305,7 @@ impl Watchers {
                 return None;
             }
         }
-        // The order in which a key finds its watchers is not that of the streams.
+        // The watchers of a key are not found in the order of streams.
         wanted.sort_unstable();
         Some(wanted)
     }
@@ -305,7 +339,7 @@ impl Watchers {
         }
     }
 
-    /// `next` is the first revision that the watcher is not handed any more.
+    /// Makes a synced watcher unsynced. `next` is the first revision that it must read.
     fn mark_unsynced(&mut self, key: WatcherKey, next: i64) {
         let Some(of) = self.streams.get_mut(&key.stream) else { return };
         let Some(watcher) = of.watchers.get_mut(&key.id) else { return };
@@ -316,8 +350,9 @@ impl Watchers {
         of.unsynced.push_back(key.id);
     }
 
-    /// What was published up to a revision is not in the queue any more: each synced watcher must
-    /// read it in the store.
+    /// Skips all transactions up to `up_to`, which are no longer in the queue. Each synced watcher
+    /// becomes unsynced, whatever its keys, and reads the skipped revisions from the store. A
+    /// synced watcher whose first revision is above `up_to` stays synced.
     pub(super) fn unsync_up_to(&mut self, up_to: i64) {
         let next = self.delivered_revision + 1;
         let mut unsynced = Vec::new();
@@ -337,7 +372,7 @@ impl Watchers {
         self.delivered_revision = self.delivered_revision.max(up_to);
     }
 
-    /// A stream with an unsynced watcher may have capacity now.
+    /// Marks a stream as ready: it may have capacity again for its unsynced watchers.
     pub(super) fn schedule_stream(&mut self, stream: u64) {
         if let Some(of) = self.streams.get_mut(&stream)
             && !of.is_ready
@@ -348,13 +383,13 @@ impl Watchers {
         }
     }
 
-    /// The next unsynced watcher whose stream has capacity, to read for it.
+    /// Returns a task for the next unsynced watcher whose stream has capacity, or `None`.
     pub(super) fn next_sync_task(&mut self) -> Option<SyncTask> {
         while let Some(stream) = self.ready_streams.pop_front() {
             let Some(of) = self.streams.get_mut(&stream) else { continue };
             of.is_ready = false;
-            // Without capacity the channel notes that a watcher waits, and reports when it has
-            // some.
+            // If the channel is full, it remembers that a watcher waits, and reports when it is
+            // half empty.
             if !of.channel.with_lock(|open| open.has_capacity()).0 {
                 continue;
             }
@@ -367,7 +402,9 @@ impl Watchers {
         None
     }
 
-    /// Hands on what a task has read; `revision` is the store's. Returns the channel to wake.
+    /// Delivers the events that a task has read, or ends the watcher if its next revision is
+    /// compacted. `revision` is the store's revision in this read. Returns the channel if its
+    /// client's thread must be woken, or else `None`.
     pub(super) fn finish_sync_task(
         &mut self,
         task: SyncTask,
@@ -421,8 +458,9 @@ impl Watchers {
         }
     }
 
-    /// Progress for a whole stream, now or once `now` is handed on. The time that it takes does not
-    /// depend on the number of watchers, because it runs on a network thread.
+    /// Requests the progress of a whole stream. The response follows once `now` is delivered, if
+    /// the stream has watchers and all of them are synced then. The cost does not depend on the
+    /// number of watchers, because this runs on a network thread.
     pub(super) fn request_progress(&mut self, stream: u64, now: i64) -> ChannelsToWake {
         if self.streams.get(&stream).is_some_and(|of| !of.watchers.is_empty()) {
             self.progress_requests.insert((now, stream));
@@ -430,8 +468,8 @@ impl Watchers {
         self.send_requested_progress()
     }
 
-    /// Answers the streams whose request has been handed on. One with an unsynced watcher gets no
-    /// answer.
+    /// Sends the progress responses that are due. A stream with an unsynced watcher gets no
+    /// response.
     fn send_requested_progress(&mut self) -> ChannelsToWake {
         let mut to_wake = ChannelsToWake::new();
         while let Some((asked_at, stream)) = self.progress_requests.first().copied()
@@ -448,15 +486,18 @@ impl Watchers {
         to_wake
     }
 
-    /// Notices for the watchers that want them. A client that does not read gets none: it has not
-    /// asked, and they would fill the memory.
+    /// Sends a progress notice to each synced watcher that requested notices and had no event since
+    /// the last call. If the channel is full, its watchers get no notices: otherwise the notices
+    /// for a client that does not read would use more and more memory.
     pub(super) fn notify_progress(&mut self, stream: u64) {
         let Some(of) = self.streams.get_mut(&stream) else { return };
-        let (watchers, handed_on) = (&mut of.watchers, self.delivered_revision);
+        let (watchers, delivered_revision) = (&mut of.watchers, self.delivered_revision);
         let _ = of.channel.with_lock(|open| {
             for (id, watcher) in watchers {
                 let wants = watcher.request.progress_notify && watcher.quiet && !open.is_full();
-                if let Some(revision) = watcher.progress_revision(handed_on).filter(|_| wants) {
+                if let Some(revision) =
+                    watcher.progress_revision(delivered_revision).filter(|_| wants)
+                {
                     open.push(Response { id: *id, revision, kind: ResponseKind::Progress }, 0);
                 }
                 watcher.quiet = true;
@@ -490,7 +531,8 @@ impl Stream {
     fn next_sync_task(&mut self, stream: u64) -> Option<SyncTask> {
         while let Some(id) = self.unsynced.pop_front() {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
-            // One that was canceled and made anew is in the queue twice.
+            // If a watcher was canceled and created again with the same ID, the queue may contain
+            // this ID twice. So the watcher may be syncing or synced already.
             let SyncState::Unsynced(reader) = &watcher.sync_state else { continue };
             let syncing = SyncState::Syncing { next_revision: reader.next_revision };
             let sync_state = std::mem::replace(&mut watcher.sync_state, syncing);
@@ -501,13 +543,13 @@ impl Stream {
         None
     }
 
-    /// Returns whether the stream has watchers and each has a
+    /// Returns true if the stream has watchers and each of them has a
     /// [progress revision](Watcher::progress_revision).
-    fn is_synced(&self, handed_on: i64) -> bool {
+    fn is_synced(&self, delivered_revision: i64) -> bool {
         let last_start = self.undelivered_starts.last().map(|(start, _)| *start);
         !self.watchers.is_empty()
             && self.unsynced_count == 0
-            && last_start.is_none_or(|start| start <= handed_on)
+            && last_start.is_none_or(|start| start <= delivered_revision)
     }
 }
 
@@ -516,29 +558,29 @@ impl Watcher {
         matches!(self.sync_state, SyncState::Synced { .. })
     }
 
-    fn detach(self, id: WatchId, handed_on: i64) -> DetachedWatcher {
+    fn detach(self, id: WatchId, delivered_revision: i64) -> DetachedWatcher {
         let next_revision = match self.sync_state {
-            SyncState::Synced { from } => from.max(handed_on + 1),
+            SyncState::Synced { from } => from.max(delivered_revision + 1),
             SyncState::Unsynced(reader) => reader.next_revision,
             SyncState::Syncing { next_revision } => next_revision,
         };
         DetachedWatcher { id, request: self.request, next_revision, quiet: self.quiet }
     }
 
-    /// Up to which revision everything was delivered, if that is all that was handed on, or even
-    /// more: one that was just made or synced is ahead of what waits in the queue. `None` if it is
-    /// unsynced, or waits for a start in the future.
-    fn progress_revision(&self, handed_on: i64) -> Option<i64> {
+    /// Returns the revision up to which this watcher has all its events. It may exceed
+    /// `delivered_revision`: a new watcher needs no events that are still queued. Returns `None` if
+    /// the watcher is unsynced or starts in the future.
+    fn progress_revision(&self, delivered_revision: i64) -> Option<i64> {
         match self.sync_state {
-            SyncState::Synced { from } if self.request.start_revision <= handed_on => {
-                Some(handed_on.max(from - 1))
+            SyncState::Synced { from } if self.request.start_revision <= delivered_revision => {
+                Some(delivered_revision.max(from - 1))
             }
             _ => None,
         }
     }
 
-    /// Adds what it wants of a transaction's events to the channel. `false` if there is no
-    /// capacity.
+    /// Adds to the channel all events that the watcher has requested. Returns false if there are
+    /// such events and the channel has no capacity.
     fn notify(
         &mut self,
         open: &mut ChannelGuard<'_>,
@@ -564,7 +606,7 @@ impl Watcher {
         let events = if count == events.len() {
             Arc::clone(events)
         } else {
-            // What the events point to is shared, they themselves are this watcher's own.
+            // The records are shared between watchers. The `Event` values belong to this watcher.
             bytes += count * size_of::<Event>();
             numbers().map(|number| events[number as usize].clone()).collect()
         };

@@ -1,7 +1,7 @@
 //! Compares the counts of each stream with a walk over its watchers after each operation.
 //!
-//! The store is a revision number. Channels have a capacity of one byte, so a stream that has not
-//! taken its last events makes its watchers unsynced.
+//! In these tests the store is only a revision number. Channels have a capacity of one byte. So the
+//! watchers of a stream become unsynced if the client has not taken all earlier responses.
 
 use std::ops::RangeInclusive;
 
@@ -22,22 +22,24 @@ const KEY: &[u8] = b"key";
 enum Operation {
     Open,
     Close(usize),
-    /// Adds a watcher whose start is this far above the store's revision; `None` means "now".
+    /// Adds a watcher whose start revision is this far above the store's revision, or below it if
+    /// negative. `None` means "now".
     Watch(usize, WatchId, Option<i64>),
     Cancel(usize, WatchId),
     /// The store reaches its next revision.
     Write,
     Deliver,
-    /// The queue has dropped up to this number of the next revisions.
+    /// The queue drops up to this number of the next revisions.
     Overflow(i64),
     /// The client takes all its responses.
     Take(usize),
     StartTask,
-    /// The oldest task ends this number of revisions later, or with all the store has.
+    /// The oldest task ends after it has read this number of revisions, or fewer if the store has
+    /// fewer.
     FinishTask(i64),
     Compact,
     FailTask,
-    /// The store is replaced by another one whose revision is this much higher or lower.
+    /// Another store replaces this store. Its revision is this much higher or lower.
     Replace(i64),
 }
 

@@ -1,4 +1,4 @@
-//! Deletions of ranges by mark, raced against deletions key by key.
+//! Compares deletions of ranges by mark with deletions key by key.
 
 use super::*;
 use crate::revision::RecordKind;
@@ -8,14 +8,17 @@ const KEYS: u32 = 3_000;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// In one transaction; up to so many keys, so far apart.
+    /// Puts keys in one transaction: the first key, the maximum number, and the distance between
+    /// keys.
     Put(u32, u32, u32),
     DeleteKey(u32),
-    /// Some single keys at once, so far apart.
+    /// Deletes some single keys at once: the first key, the maximum number, and the distance
+    /// between keys.
     DeleteKeys(u32, u32, u32),
-    /// Two ranges in one transaction, and a put between.
+    /// Deletes two ranges in one transaction, with a put between them.
     DeleteRanges([(u32, u32); 2], u32),
-    /// At so many revisions before the newest, with so many keys to a step. A put between steps.
+    /// Compacts at this number of revisions before the newest, with this number of keys per step.
+    /// There is a put between steps.
     Compact(i64, usize),
     Snapshot,
 }
@@ -35,7 +38,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What a deletion has returned, and the keys that it should have.
+/// The result of a deletion, and the keys that it should contain.
 type Deleted = (DeletedRange, Vec<Vec<u8>>);
 
 #[derive(Default)]
@@ -55,7 +58,8 @@ impl Race {
         assert_eq!(made, self.eager.put(&key, revision, EncodedLen::of(9)), "put {number}");
     }
 
-    /// Returns how many keys there were.
+    /// Deletes a range in both indexes: by a mark in one, key by key in the other. Returns how many
+    /// keys had a value.
     fn delete_range(&mut self, from: u32, len: u32, sub: i64) -> i64 {
         let (low, high) = (key(from), key(from + len));
         let range = KeyRange::new(&low, &high);
@@ -148,7 +152,7 @@ fn compare_deletion(deleted: &DeletedRange, keys: &[Vec<u8>]) {
     }
 }
 
-/// Each method of a snapshot.
+/// Asserts that each method of a snapshot returns the same for both snapshots.
 fn compare(marked: &PersistentSnapshot, eager: &PersistentSnapshot, newest: i64) {
     let (low, middle, high) = (key(KEYS / 3), key(KEYS / 2), key(2 * KEYS / 3));
     let ranges = [

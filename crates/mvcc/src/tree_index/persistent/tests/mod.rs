@@ -1,4 +1,4 @@
-//! The tree's invariants, checked after random edits.
+//! Checks the invariants of the tree after random edits.
 
 mod marks;
 
@@ -12,10 +12,10 @@ use super::node::LiveKeys;
 use super::*;
 use crate::tree_index::SortedRunBuilder;
 
-/// The first and the last key below a node.
+/// The first and the last key of a subtree.
 type KeySpan<'n> = (&'n [u8], &'n [u8]);
 
-/// Checks a subtree; returns its height, and its lowest and highest keys.
+/// Asserts that a subtree keeps the invariants. Returns its height, and its lowest and highest key.
 fn check(node: &Node, is_root: bool) -> (usize, Option<KeySpan<'_>>) {
     match node {
         Node::Leaf(slots) => {
@@ -76,11 +76,11 @@ fn slots_and_children_have_the_sizes_that_memory_is_counted_with() {
 #[test]
 fn the_key_after_some_is_found_in_every_range() {
     let mut index = filled(0..1000);
-    // It counts keys without a value, too.
+    // Keys without a value count as well.
     (0..500).for_each(|number| {
         index.tombstone(&key(2 * number), Revision::new(2, i64::from(number)));
     });
-    let view = index.snapshot();
+    let snapshot = index.snapshot();
     for (from, to) in [(0, 1000), (0, 1), (17, 17), (20, 10), (33, 900), (999, 2000), (1000, 2000)]
     {
         let (low, high) = (key(from), key(to));
@@ -88,18 +88,18 @@ fn the_key_after_some_is_found_in_every_range() {
         for keys in [1, 2, 31, 32, 33, 100, 866, 867, 998, 999, 1000, 5000] {
             let range = KeyRange::new(&low, &high);
             assert_eq!(
-                view.key_after(range, keys),
+                snapshot.key_after(range, keys),
                 inside.get(keys).cloned(),
                 "{from} {to} {keys}"
             );
         }
     }
-    assert_eq!(view.key_after(KeyRange::starting_at(&key(990)), 9), Some(key(999)));
-    assert_eq!(view.key_after(KeyRange::ALL, 1000), None);
+    assert_eq!(snapshot.key_after(KeyRange::starting_at(&key(990)), 9), Some(key(999)));
+    assert_eq!(snapshot.key_after(KeyRange::ALL, 1000), None);
     assert_eq!(PersistentSnapshot::default().key_after(KeyRange::ALL, 1), None);
 }
 
-/// Deletes key by key, and says which ones had a value.
+/// Deletes key by key, and returns the keys that had a value.
 fn tombstone_each(index: &mut PersistentIndex, keys: &[Bytes], main: i64) -> Vec<Vec<u8>> {
     let mut deleted: Vec<Vec<u8>> = Vec::new();
     for key in keys {
@@ -117,7 +117,7 @@ fn tombstone_all(index: &mut PersistentIndex, keys: KeySelection<'_>, main: i64)
     deleted
 }
 
-/// The slots of both trees, as far as they can be told apart.
+/// Asserts that both trees show the same keys and histories.
 fn assert_same(index: &PersistentIndex, expected: &PersistentIndex) {
     let slots = |index: &PersistentIndex| {
         let mut slots = Vec::new();
@@ -160,9 +160,9 @@ fn a_large_deletion_leaves_alone_what_it_does_not_change() {
     assert_eq!((index.live_count(range), snapshot.count(range, 2)), (Some(0), 2_000));
     let (before, after) = (nodes(&snapshot.root), nodes(&index.current.root));
     let copied = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-    // 2,000 keys in leaves of 16 to 32, and what is above them.
+    // The deletion copies the leaves of 2,000 keys, each with 16 to 32 keys, and the nodes above.
     assert!((2_000 / 32..2_000 / 10).contains(&copied), "{copied} of {} are new", after.len());
-    // With no snapshot, nothing is copied.
+    // Without a snapshot, nothing is copied.
     drop(snapshot);
     tombstone_all(&mut index, KeySelection::Range(KeyRange::ALL), 4);
     assert_eq!(nodes(&index.current.root), after);
@@ -204,7 +204,7 @@ proptest! {
     ) {
         let fill = || {
             let mut index = filled(0..count);
-            // Histories of one change, of two, and longer ones.
+            // There are histories of one change, of two, and longer ones.
             for (number, sub) in again.iter().zip(0..) {
                 index.put(&key(*number), Revision::new(2, sub), EncodedLen::of(9));
             }
@@ -275,7 +275,8 @@ proptest! {
         }
     }
 
-    /// Stretches of keys come, go with a compaction and come again, so that inner nodes are joined.
+    /// Ranges of keys are added, removed by a compaction and added again, so that inner nodes are
+    /// joined.
     #[test]
     fn what_comes_and_goes_in_stretches_is_found(
         steps in prop::collection::vec((0..3_u8, 0..1_500_u32, 1..300_u32), 1..40),
@@ -312,7 +313,7 @@ proptest! {
         };
         let run = |run| {
             let mut builder = SortedRunBuilder::default();
-            // Not in the order of the keys, which the run has to find.
+            // The keys are not in order, so the run has to sort them.
             for number in (run..keys).step_by(runs as usize).rev() {
                 builder.put(&key(number), version(number));
             }
@@ -355,11 +356,13 @@ fn remove(index: &mut PersistentIndex, numbers: std::ops::Range<u32>, main: i64)
     compact_all(index, main + 1, 1_000);
 }
 
-/// Where a first child begins has no meaning, until a join of inner nodes brings it into a middle.
+/// Tests a join of inner nodes. A node never uses the start key of its first child, until a join
+/// moves this child into the middle of a node.
 #[test]
 fn a_key_below_a_first_child_is_found_when_inner_nodes_have_been_joined() {
     let mut index = filled(0..400);
-    // The first leaf of an inner node is joined, so that it begins higher; then a lower key comes.
+    // The first leaf of an inner node loses its lowest keys and is joined with the next leaf. Then
+    // a key below its remaining keys is added.
     remove(&mut index, 64..74, 2);
     index.put(&key(70), Revision::new(4, 0), EncodedLen::of(9));
     remove(&mut index, 128..189, 5);

@@ -1,32 +1,35 @@
-//! A key of a sorted range, in 16 bytes, and the selection of those that are in the answer.
+//! A key of a sorted range in 16 bytes, and the selection of the keys that are in the response.
 
-use clearlane_net::sched::YieldPoints;
+use clearlane_contention::YieldPoints;
 
-/// The cost of comparing two entries, in bytes read.
+/// The cost of comparing two entries, expressed in bytes read.
 pub(super) const COMPARE_COST_BYTES: usize = 32;
 
-/// Ordered as the answer is. Ties go by the number, which rises with the key: no two are equal.
+/// A key of a sorted range. Entries have the order of the response. Ties are decided by the number,
+/// which rises with the key, so no two entries are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SortEntry {
-    /// What is sorted by, as a number that rises along the answer.
+    /// The field by which the range is sorted, as a number. It rises in the order of the response.
     pub(super) field: u64,
-    /// Of the key, in the walk over the range.
+    /// The number of the key in the walk over the range.
     pub(super) number: u32,
-    /// The length of the record in the answer.
+    /// The length of the record in the response.
     pub(super) encoded_len: u32,
 }
 
-/// The entries that may be in the answer. With a limit these are at most twice as many, beside
-/// those whose order is still open.
+/// The entries that may be in the response. Without a limit, these are all entries. With a limit,
+/// their number is at most twice the sum of the limit and the undecided ties. An undecided tie has
+/// the same field as the last entry within the limit, and its order is not yet known.
 #[derive(Debug)]
 pub(super) struct EntrySelection {
     pub(super) entries: Vec<SortEntry>,
     limit: usize,
-    /// Whether entries with the same field may come in any order.
+    /// Returns true if the order of the entries with this field is not yet known.
     is_open: fn(u64) -> bool,
-    /// The last one within the limit, when the others were dropped.
+    /// The last entry within the limit when entries were last dropped. `None` if none were dropped
+    /// yet.
     last: Option<SortEntry>,
-    /// The number of entries with which the next are dropped.
+    /// The number of entries that triggers the next drop.
     cut_at: usize,
     steps: YieldPoints,
 }
@@ -34,7 +37,7 @@ pub(super) struct EntrySelection {
 impl EntrySelection {
     pub(super) fn new(limit: usize, keys: usize, is_open: fn(u64) -> bool) -> EntrySelection {
         let cut_at = limit.saturating_mul(2);
-        // What is not used of it takes no memory.
+        // Capacity that is not used takes no memory.
         let entries = Vec::with_capacity(keys.min(cut_at));
         let steps = YieldPoints::default();
         EntrySelection { entries, limit, is_open, last: None, cut_at, steps }
@@ -61,7 +64,7 @@ impl EntrySelection {
         self.cut_at = self.entries.len().saturating_mul(2);
     }
 
-    /// Sorted by field and number.
+    /// Returns the entries sorted by field and number.
     pub(super) fn into_sorted(mut self) -> Vec<SortEntry> {
         sort(&mut self.entries);
         self.entries
@@ -91,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_within_the_limit_is_dropped() {
-        // All even fields are open.
+        // The order of entries with an even field is not decided.
         let is_open: fn(u64) -> bool = |field| field % 2 == 0;
         for (limit, ties) in [(1, 1), (3, 5), (10, 1), (10, 40), (500, 1)] {
             let mut selection = EntrySelection::new(limit, 0, is_open);

@@ -1,24 +1,24 @@
-//! The keys of a range by their numbers: which record a number means.
+//! Maps numbers of the keys of a range to their records.
 //!
-//! A number takes four bytes where a revision takes sixteen. The index does not know the key of a
-//! number, so the walk over the range leaves a mark at each [`STEP_KEYS`]th key, and goes over the
-//! keys between two marks again when the record is to be fetched, or the key to be sent. For a
-//! batch of numbers that lie scattered over the whole range that is one walk over the index. The
-//! view does not change, and so a key has the same number in each walk.
+//! A number takes four bytes, but a revision takes sixteen. The index does not know the key of a
+//! number. So the walk over the range stores every 1,024th key as a mark. To read a record or send
+//! a key, the keys between two marks are visited again. For a batch of numbers scattered over the
+//! whole range, this is one walk over the index. The snapshot does not change, so a key has the
+//! same number in each walk.
 
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use clearlane_contention::YieldPoints;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{Error, RangeOptions, ReadTxn, Result, Revision, Version};
-use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_replica::apply::KeySpan;
+use clearlane_replica::walk_steps;
 use prost::Message;
 
 use super::entry::COMPARE_COST_BYTES;
-use crate::apply::KeySpan;
-use crate::streamed_range::range_size::{VERSION_COST_BYTES, keys_only_record};
-use crate::walk_steps;
+use crate::read::streamed_range::range_size::{VERSION_COST_BYTES, keys_only_record};
 
 const STEP_KEYS: u32 = 1024;
 
@@ -29,7 +29,7 @@ pub(super) struct KeyNumbers {
 }
 
 impl KeyNumbers {
-    /// Returns the number of the next key.
+    /// Adds the next key. Returns its number.
     pub(super) fn add(&mut self, key: &[u8]) -> u32 {
         let number = self.keys;
         if number.is_multiple_of(STEP_KEYS) {
@@ -40,38 +40,40 @@ impl KeyNumbers {
         number
     }
 
-    /// The revisions of the records, in the order of the numbers.
+    /// Returns the revisions of the records, in the order of the numbers.
     pub(super) fn names_of(
         &self,
-        view: &dyn ReadTxn,
+        read_txn: &dyn ReadTxn,
         request: &RangeRequest,
         numbers: &[u32],
     ) -> Result<Vec<Revision>> {
         let mut names = vec![Revision::default(); numbers.len()];
-        self.visit(view, request, numbers, &mut |place, _, version| {
+        self.visit(read_txn, request, numbers, &mut |place, _, version| {
             names[place] = version.modified;
         })?;
         Ok(names)
     }
 
-    /// What the index knows of the keys, as it is sent, in the order of the numbers.
+    /// Returns the records with the fields that the index knows, encoded, in the order of the
+    /// numbers.
     pub(super) fn keys_only_records_of(
         &self,
-        view: &dyn ReadTxn,
+        read_txn: &dyn ReadTxn,
         request: &RangeRequest,
         numbers: &[u32],
     ) -> Result<Vec<Bytes>> {
         let mut records = vec![Bytes::new(); numbers.len()];
-        self.visit(view, request, numbers, &mut |place, key, version| {
+        self.visit(read_txn, request, numbers, &mut |place, key, version| {
             records[place] = keys_only_record(key, version).encode_to_vec().into();
         })?;
         Ok(records)
     }
 
-    /// In the order of the keys, each with the place of its number.
+    /// Visits the keys with these numbers, in key order. Passes each key with the index of its
+    /// number in `numbers`. Fails if the index has lost a key.
     fn visit(
         &self,
-        view: &dyn ReadTxn,
+        read_txn: &dyn ReadTxn,
         request: &RangeRequest,
         numbers: &[u32],
         visit: &mut dyn FnMut(usize, &[u8], Version),
@@ -91,7 +93,7 @@ impl KeyNumbers {
             let from = mark(step).ok_or_else(missing_key)?;
             let part = KeyRange { from, to: mark(step + 1).or(span.range().to) };
             let mut number = step * STEP_KEYS;
-            walk_steps::visit_versions(view, part, options, &mut |key, version| {
+            walk_steps::visit_versions(read_txn, part, options, &mut |key, version| {
                 steps.advance(VERSION_COST_BYTES);
                 if let [(next, place), rest @ ..] = left
                     && *next == number
@@ -112,5 +114,5 @@ impl KeyNumbers {
 }
 
 fn missing_key() -> Error {
-    Error::Damaged("the index of a view has lost a key".to_owned())
+    Error::Damaged("the index of a read transaction has lost a key".to_owned())
 }

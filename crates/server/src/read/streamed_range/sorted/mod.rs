@@ -1,4 +1,4 @@
-//! A range that is sorted by something else than its keys, or against their order.
+//! A range that is sorted by another field than its keys, or in descending order.
 //!
 //! ```text
 //!   walk over the index ─▶ entries of 16 bytes ─▶ sort ─▶ numbers of 4 bytes
@@ -6,10 +6,11 @@
 //!        chunk ◀─ records ◀─ names ◀─ walk over the index ◀────┘  batch by batch
 //! ```
 //!
-//! An entry has what is sorted by, the number of the key and the length of its record. All but the
-//! value is in the index; values are read, and [a part of each](value_order) is kept. When the
-//! order is known, only the numbers remain, and records are fetched while the answer is sent. Keys
-//! alone come from the index by the same walk, but those that are sorted by value.
+//! An entry has the sort field, the number of the key and the length of its record. The index has
+//! all sort fields except the value. Values are read, and [a part of each](value_order) is kept.
+//! Once the order is known, only the numbers remain, and records are read while the response is
+//! sent. A response with only keys is made from the index by the same walk, unless it is sorted by
+//! value.
 
 mod entry;
 mod key_numbers;
@@ -22,10 +23,13 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use bytes::Bytes;
+use clearlane_contention::YieldPoints;
 use clearlane_mvcc::{RangeOptions, ReadTxn, Result, Revision, Version};
-use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::range_request::SortTarget;
+use clearlane_replica::apply::KeySpan;
+use clearlane_replica::apply::range::{RecordOrder, is_filtered, without_value};
+use clearlane_replica::walk_steps;
 use prost::Message;
 
 use self::entry::{EntrySelection, SortEntry};
@@ -35,49 +39,48 @@ use super::range_size::{
     NAMES_MAX, RangeSize, VERSION_COST_BYTES, is_wanted, known_len, walk_options,
 };
 use super::record_chunk::RecordChunk;
-use crate::apply::KeySpan;
-use crate::apply::range::{RecordOrder, is_filtered, without_value};
-use crate::walk_steps;
 
-/// The greatest number of batches in which records are named: each may be a walk over the index.
+/// Maximum number of batches for looking up names. Each batch may need a walk over the index.
 const BATCHES: usize = 16;
-/// The keys that are kept to be sent, if a sixteenth of the answer is less.
+/// Maximum number of bytes of keys in one batch of a response with only keys, unless a sixteenth of
+/// the response is more.
 const KEYS_ONLY_BYTES: usize = 4 << 20;
-/// The cost of finding and decoding a record, in bytes read.
+/// The cost of finding and decoding a record, expressed in bytes read.
 const RECORD_COST_BYTES: usize = 64;
 
 pub(super) struct SortedRange {
-    view: Arc<dyn ReadTxn + Send + Sync>,
+    read_txn: Arc<dyn ReadTxn + Send + Sync>,
     request: Box<RangeRequest>,
     order: RecordOrder,
     keys: KeyNumbers,
-    /// In the order of the answer.
+    /// The numbers of the keys, in the order of the response.
     numbers: Vec<u32>,
     numbers_named: usize,
-    /// Of the batch that is read.
+    /// The names of the records of the current batch.
     names: Vec<Revision>,
     names_read: usize,
-    /// Of the batch that is sent, if only keys are, and not sorted by value.
+    /// The keys of the current batch, if only keys are sent and the order is not by value.
     keys_only: IntoIter<Bytes>,
     batch_keys: usize,
 }
 
 impl SortedRange {
     pub(super) fn collect(
-        view: &Arc<dyn ReadTxn + Send + Sync>,
+        read_txn: &Arc<dyn ReadTxn + Send + Sync>,
         request: &RangeRequest,
         order: RecordOrder,
         run_keys_max: usize,
     ) -> Result<(SortedRange, RangeSize)> {
         let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
         let limit = limit.unwrap_or(usize::MAX);
-        let mut walk = SortWalk::new(&**view, request, order, limit)?;
+        let mut walk = SortWalk::new(&**read_txn, request, order, limit)?;
         let (count, mut steps) = (walk.run()?, YieldPoints::default());
         let SortWalk { selection, keys, matched, .. } = walk;
         let mut entries = selection.into_sorted();
         if order.target == SortTarget::Value {
             let RecordOrder { descends, .. } = order;
-            let order = ValueOrder { view: &**view, request, keys: &keys, descends, run_keys_max };
+            let order =
+                ValueOrder { read_txn: &**read_txn, request, keys: &keys, descends, run_keys_max };
             order.sort(&mut entries, limit)?;
         }
         entries.truncate(limit);
@@ -89,13 +92,14 @@ impl SortedRange {
             size.add(entry.encoded_len as usize);
             numbers.push(entry.number);
         }
-        // Keys may be long. A sixteenth of all is less than what the index has of them.
+        // Keys may be long, so a batch of keys is limited in bytes. If a sixteenth of all keys has
+        // more bytes, it is one batch: it takes less memory than all keys take in the index.
         let average = size.encoded_bytes.checked_div(size.records).unwrap_or(0).max(1);
         let keys_max =
             if request.keys_only { KEYS_ONLY_BYTES / average as usize } else { usize::MAX };
         let batch_keys = batch_keys(run_keys_max.min(keys_max).max(1), numbers.len());
         let sorted = SortedRange {
-            view: Arc::clone(view),
+            read_txn: Arc::clone(read_txn),
             request: Box::new(request.clone()),
             order,
             keys,
@@ -124,28 +128,30 @@ impl SortedRange {
         self.request.keys_only && self.order.target != SortTarget::Value
     }
 
-    /// Returns whether something of a batch has not been read.
+    /// Starts the next batch if the current one is finished. Returns whether there is anything to
+    /// read.
     fn begin_batch(&mut self) -> Result<bool> {
         if self.names_read == self.names.len() && self.keys_only.len() == 0 {
             let left = &self.numbers[self.numbers_named..];
             let batch = &left[..left.len().min(self.batch_keys)];
-            let SortedRange { view, request, keys, .. } = &*self;
+            let SortedRange { read_txn, request, keys, .. } = &*self;
             if self.is_from_index() {
-                self.keys_only = keys.keys_only_records_of(&**view, request, batch)?.into_iter();
+                self.keys_only =
+                    keys.keys_only_records_of(&**read_txn, request, batch)?.into_iter();
             } else {
-                self.names = keys.names_of(&**view, request, batch)?;
+                self.names = keys.names_of(&**read_txn, request, batch)?;
             }
             (self.names_read, self.numbers_named) = (0, self.numbers_named + batch.len());
         }
         Ok(self.names_read < self.names.len() || self.keys_only.len() > 0)
     }
 
-    /// Breaks when the chunk is full.
+    /// Reads records of the batch. Breaks when the chunk is full.
     fn read_records(&mut self, chunk: &mut RecordChunk) -> Result<ControlFlow<()>> {
         let (mut flow, mut stripped) = (ControlFlow::Continue(()), Ok(()));
         let mut steps = YieldPoints::default();
-        self.view.visit_named_records(&self.names[self.names_read..], &mut |record| {
-            // Also what is left out of it.
+        self.read_txn.visit_named_records(&self.names[self.names_read..], &mut |record| {
+            // Values that the response omits also cost time.
             steps.advance(record.len());
             let added = match answer_record(&self.request, record) {
                 Ok(record) => chunk.add(record).inspect(|_| self.names_read += 1),
@@ -160,7 +166,7 @@ impl SortedRange {
         stripped.map(|()| flow)
     }
 
-    /// Breaks when the chunk is full.
+    /// Adds keys of the batch. Breaks when the chunk is full.
     fn send_keys(&mut self, chunk: &mut RecordChunk) -> ControlFlow<()> {
         while let Some(record) = self.keys_only.as_slice().first() {
             let Ok(flow) = chunk.add(record.clone()) else { return ControlFlow::Break(()) };
@@ -171,12 +177,13 @@ impl SortedRange {
     }
 }
 
-/// The number of keys that are named in one walk, of so many.
+/// Returns the number of keys whose names are looked up in one walk, for a response of `keys` keys.
 fn batch_keys(run_keys_max: usize, keys: usize) -> usize {
     run_keys_max.max(keys.div_ceil(BATCHES))
 }
 
-/// What is sent of a record, as it is stored. Without its value only if it is sorted by that.
+/// Returns a record as it is sent. If the client wants keys only, the value is removed; that
+/// happens only for a range sorted by value, because other ranges of keys are made from the index.
 fn answer_record(request: &RangeRequest, record: Bytes) -> Result<Bytes> {
     if !request.keys_only {
         return Ok(record);
@@ -185,16 +192,17 @@ fn answer_record(request: &RangeRequest, record: Bytes) -> Result<Bytes> {
     Ok(record.encode_to_vec().into())
 }
 
-/// The walk over the range that is to be sorted.
+/// The walk over the range that is sorted.
 struct SortWalk<'r> {
-    view: &'r dyn ReadTxn,
+    read_txn: &'r dyn ReadTxn,
     request: &'r RangeRequest,
     order: RecordOrder,
     keys: KeyNumbers,
     selection: EntrySelection,
     /// Number of keys that pass the filters.
     matched: u64,
-    /// What lacks something that only the record has, and the names of the records.
+    /// Entries that lack a value or a length, because only the record has it. `names` has the names
+    /// of their records.
     unread: Vec<SortEntry>,
     names: Vec<Revision>,
     steps: YieldPoints,
@@ -202,15 +210,17 @@ struct SortWalk<'r> {
 
 impl<'r> SortWalk<'r> {
     fn new(
-        view: &'r dyn ReadTxn,
+        read_txn: &'r dyn ReadTxn,
         request: &'r RangeRequest,
         order: RecordOrder,
         limit: usize,
     ) -> Result<SortWalk<'r>> {
         let span = KeySpan::new(&request.key, &request.range_end);
-        // At the newest revision, where the index knows it.
+        // The selection gets capacity for the number of keys at the newest revision, which the
+        // index knows without a walk.
         let options = RangeOptions { count_only: true, ..RangeOptions::default() };
-        let keys = view.visit_records(span.range(), options, &mut |_| ControlFlow::Break(()))?;
+        let keys =
+            read_txn.visit_records(span.range(), options, &mut |_| ControlFlow::Break(()))?;
         let is_open: fn(u64) -> bool = match (order.target, order.descends) {
             (SortTarget::Value, true) => |digit| value_order::is_open(digit, true),
             (SortTarget::Value, false) => |digit| value_order::is_open(digit, false),
@@ -218,7 +228,7 @@ impl<'r> SortWalk<'r> {
         };
         let selection = EntrySelection::new(limit, keys as usize, is_open);
         Ok(SortWalk {
-            view,
+            read_txn,
             request,
             order,
             keys: KeyNumbers::default(),
@@ -230,13 +240,13 @@ impl<'r> SortWalk<'r> {
         })
     }
 
-    /// Returns the number of keys in the range.
+    /// Walks over the range. Returns the number of its keys.
     fn run(&mut self) -> Result<u64> {
-        let (view, request) = (self.view, self.request);
+        let (read_txn, request) = (self.read_txn, self.request);
         let span = KeySpan::new(&request.key, &request.range_end);
         let options = walk_options(request);
         let count =
-            walk_steps::visit_versions(view, span.range(), options, &mut |key, version| {
+            walk_steps::visit_versions(read_txn, span.range(), options, &mut |key, version| {
                 self.visit(key, version).map(ControlFlow::Continue)
             })?;
         self.read_unread()?;
@@ -262,7 +272,8 @@ impl<'r> SortWalk<'r> {
         if self.names.len() == NAMES_MAX { self.read_unread() } else { Ok(()) }
     }
 
-    /// 0 for a value, which is not in the index.
+    /// Returns the sort field of a key. If the range is sorted by value, the result is only a
+    /// placeholder, because values are not in the index.
     fn field(&self, number: u32, version: Version) -> u64 {
         let field = match self.order.target {
             SortTarget::Key => u64::from(number),
@@ -275,10 +286,10 @@ impl<'r> SortWalk<'r> {
     }
 
     fn read_unread(&mut self) -> Result<()> {
-        let SortWalk { view, request, order, selection, steps, .. } = self;
+        let SortWalk { read_txn, request, order, selection, steps, .. } = self;
         let mut unread = self.unread.drain(..);
         let mut decoded = Ok(());
-        view.visit_named_records(&self.names, &mut |record| {
+        read_txn.visit_named_records(&self.names, &mut |record| {
             steps.advance(record.len() + RECORD_COST_BYTES);
             let Some(entry) = unread.next() else { return ControlFlow::Break(()) };
             match with_record(request, *order, entry, record) {
@@ -315,7 +326,8 @@ fn with_record(
     Ok(SortEntry { field, encoded_len, ..entry })
 }
 
-/// A record is no longer than a request may be.
+/// Converts a record's length. The length fits into `u32`, because a record is no longer than a
+/// request may be.
 fn entry_len(record: usize) -> u32 {
     u32::try_from(record).unwrap_or(u32::MAX)
 }

@@ -1,21 +1,24 @@
-//! The order of values that are not in memory.
+//! Sorts by values that are not in memory.
 //!
-//! An entry has a *digit* of its value: seven bytes as a number, and how many bytes there were. It
-//! decides the order of most. Entries with the same digit are a *run*, and their records are read
-//! again. One of the run, by chance, is the *pivot*: the others are sorted by the side on which
-//! they part from it, by the place where they do, and by what they have behind that place: a head
-//! of 64 bytes in a short run, three bytes in a long one. What is equal in all of that is a run
-//! again. Whatever the values are, n of them take an expected log n passes.
+//! An entry has a *digit* of its value: the first seven bytes as a number, and how many bytes there
+//! were. The digit decides the order of most entries. Entries with the same digit form a *run*, and
+//! their records are read again.
 //!
-//! Beside the entries this takes [`RUN_KEYS_MAX`] heads (4 MiB), names of a sixteenth of the keys,
-//! the pivot, and the value that is read.
+//! One value of the run, chosen at random, is the *pivot*. The other values are compared with the
+//! pivot and sorted by three things: whether they are less or greater; the position of the first
+//! byte that differs; and some bytes from that position on, called the head. The head has 64 bytes
+//! in a short run, and three bytes in a long one. Values that are equal in all three form a run
+//! again. For any n values, the expected number of passes is about log n.
+//!
+//! In addition to the entries, the sort needs memory for [`RUN_KEYS_MAX`] heads (4 MiB), names of a
+//! sixteenth of the keys, the pivot, and the value that is being read.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::{ControlFlow, Range};
 
+use clearlane_contention::YieldPoints;
 use clearlane_mvcc::{Error, ReadTxn, Result, Revision};
-use clearlane_net::sched::YieldPoints;
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::mvccpb::KeyValue;
 use prost::Message;
@@ -25,21 +28,22 @@ use super::entry::{self, SortEntry};
 use super::key_numbers::KeyNumbers;
 
 const DIGIT_BYTES: usize = 7;
-/// Beside the rank.
+/// Number of bytes of a value in a digit that also has a rank.
 const RANKED_BYTES: usize = 3;
 const HEAD_BYTES: usize = 64;
-/// The greatest number of keys of a short run.
+/// Maximum number of keys in a short run.
 pub(crate) const RUN_KEYS_MAX: usize = 32 << 10;
-/// The cost of finding and decoding a record, in bytes read.
+/// The cost of finding and decoding a record, expressed in bytes read.
 const RECORD_COST_BYTES: usize = 64;
 
-/// The first digit of a value, as a number that is ordered as these bytes are.
+/// Returns the first digit of a value, as a number that has the same order as the bytes.
 pub(super) fn digit(value: &[u8], descends: bool) -> u64 {
     let digit = u64::from_be_bytes(digit_bytes(value, DIGIT_BYTES));
     if descends { !digit } else { digit }
 }
 
-/// Up to `max` bytes, and last how many they were; a greater number if there are more.
+/// Returns up to `max` bytes of a value, followed by their number in the last byte. If the value
+/// has more bytes, the last byte is a number above all others.
 fn digit_bytes(value: &[u8], max: usize) -> [u8; DIGIT_BYTES + 1] {
     let mut bytes = [0; DIGIT_BYTES + 1];
     let length = value.len().min(max);
@@ -48,7 +52,7 @@ fn digit_bytes(value: &[u8], max: usize) -> [u8; DIGIT_BYTES + 1] {
     bytes
 }
 
-/// Whether values with this digit may differ behind it.
+/// Returns whether values with this digit may differ in the bytes after the digit.
 pub(super) fn is_open(digit: u64, descends: bool) -> bool {
     let digit = if descends { !digit } else { digit };
     digit as u8 as usize > DIGIT_BYTES
@@ -58,7 +62,8 @@ fn rest_of(value: &[u8], from: usize) -> &[u8] {
     value.get(from..).unwrap_or_default()
 }
 
-/// The digit of a value in a long run: rank by the pivot, and three bytes behind the place of it.
+/// Returns the digit of a value in a long run: its rank relative to the pivot, and three bytes from
+/// the position where it differs.
 fn ranked_digit(rank: Rank, rest: &[u8], descends: bool) -> u64 {
     let [b0, b1, b2, .., count] = digit_bytes(rest, RANKED_BYTES);
     let [r0, r1, r2, r3] = rank.0.to_be_bytes();
@@ -71,8 +76,9 @@ fn rank_in(digit: u64, descends: bool) -> Rank {
     Rank((digit >> u32::BITS) as u32)
 }
 
-/// Where a value lies beside the pivot of its run, as a number that is ordered as the values are:
-/// the sooner a value parts from the pivot, the farther it is away.
+/// The position of a value relative to the pivot of its run, as a number that has the same order as
+/// the values. The earlier a value differs from the pivot, the farther its rank is from the pivot's
+/// rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank(u32);
 
@@ -80,7 +86,8 @@ impl Rank {
     const PIVOT: u32 = 1 << 31;
 
     fn of(value: &[u8], pivot: &[u8]) -> Rank {
-        // What parts beyond that place is compared with the next pivot.
+        // The length is limited so that it fits into a rank. Values that differ only after the
+        // limit are compared with the next pivot.
         let common = || common_len(value, pivot).min(Self::PIVOT as usize - 2) as u32;
         Rank(match value.cmp(pivot) {
             Ordering::Less => common(),
@@ -89,7 +96,8 @@ impl Rank {
         })
     }
 
-    /// How many bytes are those of the pivot; all of them if it is equal.
+    /// Returns the length of the common prefix of the value and the pivot, at most 2^31 - 2 bytes.
+    /// Returns `usize::MAX` if the value equals the pivot.
     fn common(self) -> usize {
         match self.0.cmp(&Self::PIVOT) {
             Ordering::Less => self.0 as usize,
@@ -116,12 +124,13 @@ struct Run {
 /// Entries that are sorted by their digits.
 struct SortedPart {
     entries: Range<usize>,
-    /// From where on the pivot was compared; `None` with the first digits of values.
+    /// The offset in each value from which it was compared with the pivot. `None` if the digits
+    /// were made without a pivot, from the first bytes of the values.
     pivot_from: Option<usize>,
 }
 
 pub(super) struct ValueOrder<'r> {
-    pub(super) view: &'r dyn ReadTxn,
+    pub(super) read_txn: &'r dyn ReadTxn,
     pub(super) request: &'r RangeRequest,
     pub(super) keys: &'r KeyNumbers,
     pub(super) descends: bool,
@@ -129,7 +138,8 @@ pub(super) struct ValueOrder<'r> {
 }
 
 impl ValueOrder<'_> {
-    /// Sorts what is sorted by its first digit. Only the first `wanted` are to be in their places.
+    /// Completes the order of entries that are sorted by their first digit. Only the first `wanted`
+    /// entries need to be at their final positions.
     pub(super) fn sort(&self, entries: &mut [SortEntry], wanted: usize) -> Result<()> {
         let mut steps = YieldPoints::default();
         let named_max = batch_keys(self.run_keys_max, entries.len());
@@ -163,7 +173,7 @@ impl ValueOrder<'_> {
         Ok(())
     }
 
-    /// The number of bytes in which values with this digit are equal.
+    /// Returns the number of leading bytes that are equal in all values with this digit.
     fn end_of(&self, field: u64, part: &SortedPart) -> usize {
         let Some(from) = part.pivot_from else { return DIGIT_BYTES };
         let common = rank_in(field, self.descends).common();
@@ -195,7 +205,7 @@ impl ValueOrder<'_> {
         Ok(SortedPart { entries: range, pivot_from: Some(from) })
     }
 
-    /// The runs are named in one walk over the index.
+    /// Sorts short runs. Their names are looked up in one walk over the index.
     fn sort_short(&self, entries: &mut [SortEntry], runs: &[Run]) -> Result<()> {
         let named = runs.iter().flat_map(|run| &entries[run.entries.clone()]);
         let named: Vec<SortEntry> = named.copied().collect();
@@ -219,14 +229,14 @@ impl ValueOrder<'_> {
         Ok(())
     }
 
-    /// Returns where the values may differ behind their heads.
+    /// Sorts one run by its heads. Returns the runs whose values may differ after their heads.
     fn sort_by_heads(
         &self,
         entries: &mut [SortEntry],
         names: &mut [Revision],
         from: usize,
     ) -> Result<Vec<Run>> {
-        // It is read first.
+        // The pivot is put first, so that it is read first.
         let chosen = pivot_place(entries.len());
         entries.swap(0, chosen);
         names.swap(0, chosen);
@@ -259,14 +269,14 @@ impl ValueOrder<'_> {
 
     fn names_of(&self, entries: &[SortEntry]) -> Result<Vec<Revision>> {
         let numbers: Vec<u32> = entries.iter().map(|entry| entry.number).collect();
-        self.keys.names_of(self.view, self.request, &numbers)
+        self.keys.names_of(self.read_txn, self.request, &numbers)
     }
 
-    /// Visits the values in the order of the names, with the places of these.
+    /// Visits the values in the order of the names, each with the index of its name.
     fn visit_values(&self, names: &[Revision], visit: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
         let (mut places, mut decoded) = (0.., Ok(()));
         let mut steps = YieldPoints::default();
-        self.view.visit_named_records(names, &mut |record| {
+        self.read_txn.visit_named_records(names, &mut |record| {
             steps.advance(record.len() + RECORD_COST_BYTES);
             decoded = decode(record).map(|record| {
                 places.by_ref().take(1).for_each(|place| visit(place, &record.value));
@@ -281,17 +291,17 @@ pub(super) fn decode(record: bytes::Bytes) -> Result<KeyValue> {
     KeyValue::decode(record).map_err(|error| Error::Damaged(format!("a record: {error}")))
 }
 
-/// By chance: no choice of keys and values makes the order of all runs a bad one.
+/// Chooses a pivot at random, so that no choice of keys and values makes all runs slow to sort.
 fn pivot_place(values: usize) -> usize {
     RandomState::new().hash_one(values) as usize % values.max(1)
 }
 
-/// What a value has behind the place where it parts from the pivot.
+/// The bytes of a value from the position where it differs from the pivot.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
     rank: Rank,
     bytes: Box<[u8]>,
-    /// There are more bytes.
+    /// If true, the value has more bytes after `bytes`.
     is_open: bool,
 }
 

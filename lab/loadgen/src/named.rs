@@ -1,0 +1,33 @@
+//! Enums whose values are words of the command line. A subcommand lists the words, each with a
+//! description.
+
+use clap::ValueEnum;
+
+/// An enum whose values a subcommand lists. The first line of a value's doc comment is its
+/// description.
+pub trait Named: ValueEnum + 'static {
+    fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+
+    /// Returns the word for this value on the command line.
+    fn name(&self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn about(&self) -> String {
+        let help = self.to_possible_value().and_then(|value| value.get_help().cloned());
+        help.unwrap_or_default().to_string()
+    }
+
+    /// Returns one line for each value: its word and its description.
+    fn list() -> String {
+        let widest = Self::all().iter().map(|value| value.name().len()).max().unwrap_or(0);
+        let line = |value: &Self| format!("{:widest$} {}", value.name(), value.about());
+        Self::all().iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Named for crate::experiment::Experiment {}
+impl Named for crate::stall::Row {}
+impl Named for crate::storm::StormKind {}
