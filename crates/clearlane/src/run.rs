@@ -559,7 +559,7 @@ fn exit_on_panic() {
 }
 
 /// Notifies systemd that the server is ready. Does nothing if `NOTIFY_SOCKET` is not set.
-fn notify_systemd() {
+pub(crate) fn notify_systemd() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", &path));
     if let Err(error) = sent {

@@ -10,6 +10,7 @@
 //! | [`migrate`] | sets the storage version of a stopped member |
 //! | [`wal dump`](wal_dump) | prints a log |
 //! | [`bolt ...`](bolt) | inspects a file of the engine `bolt`, of bbolt or of etcd |
+//! | [`grpc-proxy start`](grpc_proxy) | runs a proxy in front of a cluster |
 //! | `version`, [`completions`, `man`](manual) | print the version, completions, a manual page |
 //!
 //! `save` has the flags of etcdctl ([`call`]). Flags may follow other arguments, as in etcd's
@@ -18,6 +19,7 @@
 mod bolt;
 mod call;
 mod defrag;
+mod grpc_proxy;
 mod hash_kv;
 mod lock_wait;
 mod manual;
@@ -59,8 +61,9 @@ enum Action {
 }
 
 /// The first words of tool names that have two words, and their descriptions in the help.
-const GROUPS: [(&str, &str); 3] = [
+const GROUPS: [(&str, &str); 4] = [
     ("bolt", "Look into a file of the engine bolt, of bbolt or of etcd"),
+    ("grpc-proxy", "Run a proxy in front of a cluster"),
     ("snapshot", "Save, inspect or restore a snapshot of the store"),
     ("wal", "Print the write-ahead log"),
 ];
@@ -74,7 +77,7 @@ const VERSION: Tool = Tool {
     action: Action::Text(|_| Ok(version_text())),
 };
 
-const TOOLS: [&Tool; 13] = [
+const TOOLS: [&Tool; 14] = [
     &save::TOOL,
     &status::TOOL,
     &restore::TOOL,
@@ -85,6 +88,7 @@ const TOOLS: [&Tool; 13] = [
     &bolt::pages::TOOL,
     &bolt::keys::TOOL,
     &bolt::check::TOOL,
+    &grpc_proxy::TOOL,
     &VERSION,
     &manual::COMPLETIONS,
     &manual::MAN,

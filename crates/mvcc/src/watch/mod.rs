@@ -36,7 +36,8 @@ pub use interface::{
     WatchConfig, WatchMetrics, WatchWork, WatchableKv, WatchableStore, WorkSignal,
 };
 pub use response::{
-    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchError, WatchId, WatchRequest, fragments,
+    Event, INVALID_WATCH_ID, Response, ResponseKind, WatchError, WatchId, WatchIdAllocator,
+    WatchRequest, fragments,
 };
 pub use stream::WatchStream;
-pub use watcher_group::WatchedKeys;
+pub use watcher_group::{WatchedKeys, WatcherGroup};

@@ -54,7 +54,7 @@ impl WatchRequest {
     /// Returns why this watcher cannot be created, or `None` if it can. `is_taken` returns whether
     /// an ID is in use in the stream. The order of the checks is etcd's, so a request with two
     /// errors gets the same reason as in etcd.
-    pub(crate) fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
+    pub fn rejection(&self, is_taken: impl Fn(WatchId) -> bool) -> Option<WatchError> {
         if self.start_revision < 0 {
             return Some(WatchError::NegativeStartRevision);
         }
@@ -99,12 +99,12 @@ pub enum WatchError {
 /// Chooses an ID for each watcher of a stream: the requested ID or, if none is requested, the next
 /// ID that is not in use.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WatchIdAllocator {
+pub struct WatchIdAllocator {
     next: WatchId,
 }
 
 impl WatchIdAllocator {
-    pub(crate) fn allocate(
+    pub fn allocate(
         &mut self,
         asked: WatchId,
         is_taken: impl Fn(WatchId) -> bool,

@@ -34,7 +34,7 @@ impl WatchedKeys {
 
     /// Returns the watched keys as a range. `single` is a buffer for the end of a single key's
     /// range.
-    pub(crate) fn as_range<'k>(&'k self, single: &'k mut Vec<u8>) -> KeyRange<'k> {
+    pub fn as_range<'k>(&'k self, single: &'k mut Vec<u8>) -> KeyRange<'k> {
         match self {
             WatchedKeys::Single(key) => {
                 single.clear();
@@ -64,8 +64,9 @@ impl WatchedKeys {
     }
 }
 
+/// A set of watchers. `T` identifies a watcher.
 #[derive(Debug)]
-pub(crate) struct WatcherGroup<T> {
+pub struct WatcherGroup<T> {
     single: BTreeMap<Bytes, BTreeSet<T>>,
     ranges: IntervalTree<T>,
 }
@@ -77,14 +78,14 @@ impl<T> Default for WatcherGroup<T> {
 }
 
 impl<T: Ord> WatcherGroup<T> {
-    pub(crate) fn insert(&mut self, keys: &WatchedKeys, watcher: T) {
+    pub fn insert(&mut self, keys: &WatchedKeys, watcher: T) {
         match keys.interval() {
             Some(interval) => self.ranges.insert(&interval, watcher),
             None => drop(self.single.entry(keys.first().clone()).or_default().insert(watcher)),
         }
     }
 
-    pub(crate) fn remove(&mut self, keys: &WatchedKeys, watcher: &T) {
+    pub fn remove(&mut self, keys: &WatchedKeys, watcher: &T) {
         if let Some(interval) = keys.interval() {
             self.ranges.remove(&interval, watcher);
         } else if let Some(watchers) = self.single.get_mut(keys.first()) {
@@ -95,11 +96,11 @@ impl<T: Ord> WatcherGroup<T> {
         }
     }
 
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+    pub fn contains(&self, key: &[u8]) -> bool {
         self.single.contains_key(key) || self.ranges.covers(key)
     }
 
-    pub(crate) fn for_each_watching(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
+    pub fn for_each_watching(&self, key: &[u8], visit: &mut dyn FnMut(&T)) {
         if let Some(watchers) = self.single.get(key) {
             watchers.iter().for_each(&mut *visit);
         }

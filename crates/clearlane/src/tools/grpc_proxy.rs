@@ -1,0 +1,286 @@
+//! `grpc-proxy start`: a proxy in front of a cluster, with etcd's flags. The crate `clearlane_proxy`
+//! describes how it works.
+//!
+//! A wrong flag is reported before the proxy listens. The proxy starts even if no member can be
+//! reached. Scripts wait for the log line `started gRPC proxy`.
+
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_net::tls::config::{SelfSignedConfig, VALIDITY_YEARS_MAX};
+use clearlane_net::tls::protocol::{self, ProtocolConfig, TlsVersion};
+use clearlane_net::tls::{CertificateFiles, Dialer, FlagPath, TlsAcceptor, TlsInfo};
+use clearlane_proxy::cache::CacheConfig;
+use clearlane_proxy::cache::contents::HistoryLimits;
+use clearlane_proxy::registration::RegistrationConfig;
+use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
+use clearlane_proxy::upstream::UpstreamConfig;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Action, BoxError, Tool};
+use crate::config::arguments::FlagReader;
+use crate::config::table::{Flag, flag};
+use crate::config::value::ValueKind::{Count, Duration as Time, Number, OneOf, Switch, Text};
+use crate::config::{LogConfig, LogFormat, LogOutput, value};
+use crate::{logging, run};
+
+pub(super) const TOOL: Tool = Tool {
+    name: &["grpc-proxy", "start"],
+    about: "Start a proxy that answers reads and watches from a coherent cache",
+    positional: &[],
+    words: None,
+    flags: FLAGS,
+    action: Action::Print(start),
+};
+
+const VERSIONS: &[&str] = &["", "TLS1.2", "TLS1.3"];
+
+const FLAGS: &[Flag] = &[
+    flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
+    flag("endpoints", Text, "127.0.0.1:2379")
+        .help("Client addresses of the cluster's members, separated by commas."),
+    flag("endpoints-auto-sync-interval", Time, "0s").help(
+        "Interval at which the endpoints are replaced by the client URLs of the members. 0 turns \
+         this off.",
+    ),
+    flag("advertise-client-url", Text, "127.0.0.1:23790").help(
+        "Address that MemberList returns. If it is empty, MemberList returns the cluster's members.",
+    ),
+    flag("resolver-prefix", Text, "")
+        .help("Key prefix under which the proxy registers itself. Needs --resolver-ttl."),
+    flag("resolver-ttl", Number, "0").help("TTL of the registration, in seconds."),
+    flag("data-dir", Text, "default.proxy").help("Directory of the certificate of --auto-tls."),
+    flag("max-send-bytes", Count, "1572864").help("Maximum size of a request message in bytes."),
+    flag("max-recv-bytes", Count, "2147483647")
+        .ignored("Maximum size of a response message in bytes.", "responses have no limit"),
+    flag("dial-keepalive-time", Time, "0s")
+        .ignored("Interval of pings to members.", "each member is probed twice a second"),
+    flag("dial-keepalive-timeout", Time, "20s")
+        .ignored("Time for the answer to a ping.", "a member must answer a probe in 1.5 seconds"),
+    flag("permit-without-stream", Switch, "false")
+        .ignored("Ping members without open calls.", "each member is probed twice a second"),
+    flag("grpc-keepalive-min-time", Time, "5s")
+        .ignored("Minimum interval of a client's pings.", "clients may ping at any rate"),
+    flag("grpc-keepalive-interval", Time, "2h").help("Idle time after which a client is pinged."),
+    flag("grpc-keepalive-timeout", Time, "20s").help("Time for a client's answer to a ping."),
+    flag("max-concurrent-streams", Count, "4294967295")
+        .help("Maximum number of open streams of one client connection."),
+    flag("cert", Text, "").help("Certificate that is shown to members (PEM file)."),
+    flag("key", Text, "").help("Private key of --cert (PEM file)."),
+    flag("cacert", Text, "").help("Authority that verifies the members (PEM file)."),
+    flag("insecure-skip-tls-verify", Switch, "false")
+        .help("Use TLS towards the members without verifying their certificates."),
+    flag("cert-file", Text, "").help("Certificate that is shown to clients (PEM file)."),
+    flag("key-file", Text, "").help("Private key of --cert-file (PEM file)."),
+    flag("trusted-ca-file", Text, "")
+        .help("Authority of clients. If it is set, each client must show a certificate (PEM file)."),
+    flag("client-crl-file", Text, "").help("Revoked client certificates (PEM file)."),
+    flag("auto-tls", Switch, "false").help("Use TLS towards clients with a generated certificate."),
+    flag("self-signed-cert-validity", Count, "1")
+        .help("Validity of the generated certificate, in years."),
+    flag("listen-cipher-suites", Text, "")
+        .help("Cipher suites of TLS 1.2 towards clients, separated by commas."),
+    flag("tls-min-version", OneOf(VERSIONS), "TLS1.2").help("Minimum TLS version of clients."),
+    flag("tls-max-version", OneOf(VERSIONS), "").help("Maximum TLS version of clients."),
+    flag("debug", Switch, "false").help("Write a debug log."),
+    flag("cache-prefix", Text, "").help(
+        "Key prefixes that are always cached, separated by commas. Other ranges are cached when \
+         clients watch or often read them.",
+    ),
+    flag("cache-on-demand", Switch, "true")
+        .help("Cache the ranges that clients watch or often read."),
+    flag("cache-bytes", Count, "268435456")
+        .help("Maximum memory of one cached range. A larger range is not cached."),
+    flag("cache-history-bytes", Count, "67108864")
+        .help("Maximum memory of the events that are kept for watches of one cached range."),
+    flag("cache-max-lag", Time, "1s").help(
+        "Maximum age of the answer to a serializable read. An older read is forwarded.",
+    ),
+];
+
+fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxError> {
+    let level = if flags.switch("debug") { "debug" } else { "info" };
+    let outputs = vec![LogOutput::Stderr];
+    let (level, format) = (level.to_owned(), LogFormat::Json);
+    logging::start(&LogConfig { level, format, outputs, rotation: None })?;
+    let config = proxy_config(flags)?;
+    let tls = acceptor(flags)?;
+    let address = socket_address(flags, "listen-addr")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = serve::listen(address)
+            .map_err(|error| format!("--listen-addr {address}: {error}"))?;
+        let address = listener.local_addr()?;
+        let proxy = Arc::new(Proxy::start(config));
+        tracing::info!(%address, "started gRPC proxy");
+        run::notify_systemd();
+        let mut ends = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let stopping = Arc::clone(&proxy);
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = ends.0.recv() => {}
+                _ = ends.1.recv() => {}
+            }
+            tracing::info!("stopping the gRPC proxy");
+            stopping.stop();
+        });
+        proxy.serve(listener, tls).await;
+        Ok(())
+    })
+}
+
+fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
+    let (dialer, uses_tls) = dialer(flags)?;
+    let endpoints: Vec<String> = words(flags.text("endpoints"));
+    if endpoints.is_empty() {
+        return Err("--endpoints: no endpoint is given".into());
+    }
+    let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host_name = host_name.trim().to_owned();
+    let advertised_url = flags.text("advertise-client-url").to_owned();
+    let size = |name| usize::try_from(flags.count(name)).unwrap_or(usize::MAX);
+    Ok(ProxyConfig {
+        upstream: UpstreamConfig {
+            endpoints,
+            dialer,
+            uses_tls,
+            sync_interval: time(flags, "endpoints-auto-sync-interval")?,
+        },
+        cache: CacheConfig {
+            prefixes: words(flags.text("cache-prefix")).into_iter().map(String::into).collect(),
+            on_demand: flags.switch("cache-on-demand"),
+            bytes_max: size("cache-bytes"),
+            history: HistoryLimits {
+                bytes_max: size("cache-history-bytes"),
+                ..HistoryLimits::default()
+            },
+            lag_max: time(flags, "cache-max-lag")?,
+            ..CacheConfig::default()
+        },
+        registration: registration(flags, &advertised_url, &host_name)?,
+        advertised_url,
+        host_name,
+        request_bytes_max: size("max-send-bytes"),
+        keep_alive_interval: time(flags, "grpc-keepalive-interval")?,
+        keep_alive_timeout: time(flags, "grpc-keepalive-timeout")?,
+        concurrent_streams_max: u32::try_from(flags.count("max-concurrent-streams"))
+            .unwrap_or(u32::MAX),
+    })
+}
+
+fn registration(
+    flags: &FlagReader,
+    advertised_url: &str,
+    host_name: &str,
+) -> Result<Option<RegistrationConfig>, BoxError> {
+    let (prefix, ttl_seconds) = (flags.text("resolver-prefix"), flags.number("resolver-ttl"));
+    match (prefix.is_empty(), ttl_seconds) {
+        (true, 0) => Ok(None),
+        (false, 1..) => Ok(Some(RegistrationConfig {
+            prefix: prefix.to_owned(),
+            ttl_seconds,
+            address: advertised_url.to_owned(),
+            host_name: host_name.to_owned(),
+        })),
+        (true, _) => Err(format!("invalid resolver-prefix {prefix:?}: --resolver-ttl needs it").into()),
+        (false, _) => Err(format!(
+            "invalid resolver-ttl {ttl_seconds}: it must be at least 1 with --resolver-prefix"
+        )
+        .into()),
+    }
+}
+
+/// Returns the dialer for members, and whether endpoints without a scheme use TLS.
+fn dialer(flags: &FlagReader) -> Result<(Dialer, bool), BoxError> {
+    let certificate = certificate(flags, "cert", "key")?;
+    let trusted_ca = file(flags, "cacert");
+    if flags.switch("insecure-skip-tls-verify") {
+        return Ok((Dialer::without_verification(certificate)?, true));
+    }
+    if certificate.is_none() && trusted_ca.is_none() {
+        return Ok((Dialer::new(&TlsInfo::default(), &ProtocolConfig::default())?, false));
+    }
+    let info = TlsInfo { client_certificate: certificate, trusted_ca, ..TlsInfo::default() };
+    Ok((Dialer::new(&info, &ProtocolConfig::default())?, true))
+}
+
+fn acceptor(flags: &FlagReader) -> Result<Option<Arc<TlsAcceptor>>, BoxError> {
+    let server_certificate = certificate(flags, "cert-file", "key-file")?;
+    let mut info = TlsInfo {
+        trusted_ca: file(flags, "trusted-ca-file"),
+        crl: file(flags, "client-crl-file"),
+        ..TlsInfo::default()
+    };
+    let protocol = protocol(flags)?;
+    if server_certificate.is_none() && !flags.switch("auto-tls") {
+        return Ok(None);
+    }
+    if server_certificate.is_none() {
+        let years = flags.count("self-signed-cert-validity");
+        if !(1..=VALIDITY_YEARS_MAX).contains(&years) {
+            return Err(format!("--self-signed-cert-validity must be 1 to {VALIDITY_YEARS_MAX}").into());
+        }
+        let host = socket_address(flags, "listen-addr")?.ip().to_string();
+        let dir = PathBuf::from(flags.text("data-dir")).join("fixtures/proxy");
+        info.self_signed =
+            Some(SelfSignedConfig { flag: "auto-tls", dir, hosts: vec![host], years });
+    }
+    info.server_certificate = server_certificate;
+    Ok(Some(Arc::new(TlsAcceptor::new("client", &info, &protocol)?)))
+}
+
+fn protocol(flags: &FlagReader) -> Result<ProtocolConfig, BoxError> {
+    let [min, max] = ["tls-min-version", "tls-max-version"].map(|name| flags.text(name));
+    let (lower, upper) = (TlsVersion::parse(min), TlsVersion::parse(max));
+    if upper.is_some() && lower > upper {
+        return Err(format!("min version ({min}) is greater than max version ({max})").into());
+    }
+    let suites = words(flags.text("listen-cipher-suites"));
+    if lower == Some(TlsVersion::Tls13) && !suites.is_empty() {
+        let why = "cipher suites cannot be configured when only TLS1.3 is enabled";
+        return Err(format!("--listen-cipher-suites: {why}").into());
+    }
+    if let Some(suite) = suites.iter().find(|suite| !protocol::is_suite(suite)) {
+        let known = protocol::suites().join(", ");
+        return Err(format!(
+            "--listen-cipher-suites: unexpected TLS cipher suite \"{suite}\"; expected {known}"
+        )
+        .into());
+    }
+    Ok(ProtocolConfig { suites, min: lower, max: upper })
+}
+
+fn certificate(
+    flags: &FlagReader,
+    certificate: &'static str,
+    key: &'static str,
+) -> Result<Option<CertificateFiles>, BoxError> {
+    match (file(flags, certificate), file(flags, key)) {
+        (Some(certificate), Some(key)) => Ok(Some(CertificateFiles { certificate, key })),
+        (None, None) => Ok(None),
+        _ => Err(format!("--{certificate} and --{key} must both be present").into()),
+    }
+}
+
+fn file(flags: &FlagReader, flag: &'static str) -> Option<FlagPath> {
+    flags.path(flag).map(|path| FlagPath { flag, path })
+}
+
+fn time(flags: &FlagReader, name: &str) -> Result<Duration, BoxError> {
+    let text = flags.text(name);
+    value::time(text).ok_or_else(|| format!("--{name} must not be below 0 (set to {text})").into())
+}
+
+fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAddr, BoxError> {
+    let text = flags.text(name);
+    let wrong = |why: String| format!("--{name} {text}: {why}; expected HOST:PORT");
+    let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().ok_or_else(|| wrong("the host has no address".to_owned()).into())
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}

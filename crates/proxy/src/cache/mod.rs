@@ -1,0 +1,304 @@
+//! The coherent cache: copies of key ranges that answer reads and feed watchers.
+//!
+//! ```text
+//!   member ── list, watch ─▶ feed ─▶ scope: snapshot, history ─┬─▶ reads
+//!   member ◀── probe ── prober ◀── linearizable reads          └─▶ watch sessions
+//! ```
+//!
+//! # Why a linearizable read may be answered from a copy
+//!
+//! A watch gives two guarantees. All events of a revision arrive together. And progress at revision
+//! R follows every event up to R. So when the feed has seen an event or progress of revision R, the
+//! scope holds the exact state S(R) of its range.
+//!
+//! Let a read arrive at time t0. The proxy then makes a linearizable read upstream, the *probe*. It
+//! starts after t0 and returns revision Q, so it took effect at some time p after t0. Every write
+//! that was acknowledged before t0 has a revision of at most Q. The proxy waits until the scope
+//! holds a state S(R) with R >= Q, and answers from it at time t1, with R in the header.
+//!
+//! The read then takes effect between t0 and t1:
+//! * If R was committed after t0, at the moment of that commit. It is before t1, because the scope
+//!   has R.
+//! * If R was committed before t0, then R <= Q, so R = Q, and the moment is p.
+//!
+//! These moments are in the order of the revisions, so two reads cannot contradict each other.
+//!
+//! The argument fails if one of these rules is broken:
+//! * A probe that started before t0 is not enough: a write may have been acknowledged between them.
+//! * Progress is not a probe: a member that lags behind sends progress with an old revision.
+//! * The header must have R, and not a newer revision: clients watch from the header's revision on.
+//! * All keys of an answer come from one state.
+//!
+//! A serializable read needs no probe. It is answered from the newest state if that state is not
+//! older than what the connection has seen, and if a probe shows that it includes every write
+//! acknowledged [`lag_max`](CacheConfig::lag_max) ago.
+//!
+//! # Who may be answered
+//!
+//! Only callers without a token. Their probe has no token either, so it succeeds only while the
+//! cluster has no auth; and then everyone may read everything. All calls with a token go upstream,
+//! where the member checks them. So the cache can never show one user what another one may read.
+
+pub mod contents;
+mod feed;
+pub mod probe;
+pub mod range;
+pub mod read;
+pub mod scope;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use self::contents::HistoryLimits;
+use self::probe::Prober;
+use self::range::Span;
+use self::scope::Scope;
+use crate::upstream::Upstream;
+
+/// A range is cached when this number of reads in it was forwarded.
+const READS_BEFORE_CACHED: u32 = 8;
+/// Maximum number of ranges whose reads are counted.
+const COUNTED_RANGES_MAX: usize = 1024;
+/// Maximum number of ranges that are cached because clients use them.
+const SCOPES_MAX: usize = 64;
+/// A range that nobody uses is dropped after this time, unless it is configured.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+/// A range that could not be cached is tried again after this time.
+const REFUSAL_TIME: Duration = Duration::from_secs(60);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// Prefixes that are always cached.
+    pub prefixes: Vec<Vec<u8>>,
+    /// If true, ranges that clients read or watch often are cached as well.
+    pub on_demand: bool,
+    /// Maximum memory of one cached range, with its history.
+    pub bytes_max: usize,
+    pub history: HistoryLimits,
+    /// A serializable read is forwarded if the cache may be older than this.
+    pub lag_max: Duration,
+    pub probe_interval: Duration,
+    /// The probes of a range stop when no client has used it for this time.
+    pub probe_idle_max: Duration,
+}
+
+impl Default for CacheConfig {
+    fn default() -> CacheConfig {
+        CacheConfig {
+            prefixes: Vec::new(),
+            on_demand: true,
+            bytes_max: 256 << 20,
+            history: HistoryLimits::default(),
+            lag_max: Duration::from_secs(1),
+            probe_interval: Duration::from_millis(200),
+            probe_idle_max: Duration::from_secs(10),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct CacheMetrics {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+}
+
+#[derive(Debug)]
+pub struct Cache {
+    pub config: CacheConfig,
+    pub upstream: Arc<Upstream>,
+    pub prober: Arc<Prober>,
+    pub metrics: CacheMetrics,
+    /// The newest revision in any response of the proxy. A watch from "now" starts after it.
+    seen: AtomicI64,
+    scopes: ArcSwap<Vec<Arc<Scope>>>,
+    state: Mutex<CacheState>,
+}
+
+#[derive(Debug, Default)]
+struct CacheState {
+    tasks: Vec<ScopeTask>,
+    /// The numbers of forwarded reads, by the prefix that would be cached.
+    reads: std::collections::HashMap<Vec<u8>, u32>,
+    refused: Vec<(Span, Instant)>,
+}
+
+#[derive(Debug)]
+struct ScopeTask {
+    scope: Arc<Scope>,
+    is_configured: bool,
+    task: JoinHandle<()>,
+}
+
+impl Drop for ScopeTask {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.scope.reset(false);
+    }
+}
+
+impl Cache {
+    /// Starts to cache the configured prefixes. Must be called on a runtime.
+    pub fn start(upstream: Arc<Upstream>, config: CacheConfig) -> Arc<Cache> {
+        let cache = Arc::new(Cache {
+            prober: Prober::new(Arc::clone(&upstream)),
+            upstream,
+            config,
+            metrics: CacheMetrics::default(),
+            seen: AtomicI64::new(0),
+            scopes: ArcSwap::default(),
+            state: Mutex::default(),
+        });
+        for prefix in &cache.config.prefixes {
+            cache.add(Span::of_prefix(prefix), true);
+        }
+        let weak = Arc::downgrade(&cache);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SWEEP_INTERVAL).await;
+                let Some(cache) = weak.upgrade() else { return };
+                cache.sweep();
+            }
+        });
+        cache
+    }
+
+    /// Notes a revision that a client has been told.
+    pub fn note_seen(&self, revision: i64) {
+        self.seen.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    pub fn seen(&self) -> i64 {
+        self.seen.load(Ordering::Acquire)
+    }
+
+    pub fn scopes(&self) -> Arc<Vec<Arc<Scope>>> {
+        self.scopes.load_full()
+    }
+
+    /// Returns the scope that has all keys of the range and is loaded.
+    pub fn covering(&self, span: &Span) -> Option<Arc<Scope>> {
+        let scopes = self.scopes.load();
+        let mut covering = scopes.iter().filter(|scope| scope.span.covers(span));
+        let scope = covering.find(|scope| scope.revision() != 0)?;
+        scope.touch();
+        Some(Arc::clone(scope))
+    }
+
+    /// Counts a forwarded read. After a few of them, their range is cached.
+    pub fn count_forwarded(self: &Arc<Self>, span: &Span) {
+        self.metrics.misses.fetch_add(1, Ordering::Relaxed);
+        if !self.config.on_demand || self.scopes.load().iter().any(|it| it.span.covers(span)) {
+            return;
+        }
+        let prefix = span.scope_prefix();
+        let mut state = self.state.lock();
+        if state.reads.len() >= COUNTED_RANGES_MAX {
+            state.reads.clear();
+        }
+        let reads = state.reads.entry(prefix.to_vec()).or_default();
+        *reads += 1;
+        let is_enough = *reads >= READS_BEFORE_CACHED;
+        drop(state);
+        if is_enough {
+            self.add(Span::of_prefix(&prefix), false);
+        }
+    }
+
+    /// Returns the scope for a watcher of this range. Starts to cache the range if necessary, and
+    /// waits until it is loaded. Returns `None` if it cannot be cached, or at the deadline.
+    pub async fn scope_for_watch(
+        self: &Arc<Self>,
+        span: &Span,
+        deadline: Instant,
+    ) -> Option<Arc<Scope>> {
+        let known = self.scopes.load().iter().find(|scope| scope.span.covers(span)).cloned();
+        let scope = match known {
+            Some(scope) => scope,
+            None if self.config.on_demand => self.add(Span::of_prefix(&span.scope_prefix()), false)?,
+            None => return None,
+        };
+        scope.touch();
+        let mut revisions = scope.revisions();
+        let loaded = timeout_at(deadline, revisions.wait_for(|revision| *revision != 0)).await;
+        loaded.ok()?.ok()?;
+        Some(scope)
+    }
+
+    /// Starts to cache a range. Returns `None` if it was refused lately, or if there are too many.
+    fn add(self: &Arc<Self>, span: Span, is_configured: bool) -> Option<Arc<Scope>> {
+        let mut state = self.state.lock();
+        if let Some(known) = state.tasks.iter().find(|it| it.scope.span.covers(&span)) {
+            return Some(Arc::clone(&known.scope));
+        }
+        let now = Instant::now();
+        state.refused.retain(|(_, time)| now.duration_since(*time) < REFUSAL_TIME);
+        if state.refused.iter().any(|(refused, _)| span.covers(refused))
+            || !is_configured && state.tasks.len() >= SCOPES_MAX
+        {
+            return None;
+        }
+        let scope = Scope::new(span, self.config.history);
+        scope.touch();
+        let task = tokio::spawn(Arc::clone(self).run_scope(Arc::clone(&scope)));
+        state.tasks.push(ScopeTask { scope: Arc::clone(&scope), is_configured, task });
+        self.publish(&state);
+        Some(scope)
+    }
+
+    async fn run_scope(self: Arc<Self>, scope: Arc<Scope>) {
+        let why = tokio::select! {
+            why = feed::run(&scope, &self) => why,
+            () = feed::keep_fresh(&scope, &self) => return,
+        };
+        tracing::warn!(scope = %scope.span, why, "the range cannot be cached for now");
+        scope.reset(false);
+        if self.refuse(&scope) {
+            tokio::time::sleep(REFUSAL_TIME).await;
+            Box::pin(self.run_scope(scope)).await;
+        }
+    }
+
+    /// Notes that a range cannot be cached. Returns true if it is configured, and must be tried
+    /// again. Otherwise the scope is dropped.
+    fn refuse(&self, scope: &Arc<Scope>) -> bool {
+        let mut state = self.state.lock();
+        state.refused.push((scope.span.clone(), Instant::now()));
+        let known = state.tasks.iter().position(|it| Arc::ptr_eq(&it.scope, scope));
+        let Some(at) = known else { return false };
+        if state.tasks[at].is_configured {
+            return true;
+        }
+        // Dropping it aborts the caller at its next wait, and there is none.
+        state.tasks.swap_remove(at);
+        self.publish(&state);
+        false
+    }
+
+    fn publish(&self, state: &CacheState) {
+        let mut scopes: Vec<_> = state.tasks.iter().map(|it| Arc::clone(&it.scope)).collect();
+        // A narrow scope comes before a wide one that includes it.
+        scopes.sort_by(|a, b| b.span.from.len().cmp(&a.span.from.len()));
+        self.scopes.store(Arc::new(scopes));
+    }
+
+    /// Drops scopes that nobody uses, and forgets the counted reads.
+    fn sweep(&self) {
+        let mut state = self.state.lock();
+        state.reads.clear();
+        let is_used = |it: &ScopeTask| {
+            it.is_configured || it.scope.watchers() > 0 || it.scope.idle_time() < IDLE_MAX
+        };
+        let (used, unused) = std::mem::take(&mut state.tasks).into_iter().partition(is_used);
+        state.tasks = used;
+        self.publish(&state);
+        drop(state);
+        drop::<Vec<ScopeTask>>(unused);
+    }
+}

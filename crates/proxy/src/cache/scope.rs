@@ -1,0 +1,322 @@
+//! One cached key range, shared by its feed, its readers and its watchers.
+//!
+//! ```text
+//!   feed ── load, apply, advance, reset ─▶ Scope ─┬─ snapshot, revision ─▶ reads
+//!                                                 └─ deliveries ─▶ the queue of each watch session
+//! ```
+//!
+//! A watcher of the scope is *synced* or *lagging*. A synced watcher is in the group, and its
+//! session's queue receives each event when the feed applies it. If the queue is full, the watcher
+//! leaves the group and is lagging: its session reads the events from the history when it has room
+//! again, and then it joins the group. The lock makes this exact: while a watcher joins, no event
+//! can be applied.
+//!
+//! If the feed cannot continue without a gap, the scope is reset. Its watchers are then *detached*:
+//! each session asks a member for the events from the watcher's next revision on. So a client hears
+//! about a gap only if the member says that the revision is compacted.
+//!
+//! Locks: `state` before the lock of a session's queue. Nothing waits while it holds either.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use clearlane_mvcc::watch::{WatchedKeys, WatcherGroup};
+use clearlane_proto::etcdserverpb::ResponseHeader;
+use clearlane_proto::mvccpb::Event;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout_at};
+
+use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
+use super::range::Span;
+use crate::watch::queue::{Delivery, SessionQueue};
+
+/// Maximum number of bytes of events that one call of [`Scope::catch_up`] returns.
+const CATCH_UP_BYTES: usize = 1 << 20;
+
+/// A state of the scope that readers can use.
+#[derive(Debug)]
+pub struct Published {
+    pub snapshot: Snapshot,
+    /// The header of the member that feeds the scope. Its revision is the snapshot's.
+    pub header: ResponseHeader,
+}
+
+/// A watcher of a scope. Its session decides which events the client wants.
+#[derive(Debug)]
+pub struct ScopeWatcher {
+    /// Unique in the process.
+    pub number: u64,
+    pub keys: WatchedKeys,
+    pub queue: Arc<SessionQueue>,
+    /// Events below this revision are not for the watcher.
+    pub first_revision: i64,
+}
+
+/// The result of [`Scope::catch_up`].
+#[derive(Debug)]
+pub enum CatchUp {
+    /// Some events. The watcher is still lagging, from the next revision on.
+    Events(Vec<(Arc<RevisionEvents>, Vec<u32>)>, i64),
+    /// The last events before the watcher joined the group, and the scope's revision.
+    Synced(Vec<(Arc<RevisionEvents>, Vec<u32>)>, i64),
+    /// The history does not have the events.
+    NotHere,
+}
+
+#[derive(Debug)]
+pub struct Scope {
+    pub span: Span,
+    state: Mutex<ScopeState>,
+    published: ArcSwapOption<Published>,
+    /// The revision up to which all changes are known. 0 while nothing is loaded.
+    revision: watch::Sender<i64>,
+    /// True while the feed finds no member that has a leader.
+    leaderless: watch::Sender<bool>,
+    /// Wakes the feed when somebody waits for a newer revision.
+    pub wanted: Notify,
+    /// Is true while the feed should ask for progress.
+    pub wants_progress: AtomicBool,
+    /// All reads up to this time, in milliseconds after `created`, could have been answered from
+    /// the contents of now.
+    fresh_until_ms: AtomicU64,
+    used_ms: AtomicU64,
+    created: Instant,
+    limits: HistoryLimits,
+}
+
+#[derive(Debug, Default)]
+struct ScopeState {
+    contents: Option<Contents>,
+    /// The numbers of the synced watchers, by their keys.
+    group: WatcherGroup<u64>,
+    synced: HashMap<u64, Arc<ScopeWatcher>>,
+    header: ResponseHeader,
+}
+
+impl Scope {
+    pub fn new(span: Span, limits: HistoryLimits) -> Arc<Scope> {
+        Arc::new(Scope {
+            span,
+            state: Mutex::default(),
+            published: ArcSwapOption::empty(),
+            revision: watch::channel(0).0,
+            leaderless: watch::channel(false).0,
+            wanted: Notify::new(),
+            wants_progress: AtomicBool::new(false),
+            fresh_until_ms: AtomicU64::new(0),
+            used_ms: AtomicU64::new(0),
+            created: Instant::now(),
+            limits,
+        })
+    }
+
+    /// Returns the newest state, or `None` if nothing is loaded.
+    pub fn published(&self) -> Option<Arc<Published>> {
+        self.published.load_full()
+    }
+
+    pub fn revision(&self) -> i64 {
+        *self.revision.borrow()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.state.lock().contents.as_ref().map_or(0, Contents::bytes)
+    }
+
+    pub fn watchers(&self) -> usize {
+        self.state.lock().synced.len()
+    }
+
+    pub fn leaderless(&self) -> watch::Receiver<bool> {
+        self.leaderless.subscribe()
+    }
+
+    /// Notes that a client uses the scope.
+    pub fn touch(&self) {
+        self.used_ms.store(self.ms_of(Instant::now()), Ordering::Relaxed);
+    }
+
+    pub fn idle_time(&self) -> Duration {
+        let now = self.ms_of(Instant::now());
+        Duration::from_millis(now.saturating_sub(self.used_ms.load(Ordering::Relaxed)))
+    }
+
+    fn ms_of(&self, time: Instant) -> u64 {
+        u64::try_from(time.saturating_duration_since(self.created).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Notes that the contents of now include every write that was acknowledged before `time`.
+    pub fn mark_fresh(&self, time: Instant) {
+        self.fresh_until_ms.fetch_max(self.ms_of(time), Ordering::Relaxed);
+    }
+
+    /// Returns true if the contents include every write that was acknowledged `lag_max` ago.
+    pub fn is_fresh(&self, lag_max: Duration) -> bool {
+        let now = self.ms_of(Instant::now());
+        let lag = now.saturating_sub(self.fresh_until_ms.load(Ordering::Relaxed));
+        self.published.load().is_some() && u128::from(lag) <= lag_max.as_millis()
+    }
+
+    /// Waits until all changes up to this revision are known, and returns the state. Returns `None`
+    /// at the deadline, or if the scope is reset meanwhile.
+    pub async fn wait_for(&self, revision: i64, deadline: Instant) -> Option<Arc<Published>> {
+        let mut known = self.revision.subscribe();
+        loop {
+            let reached = *known.borrow_and_update();
+            if reached >= revision {
+                return self.published().filter(|state| state.snapshot.revision >= revision);
+            }
+            if reached == 0 {
+                return None;
+            }
+            self.want_progress();
+            timeout_at(deadline, known.changed()).await.ok()?.ok()?;
+        }
+    }
+
+    /// Asks the feed to learn the newest revision, although no key of the range has changed.
+    pub fn want_progress(&self) {
+        self.wants_progress.store(true, Ordering::Release);
+        self.wanted.notify_one();
+    }
+
+    /// Returns a receiver of the revision up to which all changes are known.
+    pub fn revisions(&self) -> watch::Receiver<i64> {
+        self.revision.subscribe()
+    }
+
+    /// Sets the contents. Called by the feed after a list.
+    pub fn load(&self, contents: Contents, header: &ResponseHeader) {
+        let mut state = self.state.lock();
+        state.contents = Some(contents);
+        state.header = *header;
+        self.publish(&state);
+    }
+
+    /// Applies events, and passes them to the watchers. Called by the feed, which must reset the
+    /// scope after an error.
+    pub fn apply(&self, events: Vec<Event>, header: &ResponseHeader) -> Result<(), BrokenFeed> {
+        let mut state = self.state.lock();
+        let Some(contents) = &mut state.contents else { return Ok(()) };
+        let applied = contents.apply(events)?;
+        state.header = *header;
+        for events in applied {
+            state.deliver(&events);
+        }
+        self.publish(&state);
+        Ok(())
+    }
+
+    /// Notes that all events up to this revision were applied. Called by the feed.
+    pub fn advance(&self, revision: i64, header: &ResponseHeader) {
+        let mut state = self.state.lock();
+        let Some(contents) = &mut state.contents else { return };
+        contents.advance(revision);
+        state.header = *header;
+        self.publish(&state);
+    }
+
+    fn publish(&self, state: &ScopeState) {
+        let Some(contents) = &state.contents else { return };
+        let header = ResponseHeader { revision: contents.revision(), ..state.header };
+        self.published.store(Some(Arc::new(Published { snapshot: contents.snapshot(), header })));
+        self.revision.send_replace(contents.revision());
+    }
+
+    /// Forgets the contents. Detaches all watchers, or ends them if their revisions mean nothing to
+    /// the cluster any more. Called by the feed.
+    pub fn reset(&self, watchers_end: bool) {
+        let mut state = self.state.lock();
+        self.published.store(None);
+        self.revision.send_replace(0);
+        state.contents = None;
+        state.group = WatcherGroup::default();
+        for watcher in std::mem::take(&mut state.synced).into_values() {
+            watcher.queue.push(match watchers_end {
+                true => Delivery::Ended(watcher.number),
+                false => Delivery::Detached(watcher.number),
+            });
+        }
+    }
+
+    /// Notes whether the member of the feed has a leader. Called by the feed.
+    pub fn set_leaderless(&self, is_leaderless: bool) {
+        self.leaderless.send_if_modified(|old| {
+            std::mem::replace(old, is_leaderless) != is_leaderless
+        });
+    }
+
+    /// Reads the events that a lagging watcher is missing, from revision `from` on. If these are
+    /// all, adds the watcher to the synced ones.
+    pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64) -> CatchUp {
+        let mut state = self.state.lock();
+        let Some(contents) = &state.contents else { return CatchUp::NotHere };
+        if from <= contents.base() {
+            return CatchUp::NotHere;
+        }
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for events in contents.events_from(from) {
+            let picks = picks_of(&watcher.keys, events);
+            if picks.is_empty() {
+                continue;
+            }
+            bytes += events.bytes();
+            found.push((Arc::clone(events), picks));
+            if bytes >= CATCH_UP_BYTES {
+                return CatchUp::Events(found, events.revision + 1);
+            }
+        }
+        let revision = contents.revision();
+        state.group.insert(&watcher.keys, watcher.number);
+        state.synced.insert(watcher.number, Arc::clone(watcher));
+        CatchUp::Synced(found, revision)
+    }
+
+    pub fn remove(&self, watcher: &ScopeWatcher) {
+        self.state.lock().remove(watcher);
+    }
+
+    pub fn new_contents(
+        &self,
+        keys: Vec<clearlane_proto::mvccpb::KeyValue>,
+        revision: i64,
+    ) -> Contents {
+        Contents::new(keys, revision, self.limits)
+    }
+}
+
+impl ScopeState {
+    fn deliver(&mut self, events: &Arc<RevisionEvents>) {
+        let mut picks: HashMap<u64, Vec<u32>> = HashMap::new();
+        for (number, event) in (0..).zip(&events.events) {
+            self.group.for_each_watching(&event.current.key, &mut |watcher| {
+                picks.entry(*watcher).or_default().push(number);
+            });
+        }
+        for (number, picks) in picks {
+            let Some(watcher) = self.synced.get(&number).cloned() else { continue };
+            if events.revision < watcher.first_revision
+                || watcher.queue.try_push_events(number, events, picks)
+            {
+                continue;
+            }
+            self.remove(&watcher);
+            watcher.queue.push(Delivery::Lagging(number, events.revision));
+        }
+    }
+
+    fn remove(&mut self, watcher: &ScopeWatcher) {
+        if self.synced.remove(&watcher.number).is_some() {
+            self.group.remove(&watcher.keys, &watcher.number);
+        }
+    }
+}
+
+fn picks_of(keys: &WatchedKeys, events: &RevisionEvents) -> Vec<u32> {
+    let events = (0..).zip(&events.events);
+    events.filter(|(_, event)| keys.contains(&event.current.key)).map(|(number, _)| number).collect()
+}

@@ -1,0 +1,232 @@
+//! Calls that go upstream as they are: head, message, response, status and trailers are not
+//! changed.
+//!
+//! | call | goes to | if the connection is lost |
+//! |---|---|---|
+//! | reads | any member, in turn | is repeated at another member |
+//! | writes | any member, in turn | is repeated if it was certainly not sent |
+//! | about one member: status, snapshots, hashes, defragmentation | the connection's member | as a read or a write |
+//! | MoveLeader | the leader | as a write |
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use clearlane_proto::etcdserverpb::StatusRequest;
+use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use http::{HeaderMap, Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::transport::Channel;
+use tower_service::Service as _;
+
+use crate::connection::ConnectionState;
+use crate::status;
+use crate::upstream::{Member, Upstream};
+
+/// The number of bytes of a gRPC frame before its message.
+const FRAME_HEAD_BYTES: usize = 5;
+/// Longest time in which a call is repeated.
+const RETRY_TIME: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A unary or server-streaming call that was received in full.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+    /// The frames of the request: one message.
+    pub(crate) body: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Any,
+    /// The member that belongs to the connection.
+    OfConnection,
+    Leader,
+}
+
+impl Call {
+    pub(crate) fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn target(&self) -> Target {
+        match self.path() {
+            "/etcdserverpb.Maintenance/MoveLeader" => Target::Leader,
+            "/etcdserverpb.Maintenance/Status"
+            | "/etcdserverpb.Maintenance/Defragment"
+            | "/etcdserverpb.Maintenance/Hash"
+            | "/etcdserverpb.Maintenance/HashKV"
+            | "/etcdserverpb.Maintenance/Snapshot" => Target::OfConnection,
+            _ => Target::Any,
+        }
+    }
+
+    /// Returns true if the call may be repeated although it may have been carried out.
+    fn is_read(&self) -> bool {
+        matches!(
+            self.path(),
+            "/etcdserverpb.KV/Range"
+                | "/etcdserverpb.Lease/LeaseTimeToLive"
+                | "/etcdserverpb.Lease/LeaseLeases"
+                | "/etcdserverpb.Cluster/MemberList"
+                | "/etcdserverpb.Maintenance/Status"
+                | "/etcdserverpb.Maintenance/Hash"
+                | "/etcdserverpb.Maintenance/HashKV"
+                | "/etcdserverpb.Auth/AuthStatus"
+                | "/etcdserverpb.Auth/UserGet"
+                | "/etcdserverpb.Auth/UserList"
+                | "/etcdserverpb.Auth/RoleGet"
+                | "/etcdserverpb.Auth/RoleList"
+                | "/etcdserverpb.Auth/Authenticate"
+                | "/v3electionpb.Election/Leader"
+        )
+    }
+
+    fn request(&self) -> Request<Body> {
+        let mut request = Request::new(Body::new(Full::new(self.body.clone())));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+}
+
+/// Reads the body of a call with one request message. `message_bytes_max` limits the message.
+pub(crate) async fn collect(
+    mut body: Incoming,
+    message_bytes_max: usize,
+) -> Result<Bytes, Status> {
+    let mut first = Bytes::new();
+    let mut all: Option<BytesMut> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Status::cancelled("the client has left"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = all.as_ref().map_or(first.len(), BytesMut::len) + data.len();
+        if length > message_bytes_max.saturating_add(FRAME_HEAD_BYTES) {
+            let length = length - FRAME_HEAD_BYTES;
+            return Err(Status::resource_exhausted(format!(
+                "grpc: received message larger than max ({length} vs. {message_bytes_max})"
+            )));
+        }
+        if first.is_empty() {
+            first = data;
+        } else {
+            let all = all.get_or_insert_with(|| BytesMut::from(&first[..]));
+            all.extend_from_slice(&data);
+        }
+    }
+    Ok(all.map_or(first, BytesMut::freeze))
+}
+
+/// Returns the message of a frame. `None` if there is not exactly one uncompressed message.
+pub(crate) fn message_of(frame: &Bytes) -> Option<Bytes> {
+    let [flag, length @ ..] = *frame.first_chunk::<FRAME_HEAD_BYTES>()?;
+    let is_whole = u32::from_be_bytes(length) as usize == frame.len() - FRAME_HEAD_BYTES;
+    (flag == 0 && is_whole).then(|| frame.slice(FRAME_HEAD_BYTES..))
+}
+
+/// Returns the frame of a message.
+pub(crate) fn frame(message: &impl prost::Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(FRAME_HEAD_BYTES + length);
+    frame.extend_from_slice(&[0]);
+    frame.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    message.encode(&mut frame).expect("the buffer grows as needed");
+    frame.freeze()
+}
+
+/// Sends a call to a member, and returns its response.
+pub(crate) async fn forward(
+    upstream: &Arc<Upstream>,
+    call: &Call,
+    connection: &ConnectionState,
+) -> Response<Body> {
+    match try_forward(upstream, call, connection).await {
+        Ok(response) => response,
+        Err(status) => status.into_http(),
+    }
+}
+
+async fn try_forward(
+    upstream: &Arc<Upstream>,
+    call: &Call,
+    connection: &ConnectionState,
+) -> Result<Response<Body>, Status> {
+    let deadline = Instant::now() + RETRY_TIME;
+    loop {
+        let member = match call.target() {
+            Target::Any => upstream.pick(),
+            Target::OfConnection => upstream.choose(connection.number),
+            Target::Leader => leader(upstream).await,
+        };
+        let member = match member {
+            Some(member) => member,
+            None => upstream.wait_and_pick().await.ok_or_else(status::no_member)?,
+        };
+        let Some(channel) = member.channel() else { continue };
+        let sent = tokio::select! {
+            sent = send(channel, call.request()) => sent,
+            () = upstream.lost(&member) => Err(Failure { is_unsent: false }),
+        };
+        match sent {
+            Ok(response) => return Ok(response),
+            Err(Failure { is_unsent }) => {
+                member.doubt();
+                if !is_unsent && !call.is_read() {
+                    return Err(status::connection_lost());
+                }
+                if Instant::now() > deadline {
+                    return Err(status::no_member());
+                }
+                let _ = timeout(RETRY_DELAY, upstream.lost(&member)).await;
+            }
+        }
+    }
+}
+
+struct Failure {
+    /// True if the member has certainly not received the call.
+    is_unsent: bool,
+}
+
+async fn send(mut channel: Channel, request: Request<Body>) -> Result<Response<Body>, Failure> {
+    let ready = std::future::poll_fn(|context| channel.poll_ready(context)).await;
+    ready.map_err(|_| Failure { is_unsent: true })?;
+    channel.call(request).await.map_err(|error| {
+        let mut source = error.source();
+        let mut is_unsent = true;
+        while let Some(cause) = source {
+            if let Some(error) = cause.downcast_ref::<hyper::Error>() {
+                is_unsent = error.is_canceled();
+                break;
+            }
+            source = cause.source();
+        }
+        Failure { is_unsent }
+    })
+}
+
+/// Finds the member that is the leader. Returns `None` if none says that it is.
+async fn leader(upstream: &Upstream) -> Option<Arc<Member>> {
+    let deadline = Instant::now() + LEADER_TIMEOUT;
+    for member in upstream.members().iter() {
+        let Some(channel) = member.channel() else { continue };
+        let mut client = MaintenanceClient::new(channel);
+        let status = timeout_at(deadline, client.status(StatusRequest::default())).await;
+        let Ok(Ok(status)) = status else { continue };
+        let status = status.into_inner();
+        if status.header.is_some_and(|header| header.member_id == status.leader) {
+            return Some(Arc::clone(member));
+        }
+    }
+    None
+}

@@ -1,0 +1,208 @@
+//! Keep-alives: the streams of all clients share one stream upstream.
+//!
+//! ```text
+//!   client a ── renew 7 ─▶ ┐                        ┌── renew 7, once ─▶ member
+//!   client b ── renew 7 ─▶ ├─ renewals in flight ──┤
+//!   client c ── renew 9 ─▶ ┘  7: a, b   9: c        └── renew 9 ───────▶
+//! ```
+//!
+//! A request goes upstream at once, unless a renewal of the same lease is in flight. Then it gets
+//! the answer of that renewal. So a client has its answer after one round trip, and the proxy never
+//! renews a lease for which no client has asked. If the clients of a lease stop asking, it ends
+//! after its TTL.
+//!
+//! etcd checks no user when a lease is renewed, so the stream carries no token.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
+use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveResponse};
+use futures_util::StreamExt as _;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Status, Streaming};
+
+use crate::status;
+use crate::upstream::Upstream;
+
+/// Longest time that a renewal waits for its answer, over several connections if necessary.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum number of requests of one client that are in flight.
+const CLIENT_RENEWALS_MAX: usize = 1024;
+const RECONNECT_DELAY: Duration = Duration::from_millis(50);
+
+type Answer = Result<LeaseKeepAliveResponse, Status>;
+
+/// Merges the renewals of all clients.
+#[derive(Debug)]
+pub struct KeepAlives {
+    upstream: Arc<Upstream>,
+    pending: Mutex<HashMap<i64, Renewal>>,
+    /// Wakes the task that holds the stream.
+    added: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Renewal {
+    waiting: Vec<oneshot::Sender<Answer>>,
+    is_sent: bool,
+}
+
+impl KeepAlives {
+    /// Starts the task that holds the stream upstream. Must be called on a runtime.
+    pub fn start(upstream: Arc<Upstream>) -> Arc<KeepAlives> {
+        let keep_alives = Arc::new(KeepAlives {
+            upstream,
+            pending: Mutex::default(),
+            added: Notify::new(),
+        });
+        let weak = Arc::downgrade(&keep_alives);
+        tokio::spawn(async move {
+            while let Some(keep_alives) = weak.upgrade() {
+                keep_alives.added.notified().await;
+                keep_alives.serve().await;
+            }
+        });
+        keep_alives
+    }
+
+    /// Renews a lease, and returns the member's answer.
+    pub async fn renew(&self, lease: i64) -> Answer {
+        let answer = self.join(lease);
+        match timeout_at(Instant::now() + PATIENCE, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => {
+                self.give_up(lease);
+                Err(Status::unavailable("etcdserver: request timed out"))
+            }
+        }
+    }
+
+    /// Adds a client to the renewal of a lease, which starts if none is in flight.
+    fn join(&self, lease: i64) -> oneshot::Receiver<Answer> {
+        let (sender, answer) = oneshot::channel();
+        let mut pending = self.pending.lock();
+        let renewal = pending.entry(lease).or_default();
+        renewal.waiting.push(sender);
+        if renewal.waiting.len() == 1 {
+            self.added.notify_one();
+        }
+        answer
+    }
+
+    /// Forgets a renewal if all its clients have given up.
+    fn give_up(&self, lease: i64) {
+        let mut pending = self.pending.lock();
+        if let Some(renewal) = pending.get_mut(&lease) {
+            renewal.waiting.retain(|waiting| !waiting.is_closed());
+            if renewal.waiting.is_empty() {
+                pending.remove(&lease);
+            }
+        }
+    }
+
+    /// Serves renewals until none is pending and the stream has ended.
+    async fn serve(&self) {
+        let member = self.upstream.wait_and_pick().await;
+        let Some((member, channel)) =
+            member.and_then(|member| member.channel().map(|channel| (member, channel)))
+        else {
+            return self.fail_all(&status::no_member());
+        };
+        let (requests, receiver) = mpsc::unbounded_channel();
+        self.pending.lock().values_mut().for_each(|renewal| renewal.is_sent = false);
+        self.send_unsent(&requests);
+        let mut request = Request::new(UnboundedReceiverStream::new(receiver));
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        let mut client = LeaseClient::new(channel);
+        let renewing = async {
+            let opening = client.lease_keep_alive(request);
+            let mut opening = std::pin::pin!(opening);
+            // The member answers the call when it answers its first request.
+            let mut answers = loop {
+                tokio::select! {
+                    opened = opening.as_mut() => break opened?.into_inner(),
+                    () = self.added.notified() => self.send_unsent(&requests),
+                }
+            };
+            loop {
+                tokio::select! {
+                    answer = answers.message() => match answer? {
+                        Some(answer) => self.answer(answer),
+                        None => return Ok(()),
+                    },
+                    () = self.added.notified() => self.send_unsent(&requests),
+                }
+            }
+        };
+        let ended: Result<(), Status> = tokio::select! {
+            ended = renewing => ended,
+            () = self.upstream.lost(&member) => Ok(()),
+        };
+        if let Err(status) = ended {
+            if status::is_no_leader(&status) {
+                self.fail_all(&status);
+            }
+            member.doubt();
+        }
+        if !self.pending.lock().is_empty() {
+            sleep(RECONNECT_DELAY).await;
+            self.added.notify_one();
+        }
+    }
+
+    fn send_unsent(&self, requests: &mpsc::UnboundedSender<LeaseKeepAliveRequest>) {
+        for (lease, renewal) in self.pending.lock().iter_mut() {
+            if !std::mem::replace(&mut renewal.is_sent, true) {
+                // This fails only if the stream has ended. A new stream sends it again.
+                let _ = requests.send(LeaseKeepAliveRequest { id: *lease });
+            }
+        }
+    }
+
+    fn answer(&self, answer: LeaseKeepAliveResponse) {
+        let Some(renewal) = self.pending.lock().remove(&answer.id) else { return };
+        for waiting in renewal.waiting {
+            let _ = waiting.send(Ok(answer));
+        }
+    }
+
+    fn fail_all(&self, status: &Status) {
+        for (_, renewal) in self.pending.lock().drain() {
+            for waiting in renewal.waiting {
+                let _ = waiting.send(Err(status.clone()));
+            }
+        }
+    }
+}
+
+/// Serves one client's stream. Many requests may be in flight, and are answered in their order.
+pub(crate) async fn serve_client(
+    keep_alives: Arc<KeepAlives>,
+    requests: Streaming<LeaseKeepAliveRequest>,
+    responses: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
+) {
+    let mut answers = requests
+        .map(|request| {
+            let keep_alives = Arc::clone(&keep_alives);
+            async move { keep_alives.renew(request?.id).await }
+        })
+        .buffered(CLIENT_RENEWALS_MAX);
+    loop {
+        let answer = tokio::select! {
+            answer = answers.next() => answer,
+            () = responses.closed() => return,
+        };
+        // As in etcd, the end of the requests ends the stream, and so does an error.
+        let Some(answer) = answer else { return };
+        let is_error = answer.is_err();
+        if responses.send(answer).await.is_err() || is_error {
+            return;
+        }
+    }
+}

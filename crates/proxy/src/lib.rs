@@ -1,0 +1,40 @@
+//! The gRPC proxy: a coherent cache in front of any etcd cluster, and the TCP gateway.
+//!
+//! ```text
+//!   clients ─▶ serve ─▶ router ─┬─ Range ─────────▶ cache ──▶ upstream: one watch per range
+//!                               ├─ Watch ─────────▶ watch ──▶ cache, or upstream
+//!                               ├─ LeaseKeepAlive ▶ lease ──▶ upstream: one stream
+//!                               ├─ MemberList ────▶ cluster
+//!                               └─ all other calls ▶ forward ▶ upstream: as they are
+//! ```
+//!
+//! Read the modules in this order:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`serve`], `router`, `services` | connections; who answers a request |
+//! | `identity`, [`connection`] | the caller of one request; what one connection has seen |
+//! | [`upstream`] | the members: connections, health, and the choice among them |
+//! | [`cache`] | copies of key ranges; why a read from a copy is linearizable |
+//! | [`watch`] | the watches of clients |
+//! | [`lease`] | keep-alives |
+//! | `forward`, `seen_body` | calls that go upstream as they are |
+//! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
+//! | `pages`, [`metrics`] | health and metrics over HTTP/1.1 |
+
+pub mod serve;
+mod router;
+pub mod services;
+mod identity;
+pub mod connection;
+pub mod upstream;
+pub mod cache;
+pub mod watch;
+pub mod lease;
+mod forward;
+mod seen_body;
+pub mod cluster;
+pub mod registration;
+mod pages;
+pub mod metrics;
+mod status;

@@ -1,0 +1,179 @@
+//! Finds out who answers a request: the cache, the proxy itself, or a member.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use clearlane_proto::Message as _;
+use clearlane_proto::etcdserverpb::{
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeRequest, WatchRequest, WatchResponse,
+};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, Version};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codec::Streaming;
+use tonic::{Status, server};
+use tonic_prost::ProstCodec;
+
+use crate::connection::ConnectionState;
+use crate::forward::{self, Call};
+use crate::identity::Caller;
+use crate::lease;
+use crate::pages;
+use crate::seen_body::SeenBody;
+use crate::services::Services;
+use crate::watch::session::Session;
+
+/// Number of responses of a stream that wait for the connection.
+const UNSENT_RESPONSES_MAX: usize = 2;
+
+const RANGE: &str = "/etcdserverpb.KV/Range";
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
+
+/// Serves the requests of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Router {
+    pub(crate) services: Arc<Services>,
+    pub(crate) connection: Arc<ConnectionState>,
+}
+
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl hyper::service::Service<Request<Incoming>> for Router {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
+        let router = self.clone();
+        Box::pin(async move { Ok(router.handle(request).await) })
+    }
+}
+
+impl Router {
+    async fn handle(self, request: Request<Incoming>) -> Response<Body> {
+        if !is_grpc(&request) {
+            return pages::answer(&self.services, request.map(drop)).await;
+        }
+        match request.uri().path() {
+            WATCH => self.watch(request).await,
+            LEASE_KEEP_ALIVE => self.keep_alive(request).await,
+            _ => self.call(request).await,
+        }
+    }
+
+    /// Serves a call with one request message.
+    async fn call(self, request: Request<Incoming>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let body = match forward::collect(body, self.services.request_bytes_max).await {
+            Ok(body) => body,
+            Err(status) => return status.into_http(),
+        };
+        let call = Call { uri: head.uri, headers: head.headers, body };
+        match call.path() {
+            RANGE => {
+                if let Some(response) = self.cached_range(&call).await {
+                    return response;
+                }
+            }
+            MEMBER_LIST => {
+                if let Some(list) = self.services.members.list().await {
+                    return message_response(forward::frame(&list));
+                }
+            }
+            _ => {}
+        }
+        let response = forward::forward(&self.services.upstream, &call, &self.connection).await;
+        let (cache, connection) = (Arc::clone(&self.services.cache), self.connection);
+        response.map(|body| Body::new(SeenBody::new(body, cache, connection)))
+    }
+
+    async fn cached_range(&self, call: &Call) -> Option<Response<Body>> {
+        let is_plain = !call.headers.contains_key("grpc-encoding");
+        if !is_plain || !Caller::new(&call.headers).is_anonymous() {
+            return None;
+        }
+        let request = RangeRequest::decode(forward::message_of(&call.body)?).ok()?;
+        let response = self.services.cache.read(&request, self.connection.seen()).await?;
+        let revision = response.header.as_ref().map_or(0, |header| header.revision);
+        self.connection.note_seen(revision);
+        self.services.cache.note_seen(revision);
+        Some(message_response(forward::frame(&response)))
+    }
+
+    async fn watch(self, request: Request<Incoming>) -> Response<Body> {
+        let codec = ProstCodec::<WatchResponse, WatchRequest>::default();
+        server::Grpc::new(codec).streaming(StreamService(self), request).await
+    }
+
+    async fn keep_alive(self, request: Request<Incoming>) -> Response<Body> {
+        let codec = ProstCodec::<LeaseKeepAliveResponse, LeaseKeepAliveRequest>::default();
+        server::Grpc::new(codec).streaming(StreamService(self), request).await
+    }
+}
+
+/// The streams that the proxy serves itself.
+struct StreamService(Router);
+
+type StreamFuture<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send>>;
+type Responses<T> = ReceiverStream<Result<T, Status>>;
+
+impl server::StreamingService<WatchRequest> for StreamService {
+    type Response = WatchResponse;
+    type ResponseStream = Responses<WatchResponse>;
+    type Future = StreamFuture<Self::ResponseStream>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<WatchRequest>>) -> Self::Future {
+        let Router { services, connection } = self.0.clone();
+        Box::pin(async move {
+            let caller = Caller::new(request.metadata().as_ref());
+            let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
+            let session = Session::new(Arc::clone(&services.cache), caller, connection, sender);
+            tokio::spawn(session.run(request.into_inner()));
+            Ok(tonic::Response::new(ReceiverStream::new(responses)))
+        })
+    }
+}
+
+impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
+    type Response = LeaseKeepAliveResponse;
+    type ResponseStream = Responses<LeaseKeepAliveResponse>;
+    type Future = StreamFuture<Self::ResponseStream>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<LeaseKeepAliveRequest>>) -> Self::Future {
+        let services = Arc::clone(&self.0.services);
+        Box::pin(async move {
+            let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
+            let keep_alives = Arc::clone(&services.keep_alives);
+            tokio::spawn(lease::serve_client(keep_alives, request.into_inner(), sender));
+            Ok(tonic::Response::new(ReceiverStream::new(responses)))
+        })
+    }
+}
+
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    request.version() == Version::HTTP_2
+        && kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+}
+
+/// Returns a gRPC response with one message and the status OK.
+fn message_response(frame: bytes::Bytes) -> Response<Body> {
+    let trailers = std::future::ready(Some(Ok(ok_trailers())));
+    let mut response = Response::new(Body::new(Full::new(frame).with_trailers(trailers)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+fn ok_trailers() -> http::HeaderMap {
+    let mut trailers = http::HeaderMap::with_capacity(1);
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers
+}

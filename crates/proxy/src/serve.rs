@@ -1,0 +1,202 @@
+//! The listeners and connections of the proxy.
+//!
+//! HTTP/2 and HTTP/1.1 share a port. The runtime is the caller's.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clearlane_net::connection_limit::ConnectionLimit;
+use clearlane_net::listener::{ACCEPT_RETRY_DELAY, bind_tcp};
+use clearlane_net::tls::TlsAcceptor;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::cache::{Cache, CacheConfig};
+use crate::cluster::Members;
+use crate::lease::KeepAlives;
+use crate::metrics::Metrics;
+use crate::registration::{Registration, RegistrationConfig};
+use crate::router::Router;
+use crate::services::Services;
+use crate::upstream::{Upstream, UpstreamConfig};
+
+/// Maximum number of open connections of clients.
+const CONNECTIONS_MAX: usize = 1 << 16;
+/// The bytes that a client may send on a connection, and on a stream, before they are read.
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time that calls in progress may take when the proxy stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    pub upstream: UpstreamConfig,
+    pub cache: CacheConfig,
+    pub advertised_url: String,
+    pub host_name: String,
+    pub registration: Option<RegistrationConfig>,
+    pub request_bytes_max: usize,
+    pub keep_alive_interval: Duration,
+    pub keep_alive_timeout: Duration,
+    pub concurrent_streams_max: u32,
+}
+
+impl Default for ProxyConfig {
+    fn default() -> ProxyConfig {
+        ProxyConfig {
+            upstream: UpstreamConfig::default(),
+            cache: CacheConfig::default(),
+            advertised_url: String::new(),
+            host_name: String::new(),
+            registration: None,
+            request_bytes_max: 64 << 20,
+            keep_alive_interval: Duration::from_secs(2 * 60 * 60),
+            keep_alive_timeout: Duration::from_secs(20),
+            concurrent_streams_max: u32::MAX,
+        }
+    }
+}
+
+/// A running proxy.
+#[derive(Debug)]
+pub struct Proxy {
+    services: Arc<Services>,
+    config: ProxyConfig,
+    stop: watch::Sender<bool>,
+}
+
+impl Proxy {
+    /// Connects to the cluster. Must be called on a runtime.
+    pub fn start(config: ProxyConfig) -> Proxy {
+        let upstream = Upstream::start(&config.upstream);
+        let keep_alives = KeepAlives::start(Arc::clone(&upstream));
+        let registration = config.registration.clone().map(|config| {
+            Registration::start(config, Arc::clone(&upstream), Arc::clone(&keep_alives))
+        });
+        let services = Arc::new(Services {
+            cache: Cache::start(Arc::clone(&upstream), config.cache.clone()),
+            upstream,
+            keep_alives,
+            members: Members {
+                advertised_url: config.advertised_url.clone(),
+                host_name: config.host_name.clone(),
+                registration,
+            },
+            metrics: Metrics::default(),
+            request_bytes_max: config.request_bytes_max,
+        });
+        Proxy { services, config, stop: watch::channel(false).0 }
+    }
+
+    pub fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    /// Ends [`serve`](Proxy::serve).
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Serves clients until [`stop`](Proxy::stop) is called, and the calls in progress have ended.
+    pub async fn serve(&self, listener: TcpListener, tls: Option<Arc<TlsAcceptor>>) {
+        let limit = ConnectionLimit::new("the proxy", CONNECTIONS_MAX);
+        let mut stopped = self.stop.subscribe();
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = stopped.wait_for(|stopped| *stopped) => break,
+            };
+            while connections.try_join_next().is_some() {}
+            let Ok((stream, _)) = accepted else {
+                // Too many files are open, or the client has left.
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                continue;
+            };
+            let Some(permit) = limit.admit() else { continue };
+            let connection = ClientConnection {
+                services: Arc::clone(&self.services),
+                protocols: self.protocols(),
+                stopped: self.stop.subscribe(),
+            };
+            let tls = tls.clone();
+            connections.spawn(async move {
+                connection.serve(stream, tls).await;
+                drop(permit);
+            });
+        }
+        drop(listener);
+        let drained = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
+        if let Some(registration) = &self.services.members.registration {
+            registration.stop().await;
+        }
+    }
+
+    fn protocols(&self) -> auto::Builder<TokioExecutor> {
+        let mut protocols = auto::Builder::new(TokioExecutor::new());
+        protocols.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        protocols
+            .http2()
+            .timer(TokioTimer::new())
+            .auto_date_header(false)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .max_concurrent_streams(self.config.concurrent_streams_max)
+            .keep_alive_interval(self.config.keep_alive_interval)
+            .keep_alive_timeout(self.config.keep_alive_timeout);
+        protocols
+    }
+}
+
+struct ClientConnection {
+    services: Arc<Services>,
+    protocols: auto::Builder<TokioExecutor>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl ClientConnection {
+    async fn serve(self, stream: TcpStream, tls: Option<Arc<TlsAcceptor>>) {
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = tls else { return self.serve_http(stream).await };
+        let remote = stream.peer_addr().ok();
+        if let Some((stream, _)) = tls.accept(stream, remote, || ()).await {
+            self.serve_http(stream).await;
+        }
+    }
+
+    async fn serve_http<C>(mut self, stream: C)
+    where
+        C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let services = Arc::clone(&self.services);
+        services.metrics.connections.fetch_add(1, Ordering::Relaxed);
+        let router = Router { services: Arc::clone(&services), connection: Arc::default() };
+        let served = self.protocols.serve_connection(TokioIo::new(stream), router);
+        let mut served = std::pin::pin!(served);
+        let is_stopped = tokio::select! {
+            _ = served.as_mut() => false,
+            () = async { drop(self.stopped.wait_for(|stopped| *stopped).await) } => true,
+        };
+        if is_stopped {
+            served.as_mut().graceful_shutdown();
+            let _ = served.await;
+        }
+        services.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Listens on a TCP address.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = bind_tcp(address, false)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}

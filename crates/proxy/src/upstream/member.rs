@@ -1,0 +1,184 @@
+//! One member of the cluster: its connection, and whether it answers.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use clearlane_net::tls::Dialer;
+use clearlane_proto::etcdserverpb::RangeRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::{PROBE_INTERVAL, PROBE_TIMEOUT};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
+/// After this number of unanswered probes in a row, a new connection is opened: the old one may
+/// lead nowhere. A stopped process gets its old connection back if it continues earlier.
+const UNANSWERED_MAX: u32 = 3;
+/// The window of a connection: the bytes that a member may send before the proxy reads them.
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// There is no connection.
+    Down,
+    /// There is a connection, but the last probe was not answered.
+    Suspect,
+    Ready,
+}
+
+#[derive(Debug)]
+pub struct Member {
+    url: String,
+    channel: ArcSwapOption<Channel>,
+    state: watch::Sender<MemberState>,
+    /// Wakes the task before the next probe is due.
+    doubted: Notify,
+    is_stopped: watch::Sender<bool>,
+    changed: watch::Sender<u64>,
+}
+
+impl Member {
+    pub(super) fn start(url: String, dialer: Dialer, changed: watch::Sender<u64>) -> Arc<Member> {
+        let member = Arc::new(Member {
+            url,
+            channel: ArcSwapOption::empty(),
+            state: watch::channel(MemberState::Down).0,
+            doubted: Notify::new(),
+            is_stopped: watch::channel(false).0,
+            changed,
+        });
+        let (task, mut stopped) = (Arc::clone(&member), member.is_stopped.subscribe());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = task.run(&dialer) => {}
+                _ = stopped.wait_for(|stopped| *stopped) => task.set_state(MemberState::Down),
+            }
+        });
+        member
+    }
+
+    /// The URL without a trailing slash.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn state(&self) -> MemberState {
+        *self.state.borrow()
+    }
+
+    pub fn channel(&self) -> Option<Channel> {
+        self.channel.load().as_deref().cloned()
+    }
+
+    /// Lets the next probe start at once. The caller has seen an error of the connection.
+    pub fn doubt(&self) {
+        self.doubted.notify_one();
+    }
+
+    /// Ends the task. Calls in flight may end, because they have the connection.
+    pub(super) fn stop(&self) {
+        self.is_stopped.send_replace(true);
+    }
+
+    fn set_state(&self, state: MemberState) {
+        let is_new = self.state.send_if_modified(|old| std::mem::replace(old, state) != state);
+        if is_new {
+            self.changed.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    async fn run(&self, dialer: &Dialer) {
+        let mut delay = RECONNECT_DELAY_MIN;
+        let mut is_logged = false;
+        loop {
+            let connecting = dialer.connect_with(&self.url, tune);
+            match timeout(CONNECT_TIMEOUT, connecting).await {
+                Ok(Ok(channel)) => {
+                    if is_logged {
+                        tracing::info!(endpoint = self.url, "connected to the member again");
+                    }
+                    (delay, is_logged) = (RECONNECT_DELAY_MIN, false);
+                    self.probe_until_lost(&channel).await;
+                }
+                failed => {
+                    let error = failed.map_or_else(|_| "no answer".to_owned(), |it| {
+                        it.err().unwrap_or_default()
+                    });
+                    if !is_logged {
+                        tracing::warn!(endpoint = self.url, error, "cannot connect to the member");
+                        is_logged = true;
+                    }
+                }
+            }
+            self.channel.store(None);
+            self.set_state(MemberState::Down);
+            sleep(delay).await;
+            delay = (delay * 2).min(RECONNECT_DELAY_MAX);
+        }
+    }
+
+    async fn probe_until_lost(&self, channel: &Channel) {
+        self.channel.store(Some(Arc::new(channel.clone())));
+        self.changed.send_modify(|changes| *changes += 1);
+        let mut unanswered = 0;
+        while unanswered < UNANSWERED_MAX {
+            match timeout(PROBE_TIMEOUT, probe(channel)).await {
+                Ok(ProbeResult::Serves) => {
+                    unanswered = 0;
+                    self.set_state(MemberState::Ready);
+                }
+                Ok(ProbeResult::CannotServe) => {
+                    unanswered = 0;
+                    self.set_state(MemberState::Suspect);
+                }
+                Ok(ProbeResult::Disconnected) => return,
+                Err(_) => {
+                    unanswered += 1;
+                    self.set_state(MemberState::Suspect);
+                }
+            }
+            let _ = timeout(PROBE_INTERVAL, self.doubted.notified()).await;
+        }
+    }
+}
+
+fn tune(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .connect_timeout(CONNECT_TIMEOUT)
+}
+
+enum ProbeResult {
+    Serves,
+    /// The member answers, but cannot serve now: it has no leader, or it is a learner.
+    CannotServe,
+    Disconnected,
+}
+
+/// Makes a linearizable read that counts at most one key.
+async fn probe(channel: &Channel) -> ProbeResult {
+    let request =
+        RangeRequest { key: vec![0].into(), count_only: true, ..RangeRequest::default() };
+    match KvClient::new(channel.clone()).range(request).await {
+        Ok(_) => ProbeResult::Serves,
+        Err(status) if is_transport_error(&status) => ProbeResult::Disconnected,
+        Err(status) if status.code() == Code::Unavailable => ProbeResult::CannotServe,
+        // With auth, the probe has no user. etcd refuses it only after the read's quorum.
+        Err(_) => ProbeResult::Serves,
+    }
+}
+
+/// Returns true if the call has failed because of the connection. A status that a member has sent
+/// has no source.
+pub(crate) fn is_transport_error(status: &Status) -> bool {
+    status.source().is_some()
+}

@@ -1,0 +1,130 @@
+//! The watches of one client that the cache cannot serve: one stream upstream, with the client's
+//! own token.
+//!
+//! A watch goes upstream if the client has a token, if its range is not cached, or if it starts
+//! before the history of the cache. A task holds the stream and passes its responses to the
+//! session. When the connection is lost, the session opens a new stream, and creates its watches
+//! again from their next revisions.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use clearlane_proto::etcdserverpb::watch_client::WatchClient;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Status};
+
+use crate::identity::Caller;
+use crate::status;
+use crate::upstream::{Upstream, is_transport_error};
+
+/// Number of responses that the session has not yet taken. Then the task does not read, and the
+/// member holds further events back.
+const UNREAD_RESPONSES_MAX: usize = 4;
+
+#[derive(Debug)]
+pub(super) enum DirectEvent {
+    Response(WatchResponse),
+    /// The connection was lost. Another member can continue.
+    Lost,
+    /// The member has ended the stream. The client gets the same status.
+    Ended(Status),
+}
+
+#[derive(Debug)]
+pub(super) struct DirectStream {
+    requests: mpsc::UnboundedSender<WatchRequest>,
+    events: mpsc::Receiver<DirectEvent>,
+    /// The numbers of the watches whose creation was not answered, in the order of the requests.
+    /// A rejection has no ID, so only the order tells which watch it is about.
+    unanswered: VecDeque<u64>,
+    next_id: i64,
+}
+
+impl DirectStream {
+    pub(super) fn open(upstream: Arc<Upstream>, caller: &Caller) -> DirectStream {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let (sender, events) = mpsc::channel(UNREAD_RESPONSES_MAX);
+        let mut request = Request::new(UnboundedReceiverStream::new(receiver));
+        *request.metadata_mut() = caller.metadata();
+        tokio::spawn(async move {
+            let end = tokio::select! {
+                end = run(&upstream, request, &sender) => end,
+                () = sender.closed() => return,
+            };
+            let _ = sender.send(end).await;
+        });
+        DirectStream { requests, events, unanswered: VecDeque::new(), next_id: 1 }
+    }
+
+    /// Creates a watch upstream, and returns its ID there.
+    pub(super) fn create(&mut self, watch: u64, create: WatchCreateRequest) -> i64 {
+        let watch_id = self.next_id;
+        self.next_id += 1;
+        self.unanswered.push_back(watch);
+        let create = WatchCreateRequest { watch_id, ..create };
+        self.send(RequestUnion::CreateRequest(create));
+        watch_id
+    }
+
+    pub(super) fn cancel(&self, watch_id: i64) {
+        self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
+    }
+
+    pub(super) fn request_progress(&self) {
+        self.send(RequestUnion::ProgressRequest(WatchProgressRequest::default()));
+    }
+
+    /// A creation was answered. Returns the number of its watch.
+    pub(super) fn answered(&mut self) -> Option<u64> {
+        self.unanswered.pop_front()
+    }
+
+    fn send(&self, request: RequestUnion) {
+        // This fails only if the stream has ended, which the next event reports.
+        let _ = self.requests.send(WatchRequest { request_union: Some(request) });
+    }
+
+    pub(super) async fn next(&mut self) -> DirectEvent {
+        self.events.recv().await.unwrap_or(DirectEvent::Lost)
+    }
+}
+
+async fn run(
+    upstream: &Upstream,
+    request: Request<UnboundedReceiverStream<WatchRequest>>,
+    responses: &mpsc::Sender<DirectEvent>,
+) -> DirectEvent {
+    let member = upstream.wait_and_pick().await;
+    let Some((member, channel)) =
+        member.and_then(|member| member.channel().map(|channel| (member, channel)))
+    else {
+        return DirectEvent::Ended(status::no_member());
+    };
+    let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
+    let watched = async {
+        let mut stream = client.watch(request).await?.into_inner();
+        while let Some(response) = stream.message().await? {
+            if responses.send(DirectEvent::Response(response)).await.is_err() {
+                break;
+            }
+        }
+        Ok::<(), Status>(())
+    };
+    let ended = tokio::select! {
+        ended = watched => ended,
+        () = upstream.lost(&member) => return DirectEvent::Lost,
+    };
+    match ended {
+        Ok(()) => DirectEvent::Lost,
+        Err(status) if is_transport_error(&status) => {
+            member.doubt();
+            DirectEvent::Lost
+        }
+        Err(status) => DirectEvent::Ended(status),
+    }
+}

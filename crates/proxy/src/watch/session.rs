@@ -1,0 +1,743 @@
+//! One client's stream of watches.
+//!
+//! A task takes the client's requests, the deliveries of scopes, and the responses of direct
+//! watches, and sends responses in order. If the client does not read, the task waits. Then the
+//! queue fills, and watches of scopes become lagging; nobody else is delayed.
+//!
+//! * Progress at revision P is sent when every event up to P was sent on this stream. P comes from
+//!   the scopes after a probe, and from the member for direct watches.
+//! * A direct watch of an anonymous client joins its range's scope when it has caught up with the
+//!   scope's history.
+//! * The end of the client's requests does not end the stream, as in etcd.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use clearlane_mvcc::watch::{INVALID_WATCH_ID, WatchError, WatchIdAllocator, WatchRequest as Check};
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse,
+};
+use clearlane_proto::mvccpb::Event;
+use futures_util::future::{Either, pending, select_all};
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tonic::{Code, Status, Streaming};
+
+use super::direct::{DirectEvent, DirectStream};
+use super::queue::{Delivery, SessionQueue};
+use super::watcher::{Source, Watcher};
+use crate::cache::Cache;
+use crate::cache::contents::RevisionEvents;
+use crate::cache::range::Span;
+use crate::cache::scope::{CatchUp, Scope, ScopeWatcher};
+use crate::connection::ConnectionState;
+use crate::identity::Caller;
+use crate::status;
+
+/// Longest time that a new watch waits until its range is cached. Then it goes upstream, and joins
+/// the cache later.
+const SCOPE_PATIENCE: Duration = Duration::from_millis(500);
+/// Interval at which direct watches try to join the cache.
+const JOIN_INTERVAL: Duration = Duration::from_secs(1);
+/// etcd's default of `--watch-progress-notify-interval`.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
+/// A message with events is longer only if its first event is, for clients that accept fragments:
+/// etcd's limit of requests and its `grpcOverheadBytes`.
+const FRAGMENT_BYTES: usize = (1 << 20) + (1 << 19) + (1 << 19);
+const REOPEN_DELAY_MIN: Duration = Duration::from_millis(20);
+const REOPEN_DELAY_MAX: Duration = Duration::from_secs(1);
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) type Responses = mpsc::Sender<Result<WatchResponse, Status>>;
+type ProgressFuture = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
+
+pub(crate) struct Session {
+    cache: Arc<Cache>,
+    caller: Caller,
+    connection: Arc<ConnectionState>,
+    responses: Responses,
+    queue: Arc<SessionQueue>,
+    watchers: HashMap<u64, Watcher>,
+    numbers: HashMap<i64, u64>,
+    ids: WatchIdAllocator,
+    direct: Option<DirectStream>,
+    reopen_delay: Duration,
+    /// The time at which lost direct watches are created again.
+    reopen_at: Option<Instant>,
+    progress: Progress,
+    notices: Option<Interval>,
+    last_header: ResponseHeader,
+}
+
+/// A client's request for progress.
+#[derive(Default)]
+struct Progress {
+    /// Waits until the scopes are up to date, and returns the revision that they have reached.
+    scopes: Option<ProgressFuture>,
+    /// All events of scopes up to this revision are in the queue, or were sent.
+    reached: Option<i64>,
+    /// True if the client waits for progress that must come from the member.
+    is_asked_upstream: bool,
+}
+
+/// The client has left, or the stream has ended with an error that was sent.
+struct Ended;
+
+type Step = Result<(), Ended>;
+
+impl Session {
+    pub(crate) fn new(
+        cache: Arc<Cache>,
+        caller: Caller,
+        connection: Arc<ConnectionState>,
+        responses: Responses,
+    ) -> Session {
+        Session {
+            cache,
+            caller,
+            connection,
+            responses,
+            queue: Arc::default(),
+            watchers: HashMap::new(),
+            numbers: HashMap::new(),
+            ids: WatchIdAllocator::default(),
+            direct: None,
+            reopen_delay: REOPEN_DELAY_MIN,
+            reopen_at: None,
+            progress: Progress::default(),
+            notices: None,
+            last_header: ResponseHeader::default(),
+        }
+    }
+
+    pub(crate) async fn run(mut self, requests: Streaming<WatchRequest>) {
+        let _ = self.serve(requests).await;
+        for watcher in self.watchers.values() {
+            if let Source::Scope { scope, handle, .. } = &watcher.source {
+                scope.remove(handle);
+            }
+        }
+    }
+
+    async fn serve(&mut self, requests: Streaming<WatchRequest>) -> Step {
+        let mut requests = Some(requests);
+        let responses = self.responses.clone();
+        let mut join = interval_at(Instant::now() + JOIN_INTERVAL, JOIN_INTERVAL);
+        join.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.drain_queue().await?;
+            let queue = Arc::clone(&self.queue);
+            let leaderless = self.leaderless();
+            let reopen = self.reopen_at;
+            tokio::select! {
+                request = next_request(&mut requests) => match request {
+                    Ok(request) => self.handle_request(request).await?,
+                    Err(status) => return self.end(status).await,
+                },
+                () = queue.filled() => {}
+                event = next_event(&mut self.direct) => self.handle_direct(event).await?,
+                reached = scopes_reached(&mut self.progress.scopes) => {
+                    self.progress.scopes = None;
+                    self.progress.reached = reached;
+                }
+                () = leaderless => return self.end(status::no_leader()).await,
+                () = at(reopen) => self.reopen(),
+                _ = join.tick() => self.try_to_join().await?,
+                () = tick(&mut self.notices) => self.send_notices().await?,
+                () = responses.closed() => return Err(Ended),
+            }
+        }
+    }
+
+    async fn end(&mut self, status: Status) -> Step {
+        let _ = self.responses.send(Err(status)).await;
+        Err(Ended)
+    }
+
+    async fn send(&mut self, response: WatchResponse) -> Step {
+        if let Some(header) = &response.header {
+            self.connection.note_seen(header.revision);
+            self.cache.note_seen(header.revision);
+            self.last_header = *header;
+        }
+        self.responses.send(Ok(response)).await.map_err(|_| Ended)
+    }
+
+    /// Returns when a client that requires a leader must be told that there is none.
+    fn leaderless(&self) -> impl Future<Output = ()> + use<> {
+        if !self.caller.requires_leader() {
+            return Either::Left(pending());
+        }
+        let mut waits: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+        for scope in self.scopes() {
+            let mut leaderless = scope.leaderless();
+            waits.push(Box::pin(async move {
+                let _ = leaderless.wait_for(|is_leaderless| *is_leaderless).await;
+            }));
+        }
+        if waits.is_empty() {
+            return Either::Left(pending());
+        }
+        Either::Right(async move {
+            select_all(waits).await;
+        })
+    }
+
+    /// Returns the scopes of the watches, each once.
+    fn scopes(&self) -> Vec<Arc<Scope>> {
+        let mut scopes: Vec<Arc<Scope>> = Vec::new();
+        for watcher in self.watchers.values() {
+            if let Source::Scope { scope, .. } = &watcher.source
+                && !scopes.iter().any(|known| Arc::ptr_eq(known, scope))
+            {
+                scopes.push(Arc::clone(scope));
+            }
+        }
+        scopes
+    }
+
+    // ---- requests ----
+
+    async fn handle_request(&mut self, request: WatchRequest) -> Step {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(create)) => self.create(create).await,
+            Some(RequestUnion::CancelRequest(cancel)) => self.cancel(cancel.watch_id).await,
+            Some(RequestUnion::ProgressRequest(_)) => {
+                self.request_progress();
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn create(&mut self, create: WatchCreateRequest) -> Step {
+        let keys = Watcher::keys_of(&create);
+        let check = Check {
+            start_revision: create.start_revision,
+            id: create.watch_id,
+            ..Check::new(keys.clone())
+        };
+        if let Some(error) = check.rejection(|id| self.numbers.contains_key(&id)) {
+            return self.reject(error).await;
+        }
+        let numbers = &self.numbers;
+        let id = self.ids.allocate(create.watch_id, |id| numbers.contains_key(&id));
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        self.numbers.insert(id, number);
+        if create.progress_notify && self.notices.is_none() {
+            let mut notices = interval_at(Instant::now() + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
+            notices.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            self.notices = Some(notices);
+        }
+        let next = create.start_revision;
+        let source = Source::Direct { upstream_id: 0 };
+        let mut watcher =
+            Watcher { id, keys, create, next, is_created: false, is_active: true, source };
+        if let Some(scope) = self.usable_scope(&watcher.create).await
+            && let Some((found, created)) = self.attach(number, &mut watcher, &scope)
+        {
+            watcher.is_created = true;
+            self.watchers.insert(number, watcher);
+            self.send(WatchResponse { watch_id: id, created: true, ..message(created) }).await?;
+            return self.send_caught_up(number, found).await;
+        }
+        let upstream_id = self.direct().create(number, watcher.continuation());
+        watcher.source = Source::Direct { upstream_id };
+        self.watchers.insert(number, watcher);
+        Ok(())
+    }
+
+    async fn reject(&mut self, error: WatchError) -> Step {
+        let header = self.current_header().await;
+        self.send(WatchResponse {
+            watch_id: INVALID_WATCH_ID,
+            created: true,
+            canceled: true,
+            cancel_reason: error.to_string(),
+            ..message(header)
+        })
+        .await
+    }
+
+    /// Returns a header with a revision that the cluster has reached.
+    async fn current_header(&mut self) -> ResponseHeader {
+        let published = self.cache.scopes().iter().find_map(|scope| scope.published());
+        match published {
+            Some(state) => state.header,
+            None => match self.cache.prober.probe().await {
+                Ok(probe) => probe.header,
+                Err(_) => self.last_header,
+            },
+        }
+    }
+
+    /// Returns the scope that may serve this watch: the caller is anonymous, and the cluster has no
+    /// auth.
+    async fn usable_scope(&mut self, create: &WatchCreateRequest) -> Option<Arc<Scope>> {
+        if !self.caller.is_anonymous() {
+            return None;
+        }
+        let key = if create.key.is_empty() { vec![0].into() } else { create.key.clone() };
+        let span = Span::of_request(&key, &create.range_end);
+        let deadline = Instant::now() + SCOPE_PATIENCE;
+        let scope = self.cache.scope_for_watch(&span, deadline).await?;
+        if !scope.is_fresh(self.cache.config.lag_max) {
+            let probe = self.cache.prober.probe().await.ok()?;
+            scope.wait_for(probe.header.revision, Instant::now() + SCOPE_PATIENCE).await?;
+            scope.mark_fresh(probe.started);
+        }
+        Some(scope)
+    }
+
+    /// Connects a watch with a scope. Returns the events that it has missed, and the header of the
+    /// response to its creation. Returns `None` if the history does not go back far enough.
+    fn attach(
+        &self,
+        number: u64,
+        watcher: &mut Watcher,
+        scope: &Arc<Scope>,
+    ) -> Option<(Vec<Found>, ResponseHeader)> {
+        let state = scope.published()?;
+        let mut header = state.header;
+        if watcher.next == 0 {
+            // The client may have seen a newer revision than the scope has, also from this proxy.
+            header.revision = header.revision.max(self.cache.seen());
+            watcher.next = header.revision + 1;
+        }
+        let handle = Arc::new(ScopeWatcher {
+            number,
+            keys: watcher.keys.clone(),
+            queue: Arc::clone(&self.queue),
+            first_revision: watcher.next,
+        });
+        let (found, is_lagging) = match scope.catch_up(&handle, watcher.next) {
+            CatchUp::NotHere => return None,
+            CatchUp::Events(found, next) => {
+                watcher.next = next;
+                (found, true)
+            }
+            CatchUp::Synced(found, revision) => {
+                watcher.next = watcher.next.max(revision + 1);
+                (found, false)
+            }
+        };
+        watcher.source = Source::Scope { scope: Arc::clone(scope), handle, is_lagging };
+        Some((found, header))
+    }
+
+    async fn cancel(&mut self, id: i64) -> Step {
+        let Some(number) = self.numbers.get(&id).copied() else { return Ok(()) };
+        let Some(watcher) = self.watchers.get(&number) else { return Ok(()) };
+        if let Source::Direct { upstream_id } = watcher.source
+            && self.direct.is_some()
+            && self.reopen_at.is_none()
+        {
+            // The member answers, after all events that it has sent.
+            self.direct().cancel(upstream_id);
+            return Ok(());
+        }
+        self.forget(number);
+        let header = self.current_header().await;
+        self.send(WatchResponse { watch_id: id, canceled: true, ..message(header) }).await
+    }
+
+    fn forget(&mut self, number: u64) -> Option<Watcher> {
+        let watcher = self.watchers.remove(&number)?;
+        self.numbers.remove(&watcher.id);
+        if let Source::Scope { scope, handle, .. } = &watcher.source {
+            scope.remove(handle);
+        }
+        Some(watcher)
+    }
+
+    // ---- events of scopes ----
+
+    /// Sends everything that the scopes have delivered, then what lagging watches have missed.
+    async fn drain_queue(&mut self) -> Step {
+        loop {
+            while let Some(delivery) = self.queue.take() {
+                match delivery {
+                    Delivery::Events(number, events, picks) => {
+                        self.send_events(number, &events, &picks).await?;
+                    }
+                    Delivery::Lagging(number, from) => self.set_lagging(number, from),
+                    Delivery::Detached(number) => self.detach(number),
+                    Delivery::Ended(number) => self.end_replaced(number).await?,
+                }
+            }
+            let lagging = self.watchers.iter().find_map(|(number, watcher)| match &watcher.source {
+                Source::Scope { is_lagging: true, .. } => Some(*number),
+                _ => None,
+            });
+            match lagging {
+                Some(number) => self.catch_up(number).await?,
+                None => break,
+            }
+        }
+        self.send_progress().await
+    }
+
+    async fn send_events(&mut self, number: u64, events: &RevisionEvents, picks: &[u32]) -> Step {
+        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
+        if events.revision < watcher.next {
+            return Ok(());
+        }
+        watcher.next = events.revision + 1;
+        let wanted = watcher.wanted(events, picks);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        watcher.is_active = true;
+        let (watch_id, in_fragments) = (watcher.id, watcher.create.fragment);
+        let mut header = match &watcher.source {
+            Source::Scope { scope, .. } => scope.published().map(|state| state.header),
+            Source::Direct { .. } => None,
+        }
+        .unwrap_or(self.last_header);
+        header.revision = events.revision;
+        let response = WatchResponse { watch_id, ..message(header) };
+        self.send_message(response, wanted, in_fragments).await
+    }
+
+    async fn send_message(
+        &mut self,
+        response: WatchResponse,
+        events: Vec<Event>,
+        in_fragments: bool,
+    ) -> Step {
+        if !in_fragments {
+            return self.send(WatchResponse { events, ..response }).await;
+        }
+        let mut events = events.into_iter().peekable();
+        while events.peek().is_some() {
+            let mut bytes = response.encoded_len();
+            let mut part = Vec::new();
+            while let Some(event) =
+                events.next_if(|it| part.is_empty() || bytes + it.encoded_len() <= FRAGMENT_BYTES)
+            {
+                bytes += event.encoded_len() + 8;
+                part.push(event);
+            }
+            let fragment = events.peek().is_some();
+            self.send(WatchResponse { events: part, fragment, ..response.clone() }).await?;
+        }
+        Ok(())
+    }
+
+    fn set_lagging(&mut self, number: u64, from: i64) {
+        if let Some(watcher) = self.watchers.get_mut(&number)
+            && let Source::Scope { is_lagging, .. } = &mut watcher.source
+        {
+            *is_lagging = true;
+            watcher.next = watcher.next.max(from);
+        }
+    }
+
+    async fn catch_up(&mut self, number: u64) -> Step {
+        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
+        let from = watcher.next;
+        let Source::Scope { scope, handle, is_lagging } = &mut watcher.source else {
+            return Ok(());
+        };
+        match scope.catch_up(handle, from) {
+            CatchUp::NotHere => {
+                self.detach(number);
+                Ok(())
+            }
+            CatchUp::Events(found, _) => self.send_caught_up(number, found).await,
+            CatchUp::Synced(found, _) => {
+                *is_lagging = false;
+                self.send_caught_up(number, found).await
+            }
+        }
+    }
+
+    async fn send_caught_up(&mut self, number: u64, found: Vec<Found>) -> Step {
+        for (events, picks) in found {
+            if let Some(watcher) = self.watchers.get_mut(&number) {
+                watcher.next = watcher.next.min(events.revision);
+            }
+            self.send_events(number, &events, &picks).await?;
+        }
+        Ok(())
+    }
+
+    /// Continues a watch upstream, from its next revision on.
+    fn detach(&mut self, number: u64) {
+        let Some(watcher) = self.watchers.get(&number) else { return };
+        if watcher.is_direct() {
+            return;
+        }
+        let create = watcher.continuation();
+        let upstream_id = self.direct().create(number, create);
+        if let Some(watcher) = self.watchers.get_mut(&number) {
+            watcher.source = Source::Direct { upstream_id };
+        }
+    }
+
+    async fn end_replaced(&mut self, number: u64) -> Step {
+        let Some(watcher) = self.forget(number) else { return Ok(()) };
+        let cancel_reason = "clearlane grpc-proxy: the cluster was replaced".to_owned();
+        let response = message(self.last_header);
+        self.send(WatchResponse { watch_id: watcher.id, canceled: true, cancel_reason, ..response })
+            .await
+    }
+
+    // ---- direct watches ----
+
+    fn direct(&mut self) -> &mut DirectStream {
+        let (cache, caller) = (&self.cache, &self.caller);
+        self.direct
+            .get_or_insert_with(|| DirectStream::open(Arc::clone(&cache.upstream), caller))
+    }
+
+    async fn handle_direct(&mut self, event: DirectEvent) -> Step {
+        match event {
+            DirectEvent::Response(response) => {
+                self.reopen_delay = REOPEN_DELAY_MIN;
+                self.handle_direct_response(response).await
+            }
+            DirectEvent::Lost => {
+                self.direct = None;
+                self.reopen_at = Some(Instant::now() + self.reopen_delay);
+                self.reopen_delay = (self.reopen_delay * 2).min(REOPEN_DELAY_MAX);
+                Ok(())
+            }
+            DirectEvent::Ended(status) => self.end(status).await,
+        }
+    }
+
+    /// Creates the direct watches again after their connection was lost.
+    fn reopen(&mut self) {
+        self.reopen_at = None;
+        self.direct = None;
+        let mut lost: Vec<u64> = self.watchers.keys().copied().collect();
+        lost.retain(|number| self.watchers[number].is_direct());
+        lost.sort_unstable();
+        for number in lost {
+            let create = self.watchers[&number].continuation();
+            let upstream_id = self.direct().create(number, create);
+            if let Some(watcher) = self.watchers.get_mut(&number) {
+                watcher.source = Source::Direct { upstream_id };
+            }
+        }
+    }
+
+    async fn handle_direct_response(&mut self, mut response: WatchResponse) -> Step {
+        if response.created {
+            let Some(number) = self.direct().answered() else { return Ok(()) };
+            return self.handle_created(number, response).await;
+        }
+        if response.watch_id == INVALID_WATCH_ID && !response.canceled {
+            return self.handle_upstream_progress(response).await;
+        }
+        let upstream = response.watch_id;
+        let of_response = |watcher: &Watcher| {
+            matches!(watcher.source, Source::Direct { upstream_id } if upstream_id == upstream)
+        };
+        let Some((number, watcher)) =
+            self.watchers.iter_mut().find(|(_, watcher)| of_response(watcher))
+        else {
+            return Ok(());
+        };
+        let number = *number;
+        response.watch_id = watcher.id;
+        watcher.is_active = true;
+        if response.canceled {
+            self.forget(number);
+        } else if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref())
+            && !response.fragment
+        {
+            watcher.next = watcher.next.max(last.mod_revision + 1);
+        }
+        self.send(response).await
+    }
+
+    async fn handle_created(&mut self, number: u64, mut response: WatchResponse) -> Step {
+        let Some(watcher) = self.watchers.get_mut(&number) else {
+            // The client has canceled it meanwhile.
+            return Ok(());
+        };
+        let is_told = std::mem::replace(&mut watcher.is_created, true);
+        if watcher.next == 0 {
+            let revision = response.header.as_ref().map_or(0, |header| header.revision);
+            watcher.next = revision + 1;
+        }
+        if response.canceled {
+            response.created = !is_told;
+            response.watch_id = if is_told { watcher.id } else { INVALID_WATCH_ID };
+            self.forget(number);
+            return self.send(response).await;
+        }
+        if is_told {
+            return Ok(());
+        }
+        response.watch_id = watcher.id;
+        self.send(response).await
+    }
+
+    /// Asks the member how far the direct watches are, to let them join scopes.
+    async fn try_to_join(&mut self) -> Step {
+        let can_join = self.caller.is_anonymous()
+            && self.watchers.values().any(|it| it.is_direct() && it.is_created);
+        if can_join && let Some(direct) = &self.direct {
+            direct.request_progress();
+        }
+        Ok(())
+    }
+
+    /// The member has sent all events up to this revision, of all direct watches.
+    async fn handle_upstream_progress(&mut self, response: WatchResponse) -> Step {
+        let reached = response.header.as_ref().map_or(0, |header| header.revision);
+        for watcher in self.watchers.values_mut() {
+            if watcher.is_direct() && watcher.is_created {
+                watcher.next = watcher.next.max(reached + 1);
+            }
+        }
+        if self.progress.is_asked_upstream {
+            self.progress.is_asked_upstream = false;
+            let of_scopes = self.progress.reached.take().unwrap_or(reached);
+            let mut header = response.header.unwrap_or_default();
+            header.revision = reached.min(of_scopes);
+            self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await?;
+        }
+        if self.caller.is_anonymous() {
+            self.join_scopes().await?;
+        }
+        Ok(())
+    }
+
+    async fn join_scopes(&mut self) -> Step {
+        let mut direct: Vec<u64> = self.watchers.keys().copied().collect();
+        direct.retain(|it| self.watchers[it].is_direct() && self.watchers[it].is_created);
+        for number in direct {
+            let Some(mut watcher) = self.watchers.remove(&number) else { continue };
+            let Source::Direct { upstream_id } = watcher.source else { continue };
+            let scope = self.usable_scope(&watcher.create).await;
+            let attached = scope.and_then(|scope| self.attach(number, &mut watcher, &scope));
+            self.watchers.insert(number, watcher);
+            if let Some((found, _)) = attached {
+                self.direct().cancel(upstream_id);
+                self.send_caught_up(number, found).await?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- progress ----
+
+    fn request_progress(&mut self) {
+        if self.progress.scopes.is_some() {
+            return;
+        }
+        let scopes = self.scopes();
+        let is_direct = self.watchers.values().any(Watcher::is_direct);
+        if is_direct && let Some(direct) = &self.direct {
+            direct.request_progress();
+            self.progress.is_asked_upstream = true;
+            if scopes.is_empty() {
+                return;
+            }
+        }
+        let prober = Arc::clone(&self.cache.prober);
+        self.progress.scopes = Some(Box::pin(async move {
+            let probe = prober.probe().await.ok()?;
+            let deadline = Instant::now() + SCOPE_PATIENCE;
+            let mut reached = probe.header.revision;
+            for scope in scopes {
+                let state = scope.wait_for(probe.header.revision, deadline).await?;
+                reached = reached.min(state.snapshot.revision);
+            }
+            Some(reached)
+        }));
+    }
+
+    /// Sends progress if all events up to its revision were sent. The queue must be drained.
+    async fn send_progress(&mut self) -> Step {
+        if self.progress.is_asked_upstream {
+            return Ok(());
+        }
+        let Some(revision) = self.progress.reached.take() else { return Ok(()) };
+        let mut header = self.current_header().await;
+        header.revision = revision;
+        self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await
+    }
+
+    /// Sends a progress notice for each idle watch that wants them.
+    async fn send_notices(&mut self) -> Step {
+        let mut idle = Vec::new();
+        for watcher in self.watchers.values_mut() {
+            let Source::Scope { scope, is_lagging: false, .. } = &watcher.source else { continue };
+            if watcher.create.progress_notify && !std::mem::take(&mut watcher.is_active) {
+                idle.extend(scope.published().map(|state| (watcher.id, state.header)));
+            }
+        }
+        // Every event up to these revisions must be sent first.
+        self.drain_deliveries().await?;
+        for (watch_id, header) in idle {
+            self.send(WatchResponse { watch_id, ..message(header) }).await?;
+        }
+        Ok(())
+    }
+
+    async fn drain_deliveries(&mut self) -> Step {
+        Box::pin(self.drain_queue()).await
+    }
+}
+
+type Found = (Arc<RevisionEvents>, Vec<u32>);
+
+fn message(header: ResponseHeader) -> WatchResponse {
+    WatchResponse { header: Some(header), ..WatchResponse::default() }
+}
+
+/// Returns the next request. At the end of the requests, it waits for ever.
+async fn next_request(
+    requests: &mut Option<Streaming<WatchRequest>>,
+) -> Result<WatchRequest, Status> {
+    if let Some(open) = requests {
+        match open.message().await {
+            Ok(Some(request)) => return Ok(request),
+            Ok(None) => *requests = None,
+            Err(status) if status.code() == Code::Cancelled => {
+                return Err(Status::cancelled("etcdserver: watch canceled"));
+            }
+            Err(status) => return Err(status),
+        }
+    }
+    pending().await
+}
+
+async fn next_event(direct: &mut Option<DirectStream>) -> DirectEvent {
+    match direct {
+        Some(direct) => direct.next().await,
+        None => pending().await,
+    }
+}
+
+async fn scopes_reached(scopes: &mut Option<ProgressFuture>) -> Option<i64> {
+    match scopes {
+        Some(scopes) => scopes.await,
+        None => pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => pending().await,
+    }
+}
+
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => drop(interval.tick().await),
+        None => pending().await,
+    }
+}
