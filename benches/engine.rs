@@ -14,8 +14,8 @@
 //! * `reopen`: 30,000 mixed records that were closed cleanly. `open_many`: 1,000,000 x 64 B in
 //!   bolt.
 //!
-//! **Not timed:** creating directories and values, filling stores before reads, and closing before
-//! `reopen`. The disk is the disk of the system's temporary directory.
+//! **Not timed:** creating directories, filling stores before reads, and closing before `reopen`.
+//! The disk is the disk of the system's temporary directory.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;

@@ -4,7 +4,8 @@
     figure_marks.py check [NAME...]        checks that no figure is older than its program or its measured sources
     figure_marks.py keep NAME REASON       marks the figure as up to date without a new measurement
     figure_marks.py made NAME              marks the figure as new, after its table was pasted by hand
-    figure_marks.py write NAME FILE        writes the tables and the last line of FILE, a run's output, into the pages
+    figure_marks.py write NAME FILE        writes the tables of FILE, a run's output, into the pages; renews machine,
+                                           day and withheld share in the line below each table
 
 The standard input has four fields for each figure, each with a zero byte at its end: its name, the paths of the
 measured sources, the paths of the program that makes it, and its function in benches/figures. A comment before a table
@@ -13,8 +14,8 @@ or a picture has one digest of the measured sources and one of the program:
     <!-- benches/figures NAME; measured 0123456789ab; program 0123456789ab -->
     <!-- benches/figures NAME; measured 0123456789ab; program 0123456789ab; kept: REASON -->
 
-A digest covers the files without comments, blank lines and tests. So it does not depend on git's history, and stays
-valid if the commit is cherry-picked. The history is only used to name the last change.
+A digest covers the files without comment lines, blank lines and tests; docstrings count. So it does not depend on
+git's history, and stays valid if the commit is cherry-picked. The history is only used to name the last change.
 """
 
 import datetime
@@ -134,7 +135,9 @@ def keep(figure, reason):
 
 
 def table_at(lines, first):
-    """Returns the first and the end line of the next table. Only blank lines may precede it."""
+    """Returns the first line of the next table and the line after its end, which are equal if there is no table. Only
+    blank lines may precede it.
+    """
     while first < len(lines) and not lines[first].strip():
         first += 1
     end = first

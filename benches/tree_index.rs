@@ -4,8 +4,8 @@
 //! hand.
 //!
 //! The indexes have 10 thousand and 1 million keys of 32 random bytes, each put once. The allocator
-//! is mimalloc. `locked` has a registry that keeps metrics. `persistent` publishes its snapshots in
-//! an `ArcSwap`.
+//! is mimalloc. `locked` has a registry that keeps metrics. The measurements of rates and of
+//! the p99 publish snapshots of `persistent` in an `ArcSwap`.
 //!
 //! **Timed** by criterion: [`time_reads`], and `put` to a random existing key. **Not timed** there:
 //! a compaction before each further `keys / 2` puts of a sample.

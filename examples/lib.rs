@@ -1,2 +1,2 @@
-//! This library is empty, because a package must have a library or a program. The examples are the
-//! files next to this one.
+//! This empty library exists because a package must have a library or a program. The examples are
+//! the files next to this one.

@@ -44,7 +44,7 @@ struct SharedProgress {
     stop_third: AtomicBool,
     /// Total processor time of the threads that have sent raft snapshots.
     snapshot_ns: AtomicU64,
-    /// Processor time of the third member until it had caught up.
+    /// Processor time of the third member's main thread until the member had caught up.
     third_ns: AtomicU64,
 }
 
@@ -68,7 +68,8 @@ pub(crate) struct ThirdMemberRun {
     /// The first time when the third member had applied all entries that the leader had applied,
     /// and the index that it had applied then. `None` if it never caught up.
     pub(crate) caught_up: Option<(Instant, u64)>,
-    /// Processor time of the third member from its start until `caught_up`.
+    /// Processor time of the thread that runs the third member, from `started` until `caught_up`.
+    /// Its log thread and its commit thread are not counted.
     pub(crate) processor: Duration,
 }
 
@@ -333,7 +334,7 @@ impl Cluster {
 
     /// Returns two shares of `time`, each at most 1. The first is the share for which the threads
     /// that sent raft snapshots used a processor. The second is the share for which the third
-    /// member used a processor until it had caught up.
+    /// member's main thread used a processor until the member had caught up.
     pub(crate) fn processor_shares(&self, time: Duration) -> Vec<f64> {
         let share = |ns: &AtomicU64| ns.load(Ordering::Acquire) as f64 / time.as_nanos() as f64;
         [&self.shared.snapshot_ns, &self.shared.third_ns].map(|ns| share(ns).min(1.0)).to_vec()

@@ -33,7 +33,7 @@ use clearlane_wal::group_commit::Batch;
 
 use crate::HEALTHY;
 
-/// How often the commit thread checks the time. A tick of the store commits every 100 ms.
+/// How often the commit thread checks whether a commit is due. The store commits every 100 ms.
 const COMMIT_TICK: Duration = Duration::from_millis(10);
 
 /// The results of a poll that the caller must handle.

@@ -1,7 +1,9 @@
 """Reads figures from recorded timelines and their tables of blame, for benches/figures.
 
-    timelines.py window FILE            prints FROM and FOR in ms: the long read that made requests wait most
-    timelines.py waits FILE FROM FOR    prints rows of Markdown: the longest wait of each kind in that window
+    timelines.py window FILE            prints FROM and FOR in ms: the time, with margins, of the long read during
+                                        which other requests waited longest in all
+    timelines.py waits FILE FROM FOR    prints a table in Markdown: the longest wait in that window for each class of
+                                        waiters, lock or worker, and class of blockers
     timelines.py blame ERA FILE...      prints rows of Markdown: medians of tables of `clearlane-sim show --as blame`
     timelines.py middle FILE...         prints the number, from 1, of the table whose mean put latency is the median
 """
@@ -55,7 +57,7 @@ def waits(path, from_ms, for_ms):
     end = begin + float(for_ms) * NS_PER_MS
     spans = spans_of(path)
     locks = {span["of"] for span in spans if span["what"] == "hold"}
-    # A worker that waits for anything other than a lock is idle.
+    # A worker's wait for another worker is omitted: the worker only has nothing to do.
     shown = [s for s in spans if s["what"] == "wait" and (s["of"] in locks or s["kind"] != "work")]
     shown = [span for span in shown if overlap(span, begin, end) > 0]
     took = lambda span: span["to"] - span["from"]

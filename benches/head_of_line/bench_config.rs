@@ -9,12 +9,13 @@ use clearlane_engine::EngineKind;
 use crate::group_name;
 use crate::load::{Class, Load};
 
-/// The settings of one run. From the environment: `CLEARLANE_ERAS` (`3.2,clearlane`),
-/// `CLEARLANE_ENGINE` (`sled`), `CLEARLANE_REPETITIONS` (5), `CLEARLANE_WINDOW_MS` (1600),
-/// `CLEARLANE_READ_MS` (30), and `CLEARLANE_READ_RECORDS`, which sets the number of records of an
-/// expensive read instead of its time. With `CLEARLANE_TIMELINES=1`, each era's first window with
-/// the expensive read is recorded into `timeline-ERA.jsonl` next to the summary, for `clearlane-sim
-/// show`. The latencies of a recorded window are a little higher.
+/// The settings of one run. From the environment: `CLEARLANE_ERAS` (such as `3.2,clearlane`),
+/// `CLEARLANE_ENGINE` (default: `bolt`), `CLEARLANE_REPETITIONS` (default: 5),
+/// `CLEARLANE_WINDOW_MS` (default: 1600), `CLEARLANE_READ_MS` (default: 30), and
+/// `CLEARLANE_READ_RECORDS`, which sets the number of records of an expensive read instead of its
+/// time. With `CLEARLANE_TIMELINES=1`, each era's first window with the expensive read is recorded
+/// into `timeline-ERA.jsonl` next to the summary, for `clearlane-sim show`. The latencies of a
+/// recorded window are a little higher.
 #[derive(Debug)]
 pub(crate) struct BenchConfig {
     pub(crate) eras: Vec<Era>,

@@ -196,7 +196,7 @@ fn style(era: Era) -> (&'static str, &'static str) {
 }
 
 /// Formats a time in a suitable unit. A number below 10 has one digit after the decimal point,
-/// unless this digit is 0. Other numbers are rounded to whole numbers.
+/// unless it is less than 0.05 above a whole number. Other numbers are rounded to whole numbers.
 pub(crate) fn readable_time(us: f64) -> String {
     let (number, unit) = match us {
         ..1e3 => (us, "µs"),

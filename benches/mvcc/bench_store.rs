@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// The payload of a write transaction: the number of the applied entry.
 pub(crate) type Entry = u64;
 
-/// How often the commit thread checks the time. A tick of the store commits every 100 ms.
+/// How often the commit thread checks whether a commit is due. The store commits every 100 ms.
 const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of old states that are sent together to be dropped.
 const RETIRED_BATCH: usize = 64;

@@ -8,8 +8,9 @@
 //! shown separately, because a busy processor does not hide it.
 //!
 //! `spin` is a window without watchers. Its threads keep the processor as busy as the watch threads
-//! of another window, which is part of its name. A cost of watchers that exceeds `spin` is caused
-//! by the era's way to notify them. On two cores the rest is the cost of the busy core.
+//! of another window; its name contains the name of that window. A cost of watchers that exceeds
+//! `spin` is caused by the era's way to notify them. On two cores the rest is the cost of the busy
+//! core.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -82,8 +83,8 @@ impl Drop for StopOnDrop<'_> {
 }
 
 impl LoadWindow<'_> {
-    /// Runs a window. `put` makes the put with a number. Each of `consumers` runs on a separate
-    /// thread.
+    /// Runs a window. `put` makes the put with the given number, from 0. Each of `consumers` runs
+    /// on a separate thread.
     pub(crate) fn run<T: Send>(
         &self,
         mut put: impl FnMut(&mut Writer<'_>, usize) -> (i64, Instant),

@@ -3,7 +3,7 @@
 //! [`protox`] is a protobuf compiler written in Rust, so the build does not need `protoc`. It makes
 //! *descriptors*, which are protobuf's own description of the messages. `prost` turns them into
 //! structs, and tonic turns the services into stubs. The crate also contains the descriptors, for
-//! tests, for JSON and for reflection.
+//! tests, for the JSON gateway, and for the list of calls on the metrics page.
 //!
 //! Three settings differ from prost's defaults:
 //!

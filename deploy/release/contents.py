@@ -79,7 +79,8 @@ def component(package, sums):
         **({"description": package["description"].strip()} if package["description"] else {}),
         **({"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}),
         **({"licenses": [{"expression": expression(package)}]} if expression(package) else {}),
-        # Our crates are in no registry, so they have no package URL.
+        # Our crates are built from this checkout and not taken from a registry, so they have no
+        # package URL.
         **({} if is_ours else {"purl": reference(package)}),
     }
 
@@ -113,7 +114,7 @@ def sbom(packages, uses):
 
 
 def licence_texts(directory):
-    """Those of a crate, and those of sources in C that it brings."""
+    """The licence texts in a crate's directory, including those of C sources in it."""
     for path in sorted(pathlib.Path(directory).rglob("*")):
         is_test = {"tests", "test", "benches", "examples"} & set(path.relative_to(directory).parts)
         if path.is_file() and LICENCE_FILE.fullmatch(path.name) and path.suffix not in (".rs", ".py") and not is_test:

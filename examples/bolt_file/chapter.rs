@@ -13,7 +13,8 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
 }
 
-/// Checks that the file contains `made`. If `UPDATE_GOLDENFILES` is set, writes the file first.
+/// Checks that the text of the file is `made`. If `UPDATE_GOLDENFILES` is set, writes the file
+/// first.
 fn compare(path: &Path, made: &str) {
     if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
         std::fs::write(path, made).unwrap();

@@ -3,14 +3,14 @@
 A fence whose info string starts with `sh elsewhere` is run here. All blocks of a page run in one shell, which has the
 options `-euo pipefail`, so variables and the directory stay the same from block to block. The shell starts in a
 directory with a copy of deploy/. A `text` fence directly after a block is the block's output; `...` in it stands for
-any text.
+any text within a line.
 
 A command that must fail starts with `! ` and ends with a comment, which is a part of the expected message:
 
     ! etcdctl get motd  # user name is empty
 
-With the further word `background`, a block runs in its own process until the next heading. Then it receives SIGINT,
-as from Ctrl-C. Paths below /tmp are replaced by paths in a temporary directory.
+With the further word `background`, a block runs in its own process until the next heading or the end of the page. Then
+it receives SIGINT, as from Ctrl-C. Paths below /tmp are replaced by paths in a temporary directory.
 """
 
 import os
@@ -109,7 +109,7 @@ class Process:
     log: pathlib.Path
     environment: dict = field(default_factory=dict)
     directory: pathlib.Path | None = None
-    # A text in the output of a process that is ready.
+    # The output of a process that is ready starts with this text. None: it contains `READY`.
     output: str | None = None
 
     def __post_init__(self):

@@ -265,7 +265,7 @@ class Grafana(Recipe):
 
     def setUp(self):
         super().setUp()
-        # Only the old eras have locks that requests wait for.
+        # In this old era, requests wait for locks that other requests hold.
         members = self.reader.start(["deploy/three-members", "data", "--era=3.2"], output="m1  http")
         members.wait_ready()
         eventually("all are printed", lambda: "ETCDCTL_ENDPOINTS" in members.said())

@@ -91,8 +91,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns `Ok` after any response of a server. Otherwise returns the reason why there was
-    /// none.
+    /// Returns `Ok` if a server has responded: with its status, or with an error for which
+    /// [`is_answer`] returns true. Otherwise returns the reason why there was no such response.
     pub(crate) async fn check_reachable(&self) -> std::result::Result<(), String> {
         match self.fetch_status().await {
             Some(Err(status)) if !is_answer(&status) => Err(describe_status(&status)),

@@ -83,8 +83,9 @@ struct OptionsAndToken {
 }
 
 impl Client {
-    /// Connects to a cluster. Checks all endpoints at once, and returns when one has responded. An
-    /// endpoint is `http://host:port`, `https://host:port` or `host:port`.
+    /// Connects to a cluster. Checks all endpoints at once, until one has responded. Then fetches a
+    /// token, if the options have a user. An endpoint is `http://host:port`, `https://host:port` or
+    /// `host:port`.
     pub async fn connect<E>(endpoints: E, options: Options) -> Result<Client>
     where
         E: IntoIterator,

@@ -3,15 +3,16 @@
 //! ```text
 //!   authUsers   alice         User { name, bcrypt of the password, roles in order, options }
 //!   authRoles   reader        Role { name, permissions in the order of their keys }
-//!   auth        authRevision  8 bytes, big endian: 1 at first, and one more with each change
+//!   auth        authRevision  8 bytes, big endian; a missing record means revision 1
 //!               authEnabled   1 byte: 0 or 1
 //! ```
 //!
-//! * A rejected change has no effect, and the revision stays the same. The revision also stays the
-//!   same if a role is granted to a user that already has it, if a request enables authentication,
-//!   or if a request disables authentication that is already disabled. But the revision grows if a
-//!   permission is granted to a role that already has it. It also grows if a request changes the
-//!   password of a user that was created without one, although that user gets no password.
+//! * Each change increments the revision. A rejected change has no effect, and the revision stays
+//!   the same. The revision also stays the same if a role is granted to a user that already has it,
+//!   if a request enables authentication, or if a request disables authentication that is already
+//!   disabled. But the revision grows if a permission is granted to a role that already has it. It
+//!   also grows if a request changes the password of a user that was created without one, although
+//!   that user gets no password.
 //! * All roles of a user exist, except that `root` need not exist.
 //! * While authentication is enabled, there is a user `root` with the role `root`.
 
@@ -74,7 +75,8 @@ pub fn is_change(request: &InternalRaftRequest) -> bool {
         || request.auth_role_revoke_permission.is_some()
 }
 
-/// Returns true if a request only reads users or roles. Only etcd writes such entries to the log.
+/// Returns true if a request only reads users or roles, or whether authentication is enabled. Only
+/// etcd writes such entries to the log.
 pub fn is_read(request: &InternalRaftRequest) -> bool {
     request.auth_status.is_some()
         || request.auth_user_get.is_some()

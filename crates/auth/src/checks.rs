@@ -6,9 +6,10 @@
 //! | put, delete | write the key (put), or the whole range (delete) |
 //! | put with a lease, revocation, keep-alive | write each key of the lease |
 //! | keys of a lease, list of leases | read each key of the leases |
-//! | change of users and roles, compaction, membership, maintenance | the role `root` |
+//! | change or list of users or roles, compaction, change of members | the role `root` |
+//! | all calls of maintenance that are not in the last row | the role `root` |
 //! | get of a user, get of a role | to be that user, to have that role, or the role `root` |
-//! | grant of a lease, status, list of members or alarms | any user |
+//! | grant of a lease, TTL of a lease without keys, status, list of members or alarms | any user |
 //!
 //! Each operation of a transaction needs the same permission as a separate request. This includes
 //! the operations of the branch that does not run. A user with the role `root` has every
@@ -44,7 +45,8 @@ impl AuthState {
         Checker { state: self, user }
     }
 
-    /// Checks an entry when it is applied. The user is named in the entry's header.
+    /// Checks an entry when it is applied. The user is named in the entry's header. Before a
+    /// request without a user is proposed, this check shows whether the request needs a user.
     pub fn check_entry(
         &self,
         request: &InternalRaftRequest,
@@ -89,7 +91,7 @@ impl<'s> Checker<'s> {
         Ok(())
     }
 
-    /// Requires the role `root`. As in etcd, the auth revision at which the user was named may be
+    /// Requires the role `root`. As in etcd, the [revision](AuthInfo::revision) of the user may be
     /// old.
     pub fn admin(self) -> CheckResult {
         if !self.state.enabled {
@@ -100,13 +102,13 @@ impl<'s> Checker<'s> {
         if user.has_role(ROOT) { Ok(()) } else { Err(AuthRejection::PermissionDenied) }
     }
 
-    /// Requires that the user asks about itself or has the role `root`.
+    /// Requires that `name` is the user itself, or that the user has the role `root`.
     pub fn user_get(self, name: &str) -> CheckResult {
         let is_own = self.user.is_some_and(|user| &*user.username == name);
         self.admin().or_else(|refused| if is_own { Ok(()) } else { Err(refused) })
     }
 
-    /// Requires that the user has the role it asks about or has the role `root`.
+    /// Requires that the user has this role or the role `root`.
     pub fn role_get(self, role: &str) -> CheckResult {
         let user = self.user.and_then(|user| self.state.users.get(&*user.username));
         let is_own = user.is_some_and(|user| user.has_role(role));
@@ -192,8 +194,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Fails if the request names no user, if the user was named at an older auth revision, or if
-    /// the user does not exist.
+    /// Fails if the request names no user, if the user's [revision](AuthInfo::revision) is older
+    /// than the state, or if the user does not exist.
     fn user_with_access(self) -> Result<&'s UserEntry, AuthRejection> {
         // A signed token may state the revision 0. Then the request is treated as if it named no
         // user.

@@ -10,9 +10,9 @@
 //!   buckets and format.
 //! * The caller passes the time, random bytes, and the contents of key files. This crate reads no
 //!   clock and no file, and draws no random bytes.
-//! * Passwords in log entries and in the store are hashed. Other crates can use a stored hash only
-//!   through [`AuthStore::password_check`], which does not reveal it.
-//! * No `Debug` output contains a password, a hash or a token.
+//! * This server writes passwords to the log and to the store only as hashes. Other crates can use
+//!   the hash of a user only through [`AuthStore::password_check`], which does not reveal it.
+//! * The `Debug` output of a public type contains no password, no hash and no token.
 //!
 //! `docs/auth.md` explains the design.
 

@@ -44,10 +44,10 @@ impl PasswordCheck {
     }
 
     /// Checks the password. Returns the auth revision at which the user had this hash, or fails
-    /// with `AuthFailed`. If the user does not exist, the check hashes the password once at the
-    /// configured cost before it fails. So the time does not reveal whether a user exists, unless
-    /// the stored hash of the user has another cost. Calls `pause` every half millisecond; `pause`
-    /// may unwind.
+    /// with `AuthFailed`. If the user does not exist or has an empty hash, the check hashes the
+    /// password once at the configured cost before it fails. So the time does not reveal whether a
+    /// user exists, unless the stored hash of the user has another cost or is not a bcrypt hash.
+    /// Calls `pause` about every half millisecond; `pause` may unwind.
     pub fn run(&self, password: &[u8], pause: &mut dyn FnMut()) -> Result<u64, AuthRejection> {
         let Some(hash) = &self.hash else {
             let _ = BcryptHash::compute(password, self.cost, [0; SALT_BYTES], pause);
@@ -62,8 +62,8 @@ impl PasswordCheck {
 }
 
 /// Returns the hash of a password as it is written to the log: bcrypt's text, encoded in base64.
-/// The caller draws the salt. Calls `pause` every half millisecond. Fails if the password is too
-/// long or the cost is invalid.
+/// The caller draws the salt. Calls `pause` about every half millisecond. Fails if the password is
+/// too long or the cost is invalid.
 pub fn hash(
     password: &[u8],
     cost: u32,

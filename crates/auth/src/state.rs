@@ -26,8 +26,9 @@ type Checked<T> = std::result::Result<T, AuthRejection>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthInfo {
     pub username: Arc<str>,
-    /// The auth revision at which the user was named. For a JSON web token, this is the revision at
-    /// which the token was signed.
+    /// The auth revision when the request named the user. For a JSON web token, this is the
+    /// revision when the token was signed. Checks of permissions for keys fail if it is older than
+    /// [`AuthState::revision`].
     pub revision: u64,
 }
 

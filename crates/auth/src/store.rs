@@ -130,9 +130,8 @@ impl AuthStore {
         Ok(AuthChange { state, tokens })
     }
 
-    /// Makes a change visible. The apply loop publishes this change before it publishes the changed
-    /// keys of this entry or of a later entry. So no watcher receives an event that it may no
-    /// longer read.
+    /// Makes a change visible. The apply loop does this before it applies the next entry. So no
+    /// watcher receives an event of a later entry that its user may no longer read.
     pub fn publish(&self, change: AuthChange) {
         self.set_state(change.state);
         if let TokenProvider::Simple(tokens) = &self.tokens {

@@ -13,7 +13,7 @@ pub enum Error {
     )]
     UnknownEra { name: String },
 
-    // The caller has a bug. Nothing was changed.
+    // The caller has a bug. The rejected change was not made.
     #[error("record {key:?} is not above {last:?}: bucket key takes records in revision order")]
     OutOfOrder { key: Bytes, last: Bytes },
     #[error("record key of {len} bytes: a revision key has at most 18")]
@@ -21,9 +21,9 @@ pub enum Error {
     #[error("records of bucket key are removed by Backend::remove, not by a write transaction")]
     AppendOnly,
 
-    // The process must stop.
+    // The process must stop if a write or a commit fails with one of these errors.
     /// An operation of the engine failed, now or earlier. After a failed commit the engine's
-    /// contents are unknown.
+    /// contents are unknown. After a failed read or defragmentation the backend remains usable.
     #[error("backend: {0}")]
     Engine(String),
     /// A write transaction was dropped before its end, so some of its changes may remain.

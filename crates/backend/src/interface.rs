@@ -111,8 +111,8 @@ pub trait ComputedRecords: Debug + Send + Sync {
 /// changes.
 ///
 /// [`end`](WriteTx::end) makes all changes visible at once to readers that open after it. The
-/// changes become durable with a later commit. Dropping the transaction without ending it is a bug:
-/// every later write then fails.
+/// changes become durable with a later commit. In the eras of etcd, `end` may make that commit
+/// itself. Dropping the transaction without ending it is a bug: every later write then fails.
 pub trait WriteTx<T>: ReadTx {
     /// Stores a record. In bucket `key` the call fails unless the key is greater than the key of
     /// every earlier record. The value should own its buffer, because a slice of a larger buffer
@@ -168,9 +168,9 @@ pub struct WriteTxResult {
     pub commit_due: bool,
 }
 
-/// States that are no longer current. There are none in the eras of etcd, because their readers
-/// share the data that the writer changes. Dropping the last reference to a state may free much
-/// memory, so the writer passes the states to another thread.
+/// States that are no longer current. The eras of etcd have no such states, because they do not
+/// publish a new state for each write transaction. Dropping the last reference to a state may free
+/// much memory, so the writer passes the states to another thread.
 #[derive(Debug, Default)]
 pub struct DroppedStates {
     /// The states, whatever the type of their payload. Nobody reads them: they are only dropped.

@@ -11,8 +11,8 @@
 //! only one writer and one committer, and neither ever finds a lock taken. They share one lock,
 //! `removals`, but neither holds it at a point where tasks may be switched.
 //!
-//! All other shared data is read and written without a switch in between. So the order of tasks can
-//! matter only at loads and replacements of the pointer.
+//! All other shared data of the backend is read and written without a switch in between. So the
+//! order of tasks can matter only at loads and replacements of the pointer.
 
 #![cfg(feature = "shuttle")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]

@@ -176,8 +176,9 @@ async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     join_all(asked).await
 }
 
-/// Raises the alarm CORRUPT for a member, unless it is already raised. If the proposal fails, the
-/// next check tries again.
+/// Raises the alarm CORRUPT for a member, unless it is already raised. If the proposal fails, a
+/// warning is logged. The next periodic check tries again. [`run_compaction_checks`] tries again
+/// only after a newer compaction, because it skips compactions that it has compared.
 async fn raise_corrupt_alarm(member: &Server, suspect: u64) {
     if member.threads().alarms().is_raised_by(suspect, AlarmType::Corrupt) {
         return;

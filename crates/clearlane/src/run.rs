@@ -159,8 +159,8 @@ fn log_signal(kind: SignalKind) {
 /// Runs a member until it fails. A signal ends the process, so this function returns only errors.
 fn run_member(mut config: Config) -> Result<Infallible, BoxError> {
     // The log is opened before `set_process_limits` restricts the umask. So log files get their
-    // mode from the operator's umask: programs of other users may collect them. Files that log
-    // rotation creates later get their mode from the restricted umask.
+    // mode from the operator's umask: programs of other users may collect them. Log rotation
+    // gives each later file the mode of the file that it replaces.
     logging::start(&config.log)?;
     exit_on_panic();
     set_process_limits(&mut config)?;

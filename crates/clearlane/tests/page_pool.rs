@@ -1,6 +1,6 @@
-//! Tests that the engine's pages are in the allocator's pool, and that the pool grows only to the
-//! size of one page cache. The test has its own process, because other tests would also take
-//! buffers from the pool.
+//! Tests that the engine's pages are in the allocator's pool, and that the pool stays smaller than
+//! two page caches. The test has its own process, because other tests would also take buffers from
+//! the pool.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

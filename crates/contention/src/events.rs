@@ -36,8 +36,8 @@ pub struct LockEvent {
 pub enum LockEventKind {
     /// A wait. The waiter writes this event after the wait has ended.
     Wait {
-        /// The blocker when the wait started. `None` if no thread had the turn: the thread waited
-        /// for the inner lock, or the turn was kept for a writer that was not awake yet.
+        /// The blocker when the wait started. `None` if the thread waited only for the inner lock,
+        /// or if the turn was kept for a writer that was not awake yet.
         blocker: Option<(TaskLabel, BlockerState)>,
     },
     /// A hold. The thread writes this event after it has released the lock.

@@ -5,7 +5,7 @@
 //!
 //! | to learn | call |
 //! |---|---|
-//! | all waits and holds so far, with their causes | [`Registry::report`] |
+//! | all waits and holds since the last reset, with their causes | [`Registry::report`] |
 //! | who waits, and who holds a lock, right now | [`Registry::waiting`], [`Registry::holding`] |
 //! | how long one operation waited | [`waited_ns`], [`take_longest_wait`] |
 //! | each wait and hold with its times | [`Registry::record`], [`timeline`] |
@@ -16,7 +16,7 @@
 //!   entry or its release is decided, and outside the inner lock that protects the decision.
 //! * Each nanosecond of a wait is blamed on at most one blocker. Up to three parts of a wait are
 //!   blamed on no blocker: the time to wake a thread that may already enter, the time that a writer
-//!   queues behind such a thread, and the time at the inner lock of a [`blocking_lock`].
+//!   queues while no writer has the turn, and the time at the inner lock of a [`blocking_lock`].
 //! * A panic releases the locks whose guards it drops. There is no poisoning.
 //!
 //! This crate does not check the lock order, and does not detect a thread that waits for itself.

@@ -119,7 +119,7 @@ impl LockMetrics {
         }
     }
 
-    /// Makes a report. `holders` are the holders at `now_ns`.
+    /// Makes a report. `holders` are the current holders, whose holds count up to `now_ns`.
     pub(crate) fn report(&self, holders: &[Acquisition], now_ns: u64) -> LockReport {
         let mut blame: Vec<LockBlame> = self.blame.lock().values().copied().collect();
         blame.sort_by_key(|blame| Reverse(blame.total_ns));

@@ -17,8 +17,9 @@ use crate::{LockGuard, LockMode, Registry, blocking_lock::BlockingLock};
 /// A mutex. The module documentation describes its order of entry.
 pub struct Mutex<T> {
     lock: Arc<BlockingLock>,
-    /// The value that the mutex protects. A thread that `lock` has admitted always finds this inner
-    /// mutex free; see [`crate::blocking_lock`].
+    /// The value that the mutex protects. A thread that `lock` has admitted finds this inner mutex
+    /// free, except while another thread prints the mutex with `Debug`; see
+    /// [`crate::blocking_lock`].
     data: parking_lot::Mutex<T>,
 }
 

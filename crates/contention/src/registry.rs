@@ -88,9 +88,9 @@ impl Registry {
         holding.collect()
     }
 
-    /// Returns the threads that wait for a lock right now. A thread that may already enter but is
-    /// not awake yet is not included, because it waits for a processor. Writers in the queue behind
-    /// such a thread are not included either, because they have no blocker at that time.
+    /// Returns the threads that wait for a lock right now. A thread that has been admitted but is
+    /// not awake yet is not included, because it already counts as a holder. A queued writer is not
+    /// included while no writer has the turn, because it has no blocker at that time.
     pub fn waiting(&self) -> Vec<WaitingTask> {
         let (_, locks) = self.all();
         let waiting = locks.iter().flat_map(|lock| {

@@ -24,8 +24,9 @@ use crate::{
 /// A readers-writer lock. The module documentation describes its order of entry.
 pub struct RwLock<T> {
     lock: Arc<BlockingLock>,
-    /// The value that the lock protects. A thread that `lock` has admitted always finds this inner
-    /// lock free for its mode; see [`crate::blocking_lock`].
+    /// The value that the lock protects. A thread that `lock` has admitted finds this inner lock
+    /// free for its mode, except a writer while another thread prints the lock with `Debug`; see
+    /// [`crate::blocking_lock`].
     data: parking_lot::RwLock<T>,
 }
 

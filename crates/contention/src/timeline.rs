@@ -15,7 +15,8 @@
 //!   [`lane_class`]).
 //! * `kind`: `read` and `write` for requests, `work` for background workers.
 //! * `what`: `run`, `core` (ready while all cores are busy), `wait`, `disk`, `network`, or `hold`.
-//! * `of`: for a `hold`, the lock; for a `wait`, the lock or the worker that the lane waits for.
+//! * `of`: for a `hold`, the lock; for a `wait`, what the lane waits for: a lock, a worker, or
+//!   another resource such as a thread of a pool.
 //! * `behind`: for a `wait`, the lane that was the blocker when the wait started, if it is known.
 //! * `from`, `to`: times in nanoseconds.
 //!
@@ -72,7 +73,7 @@ pub enum Activity {
     Run,
     /// Ready to run while all cores are busy.
     Core,
-    /// Waits for a lock, or for another lane's work.
+    /// Waits for a lock, for another lane's work, or for another resource.
     Wait {
         resource: String,
         /// The lane that was the blocker when the wait started, if it is known.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A wait may be caused by three kinds of spans. The cause is the span that overlaps the wait
-//! longest. If overlaps are equal, the kind that is first in this list is the cause:
+//! longest. For a later wait of the chain, only the time counts in which all spans of the chain so
+//! far overlap. If overlaps are equal, the kind that is first in this list is the cause:
 //!
 //! 1. a wait of the blocker that the wait names;
 //! 2. a hold of the lock by another lane;

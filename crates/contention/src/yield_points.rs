@@ -20,8 +20,8 @@ impl YieldPoints {
     /// Number of bytes in a step. A thread reads and copies them in about a tenth of a millisecond.
     pub const BYTES_PER_STEP: usize = 64 << 10;
 
-    /// Counts bytes, and calls the hook at the end of a step. The caller must hold no lock, because
-    /// the hook may block or unwind.
+    /// Counts bytes, and calls the hook at the end of a step. On a thread with a hook, the caller
+    /// must hold no lock, because the hook may block or unwind.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         if self.is_step_done(bytes)

@@ -31,8 +31,9 @@ pub(crate) fn catch_panic<T>(open: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     IS_CATCHING.set(true);
-    // `AssertUnwindSafe` is correct here: after a panic no code uses a half-changed value, because
-    // the values that `open` owns are dropped.
+    // `AssertUnwindSafe` is correct here: after a panic no code uses a half-changed value. The
+    // panic drops the values that `open` has made, and the caller does not use sled's configuration
+    // again.
     let outcome = panic::catch_unwind(AssertUnwindSafe(open));
     IS_CATCHING.set(false);
     outcome.map_err(|payload| message_of(&*payload))

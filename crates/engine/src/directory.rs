@@ -20,8 +20,8 @@
 //!   have a name that we give. Without a marker, a file `engine.new` is considered ours only if its
 //!   text is a new store's marker, or a beginning of it.
 //! * The directory is locked (`flock`) before its contents are read. The lock ends when the engine
-//!   is dropped. The snapshots and transactions of an engine on disk also keep the lock. The marker
-//!   cannot carry the lock, because it is replaced.
+//!   is dropped. In the case of an engine on disk, its snapshots and transactions must be dropped
+//!   as well. The marker cannot carry the lock, because it is replaced.
 //! * A marker is complete or absent, because it is created by a rename.
 //! * When [`claim`](Directory::claim) returns, the marker that it found is on disk. The process
 //!   that renamed the marker may have died before it synced the directory. So `claim` syncs the
@@ -330,7 +330,7 @@ fn sync(path: &Path, handle: &File) -> Result<()> {
     handle.sync_all().map_err(Error::at(path))
 }
 
-/// Syncs the name of a directory to the disk, by syncing its parent.
+/// Syncs the name of a directory or a file to the disk, by syncing its parent.
 pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),

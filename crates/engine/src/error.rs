@@ -11,7 +11,7 @@ pub enum EngineKind {
     Bolt,
     /// A log-structured tree. `docs/decisions/engine-sled.md` lists the guarantees that it lacks.
     Sled,
-    /// Stores nothing on disk. It is for tests, and for measuring how much the disk costs.
+    /// Stores no records on disk. It is for tests, and for measuring how much the disk costs.
     Memory,
 }
 
@@ -27,8 +27,9 @@ impl EngineKind {
         }
     }
 
-    /// Returns whether a commit survives a crash. If it does not, the layer above must keep enough
-    /// to rebuild the store: the server keeps its whole write-ahead log.
+    /// Returns whether a commit survives a crash. If it does not, only the layer above can rebuild
+    /// the store. The server does this from its write-ahead log while the log is whole: a member
+    /// with the engine `memory` does not start again once its log has a snapshot record.
     pub const fn is_durable(self) -> bool {
         !matches!(self, EngineKind::Memory)
     }
@@ -84,7 +85,9 @@ pub enum Error {
     #[error("a page is not in memory")]
     NotCached,
 
-    // The process must stop.
+    // The process must stop if a write or a commit fails with one of these errors.
+    /// Also used where only a defragmentation or a stream fails, and the store remains usable. The
+    /// text then gives the reason.
     #[error("storage engine: {0}")]
     Storage(String),
     /// An earlier commit or the end of a defragmentation failed, or a write transaction panicked.

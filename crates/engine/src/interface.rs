@@ -138,7 +138,8 @@ pub trait Engine: Send + Sync + Debug {
         Ok(self.size_on_disk()?.saturating_sub(self.size_in_use()))
     }
 
-    /// Returns the findings of the last opening, for the server's log.
+    /// Returns the findings of the last opening, for the server's log. After a defragmentation, the
+    /// list is empty.
     fn opening_notes(&self) -> Vec<OpeningNote> {
         Vec::new()
     }
@@ -157,8 +158,8 @@ pub trait Defragment: Send + Debug {
     /// Copies about `records` more records. Commits may run at the same time. Returns `true` if the
     /// whole store is copied, except for keys that commits have changed during this call. A durable
     /// engine copies nothing and returns `false` while a transaction is open that started before
-    /// the defragmentation. After an error every further step fails: drop the defragmentation and
-    /// start another.
+    /// the defragmentation. After an error every further step fails, and so does
+    /// [`finish`](Defragment::finish): drop the defragmentation and start another.
     fn step(&mut self, records: usize) -> Result<bool>;
 
     /// Copies the rest, syncs it, and replaces the old store with the new one. Older snapshots keep

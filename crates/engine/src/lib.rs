@@ -15,9 +15,10 @@
 //!   and defragmentations do not change it, and it does not make the writer wait.
 //! * A commit is all or nothing, even if the process is killed in the middle of it.
 //! * If [`WriteTxn::commit`] returns `Ok` and the engine is durable ([`EngineKind::is_durable`]),
-//!   the commit survives a crash. [`Options::syncs`] can turn this off for `bolt`. If the commit
-//!   returns an error, nobody knows whether a restart will find the commit. So every later write
-//!   fails with [`Error::Failed`], and the process is expected to stop.
+//!   the commit survives a crash. If [`Options::syncs`] is false, a commit of `bolt` survives only
+//!   a crash of the process, not of the system. If the commit returns an error, nobody knows
+//!   whether a restart will find the commit. So every later write fails with [`Error::Failed`], and
+//!   the process is expected to stop.
 //! * At most one write transaction is open. While it is open, [`Engine::begin_write`] fails with
 //!   [`Error::WriterBusy`] and does not wait.
 //! * [`Engine::size_in_use`] counts the bytes of the live keys and values as of the last commit.
@@ -77,8 +78,9 @@ pub use options::Options;
 #[cfg(not(target_family = "wasm"))]
 pub use single_file::SingleFileStore;
 
-/// The number of bytes that bolt allocates for a page of 4,096 bytes. An allocator can recognize
-/// pages by this size, because hardly any other buffer has this size.
+/// The number of bytes that `bolt` allocates for a page of 4,096 bytes. The program's allocator
+/// (`page_pool` in crate `clearlane`) recognizes pages by this size, because hardly any other
+/// buffer has this size.
 pub const PAGE_BUFFER_BYTES: usize = 4096 + PAGE_BUFFER_EXTRA;
 pub(crate) const PAGE_BUFFER_EXTRA: usize = 16;
 

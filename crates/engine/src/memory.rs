@@ -1,8 +1,8 @@
 //! The `memory` engine: a storage engine without a disk.
 //!
 //! Each bucket is a persistent ordered map: a change copies only the nodes on its path, and the old
-//! version stays valid. A snapshot consists of ten root pointers. The writer works on its own ten
-//! pointers, and its commit replaces the published state with them.
+//! version stays valid. A state consists of ten root pointers, and a snapshot refers to one state.
+//! The writer works on its own ten pointers, and its commit replaces the published state with them.
 //!
 //! ```text
 //!   published ──▶ root A ─┬─▶ node 1 ◀─┐
@@ -146,8 +146,8 @@ impl WriteTxn for MemoryWriteTxn {
     fn commit(self: Box<Self>) -> Result<()> {
         let MemoryWriteTxn { state, published, guard } = *self;
         let old = std::mem::replace(&mut *published.lock(), Arc::new(state));
-        // The old state is dropped after the lock is released, because dropping its last pointer
-        // frees a whole tree.
+        // The old state is dropped after the lock is released, because dropping the last reference
+        // to it frees all nodes that no other state shares.
         drop(old);
         guard.release(Ok(()))
     }

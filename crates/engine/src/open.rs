@@ -1,8 +1,8 @@
 //! Opens a store in a directory.
 //!
-//! The steps have a fixed order. First the directory is claimed: it is locked, and must be empty or
-//! belong to this engine. Then the data is checked and opened. Existing data is changed only after
-//! all checks have succeeded.
+//! The steps have a fixed order. First the directory is claimed: it is locked, and must be empty,
+//! belong to this engine, or have only files that an interrupted creation has left. Then the data
+//! is checked and opened. Existing data is changed only after all checks have succeeded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ use crate::memory::MemoryEngine;
 use crate::options::Options;
 use crate::sled::SledStore;
 
-/// Opens the store of engine `kind` in `dir`. Creates a store if `dir` is empty or does not exist;
-/// the parent of `dir` must exist. If `dir` contains something other than a store of this engine,
-/// the call fails and leaves the directory unchanged.
+/// Opens the store of engine `kind` in `dir`. Creates a store if `dir` does not exist, is empty, or
+/// has only files that an interrupted creation has left; the parent of `dir` must exist. If `dir`
+/// contains something other than a store of this engine, the call fails and leaves the directory
+/// unchanged.
 pub fn open(kind: EngineKind, dir: &Path, options: Options) -> Result<Arc<dyn Engine>> {
     let directory = Directory::claim(dir, kind)?;
     Ok(match kind {

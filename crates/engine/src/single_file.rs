@@ -6,8 +6,9 @@
 //!
 //! * The file carries its own lock, which is bbolt's. The caller must also lock the directory,
 //!   because the file does not exist yet while a store is created.
-//! * The lock `SingleFile::state` is held during each rename. While it is held, the only other lock
-//!   that is taken is the lock of a [`SharedPath`].
+//! * The lock `SingleFile::state` is held during each rename. While it is held, this module takes
+//!   only the lock of a [`SharedPath`], and [`rename`](SingleFileStore::rename) calls the caller's
+//!   function.
 //! * [`rename`](SingleFileStore::rename) gives the file another name while it is in use.
 //! * `durable/` implements defragmentations. This module only replaces the file at the end of a
 //!   defragmentation.
@@ -55,7 +56,8 @@ impl SingleFileStore {
     }
 
     /// Renames the file by calling `rename` with the file's current path. `rename` must move the
-    /// file to `to`. No defragmentation of this store can finish during the call.
+    /// file to `to`. A defragmentation of this store waits for the end of the call before it
+    /// replaces the file.
     pub fn rename(&self, to: &Path, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
         let state = self.place.state.lock();
         rename(&self.place.path.get()).map_err(Error::at(to))?;

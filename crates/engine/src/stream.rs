@@ -15,8 +15,9 @@
 //! Numbers are big endian. `docs/engine.md` describes the format.
 //!
 //! * A copy is complete only when [`Importer::finish`] has returned `Ok`. A missing trailer is an
-//!   error, and so are bytes that follow the trailer. Most records are committed before the trailer
-//!   is seen, so the caller imports into a new directory and moves it into place afterwards.
+//!   error, and so are bytes that follow the trailer. Of a stream larger than 1 MiB, most records
+//!   are committed before the trailer is seen. So the caller imports into a new directory and moves
+//!   it into place afterwards.
 //! * Records arrive in the order of buckets and keys. Each commit of the importer has a bounded
 //!   size.
 //! * The importer writes only into an engine that has no records.
@@ -77,7 +78,8 @@ impl Exporter {
         &self.snapshot
     }
 
-    /// Returns the next chunk, or `None` at the end of the stream.
+    /// Returns the next chunk, or `None` at the end of the stream. After an error, all later calls
+    /// return `None`.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>> {
         match std::mem::replace(&mut self.next, ExportPosition::End) {
             ExportPosition::Magic => {
@@ -111,7 +113,8 @@ impl Exporter {
     }
 
     /// Appends records of a bucket until the frame is full. Returns the first key that did not fit,
-    /// or `None` at the end of the bucket. Fails if a record is too large for any frame.
+    /// or `None` at the end of the bucket. Fails if a record has more than 1 GiB minus 256 KiB,
+    /// because it might not fit after the records that precede it in the frame.
     fn append_records(
         &mut self,
         frame: &mut BytesMut,

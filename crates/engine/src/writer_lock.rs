@@ -40,7 +40,7 @@ struct WriterLockState {
     /// transaction. It is never reset.
     has_failed: bool,
     is_defragmenting: bool,
-    /// Keys that commits have changed, and that the defragmentation in progress has not copied yet.
+    /// Keys that commits have changed, and that the defragmentation in progress has not taken yet.
     /// The field is a set, because every commit changes the same few keys of the small buckets
     /// again.
     changed_keys: BTreeSet<ChangedKey>,

@@ -7,14 +7,17 @@
 //!                    apart       500 a scan
 //! ```
 //!
-//! * Each lease whose expiry has started is in exactly one of the three collections.
+//! * Each lease whose expiry has started is in exactly one of the three collections. `ready` may
+//!   also have the ID of a lease that was revoked later; `due` skips such an ID.
 //! * A renewal changes the lease but not its entry in `expiring`. When the old expiry is reached,
 //!   the scan moves the entry to the new expiry.
 //! * One step, which is a call of `due`, visits at most [`LEASES_PER_STEP_MAX`] leases in
 //!   `expiring`, and at most [`CHECKPOINTS_PER_ENTRY_MAX`] checkpoints.
 //!
 //! A revocation is proposed once, and again only if the caller reports that it was not proposed. A
-//! proposed revocation is lost only if this member stops being the leader. See `docs/lease.md`.
+//! proposed revocation is lost only if this member stops being the leader. If the alarm CORRUPT is
+//! raised when the revocation is applied, it is rejected. This leader does not propose it again.
+//! See `docs/lease.md`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -25,11 +28,12 @@ use crate::lease_map::{Lease, LeaseMap};
 use crate::lessor::Config;
 
 pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of leases revoked per second, as in etcd. Each revocation is a log entry.
+/// Maximum number of expired leases that are revoked per second, as in etcd. Each revocation is a
+/// log entry.
 pub const REVOKED_PER_SECOND: usize = 1000;
 /// Maximum number of revocations that are proposed and not yet applied, as in etcd. A put waits for
-/// at most twice this number of revocations. Some were proposed before the put, and others may be
-/// proposed while the first ones are applied.
+/// at most twice this number of revocations: the revocations that are not applied when the put
+/// arrives, and the revocations that replace them before the put is proposed.
 pub const PROPOSED_MAX: usize = 16;
 /// Maximum number of leases in `expiring` that one step visits. If more leases are due, the next
 /// step follows at once.

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! * Each key in `Lease::keys` has an entry in `lease_of_key`.
-//! * The keys of an ended lease stay in `lease_of_key` until
-//!   [`forget_ended`](LeaseMap::forget_ended) removes them. They are attached to no lease, even if
-//!   a new lease has the same ID.
+//! * The keys of an ended lease stay in `lease_of_key` until a later change of the key, or
+//!   [`forget_ended`](LeaseMap::forget_ended), removes or replaces them. They are attached to no
+//!   lease, even if a new lease has the same ID.
 //! * The keys of a lease are sorted, because all members must delete them in the same order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,8 +37,8 @@ pub(crate) struct Lease {
     /// The time at which the lease expires. [`NEVER`] on members that are not the leader.
     pub(crate) expiry: Duration,
     /// The time under which `expiring` of the leader's schedule lists this lease, or `None` if it
-    /// does not list the lease. The time is an expiry of the lease, or a later time if a revocation
-    /// could not be proposed. A renewal does not change this field.
+    /// does not list the lease. The time is the expiry that the lease had when it was listed, or a
+    /// later time if its revocation could not be proposed. A renewal does not change this field.
     pub(crate) queued_at: Option<Duration>,
     /// The time under which the leader's schedule lists the next checkpoint, or `None` if no
     /// checkpoint is scheduled.

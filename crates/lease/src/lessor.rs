@@ -140,7 +140,8 @@ impl Lessor {
 
     /// Grants a lease and returns its TTL in seconds, or the reason why the request is rejected.
     /// The lease does not expire until [`start_expiry`](Lessor::start_expiry) is called, which
-    /// happens when the grant is visible to clients.
+    /// happens when the grant is visible to clients. If this member becomes the leader before that
+    /// call, [`promote`](Lessor::promote) starts the expiry.
     pub fn grant<A>(
         &self,
         id: i64,
@@ -262,7 +263,8 @@ impl Lessor {
 
     /// Makes this member the leader. Each lease gets its full TTL, or the remaining time of its
     /// checkpoint, plus one election timeout. This time starts at `now`, the time of the election
-    /// on this member's clock.
+    /// on this member's clock. If there are more leases than
+    /// [`REVOKED_PER_SECOND`](crate::expiry::REVOKED_PER_SECOND), some of them get more time.
     pub fn promote(&self, now: Duration) {
         let mut state = self.state.lock();
         state.schedule = Some(ExpirySchedule::start(&mut state.leases, now, &self.config));

@@ -13,8 +13,8 @@
 //! * No record is removed before the scheduled mark is durable. So a compaction that was
 //!   interrupted by a crash is found at the next start and is run again. The finished mark is
 //!   committed with the last removal or later.
-//! * A read that was opened before the compaction still finds its records. Only a read through an
-//!   index under a lock may fail.
+//! * A read that was opened before the compaction still finds its records. In the old eras,
+//!   scheduling waits for such reads, except for hashes, and an open hash may fail.
 //! * One job runs at a time, until it is done or dropped. The next job also does the work that a
 //!   dropped job has left.
 
@@ -116,8 +116,8 @@ impl CompactionTracker {
         }
     }
 
-    /// Creates a job for an interrupted compaction. The job runs all steps again, because nobody
-    /// knows after which step the compaction was interrupted.
+    /// Creates a job for an interrupted compaction. The job runs all steps again, because the store
+    /// does not record after which step the compaction was interrupted.
     pub(crate) fn resume(&self, at: i64, previous: i64) -> CompactionJob {
         CompactionJob {
             at,

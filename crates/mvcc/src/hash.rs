@@ -8,12 +8,13 @@
 //!
 //! Three oddities come from etcd. They are kept, so that the checksums agree with etcd's:
 //! * The records to keep are computed at R, and not at the compact revision.
-//! * If there are no records to keep, none are skipped.
+//! * If there are no records to keep, none are skipped, except tombstones at the compact revision.
 //! * A revision below 0 is allowed. Its checksum covers no records.
 //!
 //! A [`HashJob`] keeps one read transaction open and walks index and records a chunk at a time. In
 //! the default era this read takes no lock. In the old eras it is the backend's locked read: it
-//! holds `readTx` (3.1: `batchTx`) from the first step to the last, and every write waits for it.
+//! holds `readTx` (3.1: `batchTx`) until the hash is known or the job is dropped, and every write
+//! waits for it. An index under a lock is walked in one step.
 //! See `docs/mvcc.md`.
 
 use crate::error::Result;

@@ -8,8 +8,9 @@
 //!   of its [revisions](WriteTxn::begin_next_revision). Changes in other buckets add nothing.
 //! * If a read's index names a revision, the same read has the record of this revision.
 //! * A read below the compact revision fails; a read at the compact revision finds everything. In
-//!   the eras with an index under a lock, a compaction may also end an open read: a read at a
-//!   revision below the new compact revision fails with [`Error::Compacted`].
+//!   the eras with an index under a lock, scheduling a compaction waits until all open reads have
+//!   ended. It does not wait for hashes: an open hash at a revision below the new compact revision
+//!   may fail with [`Error::Compacted`].
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -56,8 +57,8 @@ pub trait Store<A>: Send + Sync + Debug {
     }
 
     /// Calls `work` under etcd's lock for the lookup of a user. Up to 3.4 this lock is `batchTx`,
-    /// and etcd also holds it while it checks a password. In all other eras `work` runs without a
-    /// lock.
+    /// and etcd up to 3.4.0 also holds it while it checks a password. In all other eras `work` runs
+    /// without a lock.
     fn with_auth_lock(&self, work: &mut dyn FnMut()) {
         work();
     }
@@ -124,8 +125,9 @@ pub trait ReadTxn {
     fn visit_named_records(&self, names: &[Revision], visit: &mut RecordVisitor<'_>) -> Result<()>;
 
     /// Calls `visit` for the versions whose records [`visit_records`](ReadTxn::visit_records) would
-    /// find, without reading the records. Returns the number of keys in the range. Returns `None`,
-    /// without a call of `visit`, if the index is under a lock.
+    /// find, without reading the records. Returns the same number as
+    /// [`visit_records`](ReadTxn::visit_records). Returns `None`, without a call of `visit`, if the
+    /// index is under a lock.
     fn visit_versions(
         &self,
         _range: KeyRange<'_>,
@@ -180,7 +182,7 @@ pub trait WriteTxn<A> {
     fn delete_range(&mut self, range: KeyRange<'_>) -> Result<u64>;
 
     /// Deletes single keys, with the same effect as deleting each as a range. The keys must be in
-    /// ascending order. Returns how many keys had a value.
+    /// ascending order and without duplicates. Returns how many keys had a value.
     fn delete_keys(&mut self, keys: &[Bytes]) -> Result<u64>;
 
     /// See [`ReadTxn::visit_records`].
@@ -289,7 +291,8 @@ impl Change {
 #[derive(Debug)]
 pub struct TxnResult {
     pub revision: i64,
-    /// The changes in order; empty if nothing was changed.
+    /// The changes of the last revision that the transaction has started, in order. Empty if this
+    /// revision has changed no key.
     pub changes: Changes,
     /// The earlier revisions of the same transaction with their changes, oldest first.
     pub earlier_revisions: Vec<(i64, Changes)>,

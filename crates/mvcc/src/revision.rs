@@ -1,6 +1,7 @@
 //! Revisions, and record keys that sort in the same order.
 //!
-//! A write transaction has a *main* revision, and each of its changes a *sub* revision from 0 up.
+//! A write transaction that changes keys has a *main* revision, or in the default era possibly
+//! several main revisions in a row. The changes of a main revision have *sub* revisions from 0 up.
 //! Each change is a separate record. Its key is the revision, in bytes that sort like revisions:
 //!
 //! ```text
@@ -23,9 +24,9 @@ use crate::error::{Error, Result};
 /// A revision. Sorted by `main`, then by `sub`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision {
-    /// Number of the write transaction.
+    /// The revision of the store after all changes with this number.
     pub main: i64,
-    /// Number of the change in the transaction, from 0.
+    /// Number of the change in its main revision, from 0.
     pub sub: i64,
 }
 
@@ -34,7 +35,7 @@ impl Revision {
         Revision { main, sub }
     }
 
-    /// Returns the revision that is this number of changes later in the same transaction.
+    /// Returns the revision that is this number of changes later in the same main revision.
     #[inline]
     pub(crate) fn after(self, changes: u64) -> Revision {
         Revision { sub: self.sub + changes as i64, ..self }

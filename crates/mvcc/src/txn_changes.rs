@@ -28,12 +28,14 @@ use crate::revision::Revision;
 use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecords};
 use crate::tree_index::{IndexSnapshot, KeySelection, TreeIndex};
 
-/// A deletion of at least this number of keys uses marks in the index, if the index has marks.
-/// A smaller deletion writes its tombstones at once, because it copies no more than some leaves.
+/// A deletion of a range with at least this number of keys uses marks in the index, if the index
+/// has marks. A smaller deletion writes its tombstones at once, because it copies no more than some
+/// leaves.
 const MARKED_KEYS_MIN: u64 = 64;
 
-/// The changes of a transaction. The caller passes the index and the backend's transaction to each
-/// call, and holds the locks that protect them.
+/// The changes of one revision of a transaction. The caller passes the index and the backend's
+/// transaction to each call, and holds the locks of the transaction. An index under a lock takes
+/// the lock `treeIndex` itself.
 #[derive(Debug)]
 pub(crate) struct TxnChanges {
     base_revision: i64,

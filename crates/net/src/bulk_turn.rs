@@ -1,10 +1,10 @@
 //! Turns for the bulk work of a network thread, so that small requests do not wait for all of it.
 //!
 //! Bulk work is a chunk of a large response, a new connection, or a batch of new streams. Each
-//! takes a few tenths of a millisecond, and there may be thousands at once. Tasks with bulk work
-//! wait in one queue per network thread. Between two turns the thread checks its sockets and runs
-//! the ready tasks, so each step of a small request waits for one turn of bulk work, not for all of
-//! it:
+//! takes up to a few tenths of a millisecond, and there may be thousands at once. Tasks with bulk
+//! work wait in one queue per network thread. Between two turns the thread checks its sockets and
+//! runs the ready tasks, so each step of a small request waits for one turn of bulk work, not for
+//! all of it:
 //!
 //! ```text
 //!   sockets │ ready tasks │ one turn │ sockets │ ready tasks │ one turn │ ...

@@ -12,7 +12,7 @@
 //!
 //! The five seconds are for a client that has sent all its requests and has closed its half of the
 //! connection, but still reads responses. While nothing is unread, hyper itself sees the end and
-//! closes the connection at once.
+//! closes the connection at once. (On the port for metrics, hyper first sends its response.)
 //!
 //! This wrapper does nothing on an HTTP/2 connection, where the library reads all the time. The
 //! wrapper does not notice the end of a connection if about 4 KiB or more of unread bytes precede

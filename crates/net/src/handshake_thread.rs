@@ -4,6 +4,8 @@
 //!   accepted ─▶ tls-N: first byte, hello, handshake ─▶ net-N: requests
 //! ```
 //!
+//! On the port for members, the two threads are `peer-tls` and the raft loop's thread.
+//!
 //! A handshake takes up to a few milliseconds of a core, and the server cannot know in advance
 //! whether a client will send requests or only make it compute. So handshakes run on a thread of
 //! class [`SchedClass::Batch`]: a storm of handshakes delays new clients, but not connected

@@ -5,7 +5,7 @@
 //!
 //! | connection | carries |
 //! |---|---|
-//! | *urgent* | votes, heartbeats, linearizable reads, requests to other members |
+//! | *urgent* | votes, heartbeats, responses, linearizable reads, requests to other members |
 //! | *bulk* | appends, forwarded writes |
 //! | *snapshot* | raft snapshots, only while one is sent |
 //!
@@ -65,10 +65,11 @@ pub use self::transport::{PeerTransport, TransportParts, new_transport};
 /// Maximum size of a message in bytes. A log entry can be longer only if `--max-request-bytes` is
 /// set to more than this.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
-/// Time limit of a connection attempt, of a greeting, of opening a stream, of receiving the head of
-/// a call, and of a shutdown. It is also the time limit of the first byte on a port that accepts
-/// connections with TLS and without. The urgent stream is closed if no echo arrives for this time.
-/// The bulk stream is closed if no echo arrives for six times this time.
+/// Time limit of a connection attempt, of a greeting, of opening a stream, and of a shutdown. An
+/// incoming connection must deliver the preface and each frame of HTTP/2 except data within this
+/// time, and its first byte if the port accepts connections with TLS and without. The urgent stream
+/// is closed if no echo arrives for this time. The bulk stream is closed if no echo arrives for six
+/// times this time.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -110,8 +111,8 @@ impl PeerContext {
         PeerHeaders { cluster, from, to, peer_urls: self.peer_urls.to_vec() }
     }
 
-    /// Decodes messages that have arrived on a stream of the member `from`, and passes them to
-    /// raft. Fails if a message is malformed or has another sender.
+    /// Decodes messages that the other end of a stream, the member `from`, has sent, and passes
+    /// them to raft. Fails if a message is malformed or has another sender.
     fn receive_messages(&self, from: u64, encoded: &[Bytes]) -> Result<(), Status> {
         let mut messages = Vec::with_capacity(encoded.len());
         for bytes in encoded {

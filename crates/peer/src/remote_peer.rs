@@ -191,9 +191,10 @@ pub(super) struct StreamQueue {
     sender: UnboundedSender<Message>,
     bytes_max: u64,
     bytes: AtomicU64,
-    /// If false, the queue rejects messages. The flag becomes false when the stream breaks, and
-    /// true when the next attempt to connect starts or the member opens a way back. Messages that
-    /// were queued in between would be outdated on arrival.
+    /// If false, the queue rejects messages. The flag becomes false when the stream breaks, when
+    /// the way back ends, and when an attempt to connect fails without a way back. It becomes true
+    /// when the next attempt starts, when the stream is connected, and when the member opens a way
+    /// back. Messages that were queued in between would be outdated on arrival.
     pub(super) is_open: AtomicBool,
     sent: AtomicU64,
     dropped: AtomicU64,

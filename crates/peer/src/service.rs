@@ -224,8 +224,8 @@ impl Peer for PeerService {
     ) -> Reply<LeaseTimeToLiveResponse> {
         self.check_headers(request.metadata())?;
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
-        // The lease may have very many keys, so a blocking thread reads them, not the raft loop's
-        // thread.
+        // The lease may have very many keys, so the raft loop's thread must not read them. A
+        // blocking thread reads a few keys itself, and waits for the read pool to read many.
         let (member, here) = (self.server.clone(), tokio::runtime::Handle::current());
         let looking = spawn_blocking(move || here.block_on(member.lease_time_to_live(id, keys)));
         let answer = looking.await.map_err(|error| Status::internal(error.to_string()))?;

@@ -15,9 +15,9 @@
 //! ```
 //!
 //! A closed queue rejects messages, and raft is informed that the member is unreachable. The queue
-//! opens again when the pause is over and the next attempt to connect starts, or when a way back
-//! opens. If the attempt fails and there is no way back, the messages in the queue are dropped, and
-//! raft is informed again.
+//! opens again when the pause is over and the next attempt to connect starts, when the stream is
+//! connected, or when a way back opens. If the attempt fails and there is no way back, the messages
+//! in the queue are dropped, and raft is informed again.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -191,7 +191,8 @@ impl PeerStream {
             let parcel = tokio::select! {
                 message = end.recv() => match message {
                     Some(first) => Parcel { messages: self.batch(first, end), ping: 0 },
-                    // The peer was closed.
+                    // Never reached: `self.peer` holds the sender. If the peer is closed, this task
+                    // is aborted.
                     None => return Ok(()),
                 },
                 _ = pings.tick() => {
@@ -266,9 +267,9 @@ impl PeerStream {
         members.get(self.peer.id).map(|member| member.name.clone()).unwrap_or_default()
     }
 
-    /// Closes the queue, drops its messages, and reports the peer as unreachable. Raft sends all of
-    /// these messages again except a proposal. A proposal is lost, and its request waits until its
-    /// time-out.
+    /// Closes the queue, drops its messages, and reports the peer as unreachable. Raft expects that
+    /// messages are lost, and sends newer ones in their place. Only a forwarded proposal is not
+    /// repeated: it is lost, and its request waits until its time-out.
     fn close_queue(&self, end: &mut UnboundedReceiver<Message>) {
         self.queue().close(end);
         self.context.threads.report_unreachable(self.peer.id);

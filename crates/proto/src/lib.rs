@@ -3,9 +3,9 @@
 //!
 //! Names and numbers are the same as etcd's, except in [`peerpb`], which is our own package. etcd's
 //! package `versionpb`, which annotates fields with versions, is omitted. Comments in `proto/` such
-//! as "Since 3.4" name the version of etcd that introduced a field. Nearly every crate depends on
-//! this crate, because etcd's formats on disk consist of the same kind of messages as its API. The
-//! gRPC stubs exist only with the feature `services`.
+//! as "Since 3.4" name the version of etcd that introduced a field. Most crates depend on this
+//! crate, because etcd's formats on disk consist of the same kind of messages as its API. The gRPC
+//! stubs exist only with the feature `services`.
 //!
 //! * Encoding is deterministic: fields in ascending order, maps sorted. `HashKV` hashes encoded
 //!   records, and members compare these hashes.
@@ -116,18 +116,20 @@ package! {
     v3lockpb, "v3lockpb"
 }
 package! {
-    /// Raft as etcd's members send and store it. These types are for readers and tests. The crate
-    /// of the raft log writes the bytes by hand, because etcd expects certain zeros to be written.
+    /// Raft as etcd's members send and store it. These types are for tests and benches. The crate
+    /// `clearlane-wal` encodes and decodes the raft log by hand, because etcd expects certain zeros
+    /// to be written.
     raftpb, "raftpb"
 }
 package! {
-    /// The records of the write-ahead log. These types are for readers and tests. The crate of the
-    /// raft log writes the bytes by hand, because etcd expects certain zeros to be written.
+    /// The records of the write-ahead log. These types are for tests and benches. The crate
+    /// `clearlane-wal` encodes and decodes the records by hand, because etcd expects certain zeros
+    /// to be written.
     walpb, "walpb"
 }
 package! {
-    /// The file that holds a raft snapshot. These types are for readers and tests. The crate of the
-    /// raft log writes the bytes by hand, because etcd expects certain zeros to be written.
+    /// The file in which etcd stores a raft snapshot. Clearlane neither reads nor writes such a
+    /// file.
     snappb, "snappb"
 }
 package! {

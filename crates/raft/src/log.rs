@@ -11,8 +11,9 @@
 //!
 //! * Indexes rise by one, and terms do not fall.
 //! * The *durable* index is the position of the store that is on disk. Entries above the durable
-//!   index stay in memory, because after a crash the store restarts at that index. (The effects of
-//!   entries that were applied but not synced are lost from the store.)
+//!   index stay in memory: a follower that receives the store, in the durable state or a later one,
+//!   needs the entries after it. (After a crash the store restarts at the durable index. It lacks
+//!   the effects of later entries, which are applied again from the write-ahead log.)
 
 use std::collections::VecDeque;
 
@@ -59,7 +60,7 @@ impl LogStorage {
         }
     }
 
-    /// Appends entries. Existing entries with the same or higher indexes are overwritten.
+    /// Appends entries. Existing entries with the same or higher indexes are removed first.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let (from, to) = (self.before_first.0 + 1, self.last());
@@ -144,8 +145,8 @@ impl Storage for LogStorage {
         let wanted = self.entries.range(from..from + (high - low) as usize);
         let size = |entry: &Entry| u64::from(protobuf::Message::compute_size(entry));
         let mut fits = fits(max_size.into().unwrap_or(u64::MAX), size);
-        // The first entry is always sent. Otherwise an entry larger than the limit would never be
-        // sent.
+        // The first entry is always returned. Otherwise an entry larger than the limit would never
+        // be sent or applied.
         let sent = wanted.enumerate().take_while(|(at, entry)| fits(entry) || *at == 0);
         Ok(sent.map(|(_, entry)| entry.clone()).collect())
     }

@@ -1,4 +1,5 @@
-//! Errors that stop a member. Errors for clients are in [`RequestError`](crate::RequestError).
+//! Errors that stop a member, if one of its threads returns them. Errors for clients are in
+//! [`RequestError`](crate::RequestError).
 
 use std::ops::ControlFlow;
 
@@ -6,7 +7,10 @@ use clearlane_engine::Bucket;
 use clearlane_mvcc::ReadTxn;
 
 /// An error after which the member cannot continue, mostly because its data may no longer match the
-/// writes that it acknowledged. The owner stops the process and reports the error.
+/// writes that it acknowledged. The owner stops the process and reports the error. But if the error
+/// occurs while a client's request is served outside of the two halves, for example in a read, only
+/// that request fails, with [`RequestError::Failed`](crate::RequestError::Failed). So `Signing` and
+/// `NoRandomNumbers` never stop a member.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

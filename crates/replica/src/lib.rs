@@ -11,8 +11,8 @@
 //!   out the requests of a state machine. `clippy.toml` forbids calls that break this rule, and the
 //!   crate compiles to `wasm32-unknown-unknown`.
 //! * The effect of an entry on the store depends only on the store and the entry ([`apply`]).
-//! * An [`Error`] stops the member. A client's mistake is an [`apply::RequestRejection`], which
-//!   ends only the request.
+//! * An [`Error`] that one of the two halves returns stops the member. A client's mistake is an
+//!   [`apply::RequestRejection`], which ends only the request.
 //!
 //! Start reading with [`apply`], then read `state_machines` with `docs/raft-and-apply.md`.
 

@@ -28,7 +28,8 @@ pub enum RequestError {
     BadTransferee,
     #[error("etcdserver: rpc not supported for learner")]
     NotSupportedForLearner,
-    /// The version in the request's metadata is not UTF-8.
+    /// The version in the request's metadata has a character that is not visible ASCII. (etcd
+    /// accepts any UTF-8.)
     #[error("etcdserver: invalid client api version")]
     InvalidApiVersion,
     /// Raft's queue or a queue of this member is full, too many committed entries wait to be

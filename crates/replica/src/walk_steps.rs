@@ -2,9 +2,10 @@
 //!
 //! At its newest revision the index knows how many keys a range has, and a walk visits only keys
 //! that exist. At an older revision a walk must check each key for a value at that revision, and it
-//! must check all keys to count them: 18 ms for a million keys. So such a range is split into parts
-//! of [`STEP_KEYS`] keys, with a [yield point](YieldPoints) after each part. The results of all
-//! parts fit together, because they read one snapshot, which does not change.
+//! must check all keys to count them: 18 ms for a million keys. So in the default era such a range
+//! is split into parts of [`STEP_KEYS`] keys, with a [yield point](YieldPoints) after each part.
+//! The results of all parts fit together, because they read one snapshot, which does not change. In
+//! an old era, whose index has a lock, the whole range is one part.
 
 use std::ops::ControlFlow;
 
@@ -26,7 +27,7 @@ pub fn is_long(read_txn: &(dyn ReadTxn + '_), range: KeyRange<'_>, revision: i64
 }
 
 /// Returns whether the revision is a past one and the index has more than `keys` keys in the range.
-/// A read at a past revision must check each key.
+/// A read at a past revision must check each key. Always returns false in an old era.
 pub fn has_more_past_keys(
     read_txn: &(dyn ReadTxn + '_),
     range: KeyRange<'_>,

@@ -1,8 +1,8 @@
 //! The response to a range, from stored records to bytes.
 //!
 //! A record has the same form in the store and in a response: an encoded `KeyValue`. So nothing is
-//! decoded here. A committed value is copied twice: from its page, and into the frame. A pending
-//! value is copied once, into the frame.
+//! decoded here. A committed record of up to 1 KiB is copied twice: from its page, and into the
+//! frame. A longer or a pending record is copied once, into the frame.
 //!
 //! ```text
 //!   0 │ length │ header │ tag length record │ tag length record │ ... │ more │ count

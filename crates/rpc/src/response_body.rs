@@ -115,8 +115,9 @@ impl Body for ResponseBody {
     }
 }
 
-/// Splits off at most [`CHUNK_BYTES`] bytes. hyper gives a frame to h2 when a part of the frame
-/// fits into the client's window, so h2 keeps at most this number of bytes of a body.
+/// Splits off at most [`CHUNK_BYTES`] bytes. hyper gives a frame to h2 as soon as one byte of the
+/// frame fits into the client's window. So h2 keeps less than this number of bytes of a body in
+/// addition to the bytes that fit into the window.
 fn split_chunk(bytes: &mut Bytes) -> Bytes {
     bytes.split_to(bytes.len().min(CHUNK_BYTES))
 }

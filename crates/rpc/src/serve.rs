@@ -72,8 +72,8 @@ use crate::stream_executor::StreamExecutor;
 use crate::watch::WatchService;
 
 /// Maximum number of blocking threads in the runtime of a network thread. An old era uses one of
-/// these threads for each read in progress; the default era uses few. The threads exist only while
-/// they have work. If all of them are busy, further work is queued.
+/// these threads for each read in progress; the default era uses few. A thread ends after 10 s
+/// without work. If all of them are busy, further work is queued.
 const WAITING_THREADS_MAX: usize = 1024;
 /// etcd's default of `--warning-unary-request-duration`.
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_millis(300);
@@ -266,8 +266,8 @@ impl RpcServer {
 
 /// Returns the handshake limits of one network thread. In all threads together, at most half of the
 /// allowed connections may be in a handshake, and a quarter may wait for one. Otherwise silent
-/// clients could exclude others before the connection limit is reached. Each thread has at least
-/// one place of each kind.
+/// clients could use up all allowed connections before the handshake thread closes any of them.
+/// Each thread has at least one place of each kind.
 fn handshake_config(config: &ConnectionConfig, threads: usize) -> HandshakeConfig {
     let ConnectionConfig { pending_handshakes_max, connections_max, .. } = *config;
     let share = |of_all: usize| (of_all / threads.max(1)).max(1);

@@ -1,10 +1,11 @@
 //! Resets the stream of a call after its deadline, even if the client reads nothing.
 //!
-//! hyper runs each HTTP/2 stream as a task. It polls the body of a response only while the client's
-//! flow-control window is open, so a body cannot check its deadline while the window is closed. A
-//! stream ends when its task is dropped: h2 then discards the queued data and sends `RST_STREAM`
-//! with `CANCEL`. Everything that the call holds is released with the task. Only gRPC calls have a
-//! deadline; other HTTP requests have no time limit here.
+//! hyper runs each HTTP/2 stream as a task. After hyper has taken a chunk from the body of a
+//! response, it polls the body again only when the client's flow-control window is open. So a body
+//! cannot check its deadline while the window is closed. A stream ends when its task is dropped: h2
+//! then discards the queued data and sends `RST_STREAM` with `CANCEL`. Everything that the call
+//! holds is released with the task. Only gRPC calls have a deadline; other HTTP requests have no
+//! time limit here.
 //!
 //! ```text
 //!   Router::call ─▶ [time limit] ─▶ execute ─▶ the task, dropped RESET_DELAY after the deadline

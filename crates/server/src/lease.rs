@@ -31,7 +31,7 @@ use crate::auth::Admission;
 use crate::handle::Server;
 use crate::read::executor::ReadSize;
 
-/// Maximum number of leases, or of keys, that a network thread lists itself.
+/// Maximum number of leases, or of keys, that a network thread lists or checks itself.
 const INLINE_ENTRIES_MAX: usize = 1024;
 const TTL_OF_MISSING_LEASE: i64 = -1;
 
@@ -144,9 +144,9 @@ impl Server {
         self.require_for_keys(keys.len(), move |user, _| user.read_keys(&keys)).await
     }
 
-    /// Checks a permission that depends on the number `keys` of keys. Many keys are checked in the
-    /// read pool. Succeeds at once if auth is disabled or the user is an admin. Fails if users or
-    /// roles change during the check.
+    /// Checks a permission for `keys` keys or leases. More than [`INLINE_ENTRIES_MAX`] are checked
+    /// in the read pool. Succeeds at once if auth is disabled or the user is an admin. Fails if
+    /// users or roles change during the check.
     async fn require_for_keys(
         &self,
         keys: usize,

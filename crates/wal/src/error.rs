@@ -30,8 +30,8 @@ pub enum Error {
     /// backup or the data of the other members.
     #[error("{path}: damaged at offset {offset}: {detail}")]
     Corrupt { path: PathBuf, offset: u64, detail: String },
-    /// The log ends before a record that was on disk, so it has lost acknowledged records. Nothing
-    /// was changed.
+    /// The log ends before a record that was on disk, so it has lost synced records, which may have
+    /// been acknowledged. Nothing was changed.
     #[error(
         "{path}: the log has lost its end: it ends at entry {last_index}, offset {offset} of \
          {segment}, but had been synced up to {durable}"
@@ -70,7 +70,8 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Returns whether the log can still be opened with [`Options::accept_loss`](crate::Options).
+    /// Returns whether the error reports that the log has lost its end, or a record of its last
+    /// segment. Such a log can still be opened with [`Options::accept_loss`](crate::Options).
     pub fn is_loss(&self) -> bool {
         use Error::{LostEnd, LostRecord, ShortSegment};
         matches!(self, LostEnd { .. } | LostRecord { .. } | ShortSegment { .. })

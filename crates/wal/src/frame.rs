@@ -69,7 +69,7 @@ pub(super) enum FrameResult<'a> {
     Corrupt(String),
 }
 
-/// A frame whose length field is possible.
+/// The offset of a frame, and the length of its record without the zeros that follow.
 struct Frame {
     offset: u64,
     length: u64,

@@ -12,10 +12,11 @@
 //! ```
 //!
 //! * Appends are numbered from 1 in the order of submission. They become durable in that order.
-//! * One batch is in flight at a time. After a batch that could not be written or synced, the log
-//!   rejects all further batches.
+//! * One batch is in flight at a time. After a write or a sync has failed, the log rejects all
+//!   further batches.
 //! * An append is never split between two batches.
-//! * The submitter bounds the queue: raft limits the uncommitted proposals.
+//! * The submitter bounds the queue: the crate `raft` limits uncommitted proposals and, on a
+//!   follower, the bytes of appends that are not durable yet.
 //!
 //! `docs/log.md` explains group commit.
 
@@ -52,8 +53,8 @@ impl GroupCommit {
     }
 
     /// Ends the batch in flight. Returns the number of its last append. Appends up to this number
-    /// are durable if they need a sync. An append that needs no sync may still be in the buffer of
-    /// the log. Fails if the batch was not appended or synced.
+    /// are durable if they need a sync. An append that needs no sync may still be in memory only.
+    /// Fails if the batch was not appended or synced.
     pub fn finish_batch(&mut self, written: BatchResult) -> Result<AppendNumber> {
         self.is_running = false;
         written.result.map(|()| written.last)

@@ -56,7 +56,8 @@ const TEMPORARY_NAMES: [&str; 2] = ["0.tmp", "1.tmp"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// A segment that has reached this size is finished, and the next one is started. A new segment
-    /// is allocated completely if the disk has enough free space for it and for other files.
+    /// is allocated completely if the disk has enough free space for it and for other files. On
+    /// tmpfs only a part of it is allocated.
     pub segment_bytes: u64,
     /// [`Wal::purge`] removes unneeded segments until this number of segments is left. The number
     /// includes needed segments and the segment being written. If `None`, `purge` removes none.
@@ -65,8 +66,8 @@ pub struct Options {
     /// it repaired the last segment. So a last segment that is too short is accepted if it ends
     /// exactly with a record.
     pub etcd_wrote_last: bool,
-    /// If true, a log that has lost acknowledged records at its end is opened anyway. The log then
-    /// ends before the first missing record.
+    /// If true, a log that has lost synced records at its end is opened anyway. The log then ends
+    /// before the first missing record.
     pub accept_loss: bool,
 }
 
@@ -91,8 +92,9 @@ const RESERVE_BYTES_MAX: u64 = 2 << 20;
 
 impl Options {
     /// Allocates a segment whose records end at `end`. Allocates the full size if the disk has
-    /// enough space, and at least the reserve. Returns the allocated length, which is 0 if the disk
-    /// is full. The file gets its full length even if less is allocated, unless the disk is full.
+    /// enough space and is not memory, and at least the reserve. Returns the allocated length,
+    /// which is 0 if the disk is full. The file gets its full length even if less is allocated,
+    /// unless the disk is full.
     fn preallocate(
         &self,
         files: &dyn FileSystem,
@@ -136,7 +138,8 @@ fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
     }
 }
 
-/// The parts that must become durable together. They are one `Ready` of the raft library.
+/// The parts that must become durable together. They are from one `Ready` of the raft library, or
+/// they are the record of a snapshot that this member made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Append {
     /// A snapshot that was received, or that this member made.

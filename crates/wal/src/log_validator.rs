@@ -18,9 +18,9 @@ use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogValidator {
     pub(super) last_index: u64,
-    /// Pairs of a term's first index and the term. Both numbers rise from pair to pair. Entries
-    /// before the first pair are unknown: they are committed, were never read, or are before a
-    /// received snapshot.
+    /// Pairs of a term's first known index and the term. Both numbers rise from pair to pair.
+    /// Entries before the first pair are unknown: they are committed, were never read, or are
+    /// before a received snapshot.
     terms: Vec<(u64, u64)>,
     pub(super) hard_state: HardState,
 }
@@ -88,8 +88,8 @@ impl LogValidator {
             ));
         }
         self.hard_state = *state;
-        // Committed entries are never replaced, so only the term of the last committed entry
-        // matters.
+        // Committed entries are never replaced. So of their terms, only the term of the last
+        // committed entry matters.
         let runs = self.terms.partition_point(|(first, _)| *first <= commit);
         self.terms.drain(..runs.saturating_sub(1));
         Ok(())

@@ -3,7 +3,7 @@
 //! A member starts from a snapshot. This is a record which states that the store has everything up
 //! to some index. [`valid_snapshots`] lists the snapshots from which a start may choose. [`read`]
 //! and [`Wal::open`] read the records after one of them. Both functions start with the last segment
-//! whose first index is not above the snapshot's index.
+//! whose name has an index that is not above the snapshot's index.
 //!
 //! [`read`] ignores a torn end. [`Wal::open`] repairs it in one step, whereas etcd repairs the log
 //! and opens it again: see [`repair`](super::repair).
@@ -13,7 +13,7 @@
 //!
 //! * The log ends before its [durable end](super::durable_end): `LostEnd`.
 //! * Records of a later sync follow the torn place (`frame.rs`): `LostRecord`.
-//! * The last segment is shorter than the file `length` says (`repair.rs`): `ShortSegment`.
+//! * The last segment is shorter than the file `length` states (`repair.rs`): `ShortSegment`.
 //!
 //! Opening also fails if the start is older than a received snapshot that was taken. The log
 //! restarts at that snapshot, and earlier entries are void or have a gap.

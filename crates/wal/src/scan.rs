@@ -4,8 +4,8 @@
 //! the metadata. So a segment that is missing, exchanged or copied from another log is detected.
 //! The [rules](super::log_validator) check every record before the caller sees it.
 //!
-//! A segment is read [through a window](super::segment_window), so that a start needs memory for a
-//! part of a segment and not for 64 MB.
+//! A segment is read [through a window](super::segment_window), so that a start usually needs
+//! memory for a part of a segment and not for 64 MB.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! The minimum length of the last segment, which detects a last segment that was cut short.
 //!
-//! A segment has its final length from the start, with zeros after its records. On a full disk it
-//! is sparse, or it grows as it is written. When a segment is full, it is cut to its contents. So
-//! the last segment is never shorter than when it was created, unless something else has cut it,
+//! A segment gets its full length when it is created, with zeros after its records. On a full disk
+//! it is sparse, or it grows as it is written. When a segment is full, it is cut to its contents.
+//! So the last segment is never shorter than when it was created, unless something else has cut it,
 //! such as a repair of the file system or an interrupted copy. Then opening the log fails.
 //!
 //! The file `length` next to the segments states this minimum length,

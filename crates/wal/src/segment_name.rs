@@ -3,11 +3,11 @@
 //! ```text
 //!   0000000000000002-00000000000186a1.wal
 //!   └── sequence number 2, the third segment
-//!                    └── 100,001, the first entry that the segment may contain
+//!                    └── 100,001, one more than the last entry before the segment
 //! ```
 //!
 //! So the segments with the entries after an index are found without opening any file. They are the
-//! last segment whose index is not above the given index, and all later segments.
+//! last segment whose name has an index that is not above the given index, and all later segments.
 
 use std::fmt;
 
@@ -15,7 +15,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SegmentName {
     pub(super) sequence: u64,
-    /// The index of the first entry that the segment may contain; 0 in the first segment.
+    /// One more than the index of the last entry or received snapshot before the segment; 0 in the
+    /// first segment. The segment may also contain entries with smaller indexes, which replace
+    /// uncommitted entries.
     pub(super) index: u64,
 }
 

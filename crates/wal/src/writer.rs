@@ -7,8 +7,9 @@
 //!                                                      └ yes ─ cut
 //! ```
 //!
-//! * A sync covers entries, followed by at most one state. A start relies on this to distinguish a
-//!   hole from a torn write (`SegmentBytes::find_later_sync`).
+//! * A sync covers entries, followed by at most one state. If it also covers a snapshot, more
+//!   states and entries may follow. A start relies on this to distinguish a hole from a torn write
+//!   (`SegmentBytes::find_later_sync`).
 //! * A segment is full when its records reach its size. It may be longer by one batch, or by more
 //!   while the disk has no space for another segment.
 //! * The first failed write or sync is the last operation: every later operation returns its error.
@@ -16,8 +17,8 @@
 //!   succeed although data is lost.
 //! * `docs/log.md` draws the cut. `Wal::cut` lists its steps. After the cut, `sync` writes the
 //!   durable end.
-//! * If the disk is full, no segment is cut. Writes that still need space wait in `FileSystem`, see
-//!   `server/src/threads/disk_space.rs`.
+//! * If the disk is full, no segment is cut. Writes that still need space wait in the server's
+//!   `FileSystem`, which is `TimedFiles`. See `server/src/threads/disk_space.rs`.
 
 use std::collections::VecDeque;
 use std::io;

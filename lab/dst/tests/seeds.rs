@@ -7,8 +7,8 @@
 //!     CLEARLANE_SEEDS=200 cargo test --workspace --test seeds -- --include-ignored
 //!   one seed and its trace:
 //!     CLEARLANE_SEED=17 cargo test --workspace --test seeds fixed -- --nocapture
-//!   records the hashes of 2,000 seeds:
-//!     CLEARLANE_SEEDS=2000 UPDATE_GOLDENFILES=1 cargo test --workspace --test seeds fixed
+//!   records the hashes of 200 seeds:
+//!     CLEARLANE_SEEDS=200 UPDATE_GOLDENFILES=1 cargo test --workspace --test seeds fixed
 //! ```
 //!
 //! The recorded [hashes](clearlane_dst::effect_hash) represent what the members do in each seed. If

@@ -3,8 +3,8 @@
 //!
 //! * A target panics if the program would panic. It also panics if a value that was read changes
 //!   when it is written and read again.
-//! * `corpus/TARGET` contains inputs that together reach all code that the fuzzer has reached so
-//!   far. An ordinary test passes each of these inputs to its target.
+//! * `corpus/TARGET` contains inputs that together reach all code that the fuzzer had reached when
+//!   they were selected. An ordinary test passes each of these inputs to its target.
 //! * `tests/suite/from_oracle.rs` makes the first inputs, called seeds, from the recordings of
 //!   etcd's responses.
 //! * The script `run` builds the targets with libFuzzer and instrumentation, and fuzzes them. Its

@@ -48,8 +48,8 @@ pub struct Cluster {
     pub(crate) model: Rc<Model>,
     /// The voters, and then the learners.
     pub(crate) members: Vec<Member>,
-    /// A link from each member to each other member. Links between two followers, and from a member
-    /// to itself, are not used.
+    /// A link from each member to each member. Links between two followers, and from a member to
+    /// itself, are not used.
     links: Vec<Link<Message>>,
     pub(crate) progress: Progress,
     /// The kind of time of a wait for a quorum, if the cause of the wait is not known.
@@ -268,9 +268,9 @@ impl Cluster {
         task.run(sent_ns + received_ns).await;
     }
 
-    /// Sends a long response in pieces. The client receives a piece while another piece is sent. If
-    /// `reads` is true, the era also reads a piece at the same time. After each piece there is a
-    /// wait, because server and client sometimes wait for each other.
+    /// Sends a long response in pieces. In each step, one piece is sent while the client receives
+    /// one. If `reads` is true, the era also reads a piece in the same step. After each step there
+    /// is a wait, because server and client sometimes wait for each other.
     async fn in_pieces(&self, place: usize, task: &mut SimTask, range: Range, reads: bool) {
         let member = self.member(place);
         let waits_ns = member.sent_waits.next_ns() as f64 * range.bytes() as f64 / MIB;

@@ -214,7 +214,8 @@ impl KnobValue<'_> {
         Ok((self.number(bounds)? * 1e6) as u64)
     }
 
-    /// Returns the knob's value, an interval in seconds, in nanoseconds. 0 means never.
+    /// Returns the knob's value, an interval in seconds, in nanoseconds. [`KNOBS`] explains what
+    /// the value 0 means.
     fn seconds(&self) -> Result<u64> {
         self.whole_of_it()?;
         match self.number(0.0..=86_400.0)? {

@@ -16,7 +16,7 @@ pub struct Range {
     pub record_bytes: u64,
 }
 
-/// Responses above this size are sent in pieces. The client receives a piece while the next one is
+/// Responses above this size are sent in pieces. The client receives a piece while a piece is
 /// sent.
 const LONG_BYTES: u64 = 256 << 10;
 

@@ -19,7 +19,7 @@ use crate::results::{ClassResults, LockResults, Results};
 use crate::scenario::{Class, Scenario};
 use crate::server::Build;
 
-/// How long a run waits for responses after the last request was due.
+/// How long a run waits for responses after the end of the workload.
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// The second run records the longest wait, and this multiple of its length before and after it. So
@@ -44,7 +44,7 @@ pub enum RunError {
         needed: f64,
         cores: usize,
     },
-    /// Knobs contradict each other.
+    /// Knobs contradict each other, or the model cannot send the requests of a class.
     #[error(transparent)]
     Invalid(#[from] Error),
 }

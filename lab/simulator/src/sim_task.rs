@@ -1,5 +1,5 @@
-//! A step of a request or of a worker, with an account of its time. The sum of the account is the
-//! elapsed time.
+//! A task of the model: a request, a job or a worker, with an account of its time. When a request
+//! or a job ends, the sum of its account is the elapsed time.
 //!
 //! The time of a task that waits for a worker is accounted as the worker spends it. If the applier
 //! waits 90 ms for `readTx`, then a put that waits for the applier has waited 90 ms for `readTx`.
@@ -29,7 +29,7 @@ const WAKEUP: &str = "a thread to wake";
 pub struct SimTask {
     world: World,
     cores: Cores,
-    /// The label of the task. For a worker, the label of the task that it serves now.
+    /// The label of the task. The applier has the label of the task whose entry it applies.
     pub(crate) label: TaskLabel,
     begin_ns: u64,
     pub time_account: TimeAccount,

@@ -1,8 +1,9 @@
-//! Commands in Markdown are in fences that CI runs.
+//! Commands in Markdown are in fences that CI runs or checks.
 //!
-//! `docs/tools/commands` runs the fences whose info string starts with the word `sh`. In any other
-//! fence, a line must not start like a command. Docs in Rust files are not checked: their commands
-//! may be in any fence.
+//! `docs/tools/commands` handles the fences whose info string starts with the word `sh`. It runs
+//! them, unless a second word, `elsewhere` or `host`, says that they can only be checked. In any
+//! other fence, a line must not start like a command. Docs in Rust files are not checked: their
+//! commands may be in any fence.
 
 use crate::{Repository, violation};
 
@@ -34,7 +35,7 @@ pub fn check(repository: &Repository) -> Vec<String> {
         .collect()
 }
 
-/// Returns the lines of all fences that CI does not run, with their line numbers.
+/// Returns the lines of all fences that CI neither runs nor checks, with their line numbers.
 fn other_fences(text: &str) -> impl Iterator<Item = (&str, usize)> {
     let mut info: Option<&str> = None;
     text.lines().zip(1..).filter(move |(line, _)| {

@@ -8,7 +8,7 @@
 //! | [`layout`] | the head of a module; the length of files and lines; where `unsafe` may be |
 //! | [`prose`] | comments in plain English: a file has few hard sentences |
 //! | [`links`] | links in Markdown, and paths that docs name, lead to existing files |
-//! | [`commands`] | commands in Markdown are in fences that CI runs |
+//! | [`commands`] | commands in Markdown are in fences that CI runs or checks |
 //! | [`chapters`] | the map of the code, and the steps of a request, name existing code |
 //! | [`blocking`] | `docs/blocking.md` lists each lock, queue and thread of the product |
 //!
@@ -45,7 +45,7 @@ pub const RULES: [Rule; 9] = [
     blocking::check,
 ];
 
-/// One line of a report. Line numbers start at 1. A violation that concerns a whole file is
+/// One line of a report. Line numbers start at 1. A violation that belongs to no particular line is
 /// reported at line 1.
 pub(crate) fn violation(path: &str, line: usize, message: impl std::fmt::Display) -> String {
     format!("{path}:{line}: {message}")

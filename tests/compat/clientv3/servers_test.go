@@ -5,7 +5,7 @@
 // directory of the test.
 //
 //	test -> start(t, 1) -> m0: a port for clients, one for members, data and log in a new directory
-//	          kill(0)   -> as by a power cut
+//	          kill(0)   -> as if the process had crashed
 //	          run(0)    -> back, on the same ports and the same data
 //
 // No test sleeps for a fixed time: eventually repeats a check until it succeeds.

@@ -64,7 +64,8 @@ impl KeepAlive {
         self.id
     }
 
-    /// Returns false once the lease has ended or may have ended.
+    /// Returns false once the client knows that the lease has ended, or once its deadline has
+    /// passed. A lease that was just revoked may still count as alive.
     pub fn is_alive(&self) -> bool {
         self.time_left() > Duration::ZERO
     }
@@ -75,14 +76,13 @@ impl KeepAlive {
         self.state.borrow().as_ref().map_or(Duration::ZERO, left)
     }
 
-    /// The TTL that the server grants with each request. It is 0 once the lease has ended or may
-    /// have ended.
+    /// The TTL that the server grants with each request. It is 0 once the lease is no longer
+    /// kept alive.
     pub fn ttl(&self) -> Duration {
         self.state.borrow().as_ref().map_or(Duration::ZERO, |alive| alive.ttl)
     }
 
-    /// Waits until the lease has ended or may have ended. Returns the reason, also when called
-    /// again.
+    /// Waits until the lease is no longer kept alive. Returns the reason, also when called again.
     pub async fn ended(&mut self) -> LeaseEnd {
         match self.state.wait_for(std::result::Result::is_err).await.as_deref() {
             Ok(Err(end)) => end.clone(),

@@ -1,4 +1,5 @@
-//! Keys from files: the kind of a key, and whether it is valid.
+//! Keys from files: the kind of a key, and whether it is valid. The secret of HMAC may be any
+//! bytes, so it is not parsed here.
 //!
 //! A file is PEM. As in Go, its label is ignored. A private key is PKCS #1 (RSA), SEC 1 (ECDSA) or
 //! PKCS #8. A public key is a SubjectPublicKeyInfo, a certificate or PKCS #1 (RSA).
@@ -127,7 +128,8 @@ impl PublicKey {
     }
 
     /// Parses an RSA public key. Makes the checks that ring makes only when it verifies a
-    /// signature, so that the server does not start with a key that ring rejects.
+    /// signature, so that the server does not start with a key that ring rejects. The exponent may
+    /// have 32 bits, one bit less than ring allows.
     fn from_pkcs1(der: &[u8]) -> Result<PublicKey> {
         let (modulus, exponent) = pkcs1_parts(der).map_err(|_| BAD_RSA_PUBLIC)?;
         let bits =

@@ -27,7 +27,8 @@ impl Keys {
     }
 
     /// Uses the bytes of the file in `priv-key` as the secret. Fails if the option is missing or
-    /// the file is empty. The file in `pub-key`, if given, has been read but is ignored.
+    /// the file is empty. The caller has also read the file in `pub-key`, if that option is given.
+    /// This file is ignored.
     fn secret(method: Method, hash: Hash, file: Option<KeyFile<'_>>) -> Result<Keys, JwtError> {
         let missing = || JwtError::MissingKey { method: method.name(), needed: "priv-key" };
         let key = hmac_key(hash, &file.ok_or_else(missing)?.bytes);

@@ -1,5 +1,5 @@
-//! JSON web tokens: they name a user, are signed by a member, and are verified by any member that
-//! has the key.
+//! JSON web tokens: they name a user, are signed by a member or another program with the key, and
+//! are verified by any member that has the key.
 //!
 //! In etcd: `--auth-token jwt,...`. The tokens are compatible with golang-jwt. The caller passes
 //! the time, random bytes and the contents of the key files. A token's header must name the
@@ -38,7 +38,7 @@ pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 const NUMBER_END: f64 = 9_007_199_254_740_992.0;
 
 /// Go's `time.Time` overflows at this number of seconds since 1970: 2^63 minus the seconds from the
-/// year 1 to 1970, rounded down to a `f64`. etcd treats a token with a later expiry as expired.
+/// year 1 to 1970, rounded down to an `f64`. etcd treats a token with a later expiry as expired.
 const TIME_END: f64 = 9_223_371_974_719_178_752.0;
 
 /// Signs and verifies tokens with one key.

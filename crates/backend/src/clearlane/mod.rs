@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Lock order: `store` (a lock of the crate above), then `writer`, `committer` and `removals`. The
-//! engine's own locks come after `committer`. A read takes none of these locks.
+//! engine's own locks come after `committer`. A read takes none of these four locks.
 
 pub mod read_tx;
 pub(crate) mod writer;
@@ -221,7 +221,7 @@ impl<T: Clone + Send + Sync + Debug + 'static> Backend<T> for SnapshotBackend<T>
     }
 }
 
-/// A defragmentation in progress. Reads, writes and commits continue between its steps. A commit
+/// A defragmentation in progress. Reads, writes and commits continue during its steps. A commit
 /// waits while the defragmentation starts, and while [`finish`](Defragmentation::finish) copies the
 /// rest. During these times, a new write transaction also waits if too many bytes are pending. An
 /// open read keeps reading the file on which it was opened.

@@ -1,11 +1,12 @@
 //! Era `clearlane`: a read transaction is one pointer.
 //!
 //! * **A read** loads the pointer to the current [`BackendState`] and keeps it. It takes no lock of
-//!   the backend and copies nothing. No write, commit or other read waits for it
+//!   the backend. Opening it copies nothing. No write, commit or other read waits for it
 //!   (`tests/suite/blocking.rs`).
 //! * **A write transaction** holds `writer`, which only writers take. Its end swaps the pointer.
-//! * **A commit** holds `committer` until its sync is done. The first and the last step of a
-//!   defragmentation also take `committer`, and so does a writer that finds too many pending bytes.
+//! * **A commit** holds `committer` from before its sync until it has published the new snapshot.
+//!   The start and the end of a defragmentation also take `committer`, and so does a writer that
+//!   finds too many pending bytes.
 //!
 //! ```text
 //!   expensive read  ▶━━━━━━━━━━━━━━━━━━━━━━━ its own state ━━━━━━━━━━━━▶

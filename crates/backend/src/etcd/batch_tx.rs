@@ -4,8 +4,8 @@
 //! The mutex `batchTx` guards it. A write transaction of the backend holds the mutex until it ends.
 //! A commit writes the batch, syncs it, and opens the next engine transaction under the same mutex.
 //!
-//! [`EtcdBackend`] updates the readers' state at two points: at the end of a write transaction, and
-//! at the commit of the batch.
+//! [`EtcdBackend`] updates the readers' state at the end of a write transaction, at the commit of
+//! the batch, and at the end of a defragmentation.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -26,8 +26,9 @@ use crate::record_key::RecordKey;
 pub(crate) struct Batch<T> {
     engine: Arc<dyn Engine>,
     /// The engine's open transaction, or the error with which all further writes fail. The error is
-    /// set if an operation of the engine fails or a commit fails or panics, because the engine's
-    /// contents are then unknown. It is also set if a write transaction is dropped before its end.
+    /// set if a put or a delete fails in the engine, or if a commit fails or panics, because the
+    /// engine's contents are then unknown. It is also set if the engine rejects the next
+    /// transaction, or if a write transaction is dropped before its end.
     txn: Result<Box<dyn WriteTxn>>,
     /// The payload of the state after the last write transaction, for the pre-commit hook.
     payload: T,
@@ -36,7 +37,8 @@ pub(crate) struct Batch<T> {
     dirty: bool,
     pub(crate) pending_ops: u64,
     pub(crate) pending_deletes: u64,
-    /// The puts of the open write transaction. `None` in era 3.1, whose readers use `txn` itself.
+    /// The puts of the open write transaction. `None` in eras 3.0 and 3.1, whose readers use `txn`
+    /// itself.
     pub(crate) write_buffer: Option<TxBuffer>,
     last_key: Option<RecordKey>,
 }

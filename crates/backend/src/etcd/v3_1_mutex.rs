@@ -1,8 +1,8 @@
 //! Era 3.1 (etcd 3.0 and 3.1): reads and writes share one mutex, `batchTx`.
 //!
 //! * **A read** and **a write transaction** hold `batchTx` until they end. A read uses the engine's
-//!   open write transaction. So it sees writes that are not committed yet. A read fails if a commit
-//!   or another operation of the engine has failed before, or if a write transaction was dropped
+//!   open write transaction. So it sees writes that are not committed yet. A read fails if a put, a
+//!   delete or a commit has failed in the engine before, or if a write transaction was dropped
 //!   before its end.
 //! * **A commit** holds `batchTx` while the engine writes and syncs. When the batch limit is
 //!   reached, the end of a write transaction commits.

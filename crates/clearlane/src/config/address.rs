@@ -64,8 +64,9 @@ pub fn listen_addresses(urls: &[Url]) -> Result<Vec<ListenAddress>, String> {
 }
 
 impl Url {
-    /// Parses a URL. Errors have etcd's text, with two exceptions: a socket without a path, and a
-    /// text that Go's URL parser rejects.
+    /// Parses a URL. Errors have etcd's texts, with two exceptions: a socket without a path, and a
+    /// text that Go's URL parser rejects. For a URL with two mistakes, etcd may report the other
+    /// one. URLs with a query, a user or an empty port are rejected, although etcd accepts them.
     pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let scheme_is = "URL scheme must be http, https, unix, or unixs";
@@ -96,7 +97,7 @@ impl Url {
         }
     }
 
-    /// Returns the address to bind. Fails if the host is a name other than `localhost`.
+    /// Returns the address to bind. Fails if the host is neither an IP address nor `localhost`.
     pub fn to_bind_address(&self) -> Result<BindAddress, String> {
         match &self.location {
             Location::Socket(path) => Ok(BindAddress::Unix(path.clone())),

@@ -1,6 +1,6 @@
 //! How the members of a new cluster are found if `--initial-cluster` is not set.
 //!
-//! The rules and the error messages are etcd's.
+//! The rules are etcd's, and so are most of the error messages.
 
 use clearlane_net::tls::{CertificateFiles, FlagPath};
 

@@ -2,7 +2,7 @@
 //!
 //! It is an error if a variable sets a flag that is also set on the command line. An empty variable
 //! is treated as not set. If there is a config file, all variables except `ETCD_CONFIG_FILE` are
-//! ignored.
+//! ignored, and `ETCD_CONFIG_FILE` too if `--config-file` names a file.
 
 use std::ffi::OsString;
 
@@ -11,8 +11,8 @@ use super::error::ConfigError;
 use super::suggestion::did_you_mean;
 use super::table;
 
-/// Variables that do not name a flag. etcd's own tests set the first one for processors that etcd
-/// does not support. Images and install scripts set the second one.
+/// Variables that do not name a flag. etcd requires the first one on processors that it does not
+/// support, and etcd's own tests set it. Images and install scripts set the second one.
 const NOT_FLAGS: [&str; 2] = ["ETCD_UNSUPPORTED_ARCH", "ETCD_VERSION"];
 
 fn variable(flag: &str) -> String {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Every gate of etcd is known. Some gates have no effect, because Clearlane's behaviour is fixed.
-//! If such a gate is set to the opposite value, a warning is logged.
+//! If the list names such a gate with the opposite value, a warning is logged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -94,7 +94,7 @@ impl FeatureGates {
         Ok(FeatureGates { values: said })
     }
 
-    /// Fails if a gate is on and a gate that it needs is off.
+    /// Fails if `LeaseCheckpointPersist` is on, and `LeaseCheckpoint`, which it needs, is off.
     pub fn check_dependencies(&self) -> Result<(), String> {
         let (persist, checkpoint) = ("LeaseCheckpointPersist", "LeaseCheckpoint");
         if self.is_on(persist) && !self.is_on(checkpoint) {

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! If there is a config file, all other flags and environment variables have no effect. If other
-//! flags are set, a warning is logged. Errors, and warnings about a key, start with the file's
-//! path. Errors that are found while the file is read also name the line. Errors of the later
-//! checks in `from_flags.rs` do not. An unknown key causes a warning, and a repeated key an error.
+//! flags are set, a warning is logged. Errors in the file, and warnings about a key, start with the
+//! file's path. Errors that are found while the file is read also name the line. Errors of the
+//! later checks in `from_flags.rs` do not. An unknown key causes a warning, and a repeated key an
+//! error.
 
 use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
 

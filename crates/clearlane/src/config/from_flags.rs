@@ -44,11 +44,11 @@ pub struct Config {
     pub listen_clients: Vec<ListenAddress>,
     /// Additional listeners for clients. Like all listeners for clients, they serve HTTP and gRPC.
     pub listen_clients_http: Vec<ListenAddress>,
-    /// The advertised URLs in their original text.
+    /// The advertised URLs in their original text, with the scheme in lower case.
     pub advertise_clients: Vec<String>,
     pub listen_peers: Vec<ListenAddress>,
     pub peer_connections: ConnectionRules,
-    /// If true, the first election starts sooner once a majority of the members is connected.
+    /// If true, the first election starts sooner once a majority of the voters is connected.
     pub advances_election: bool,
     pub tls: tls::TlsConfig,
     pub tls_handshake_timeout: Duration,
@@ -406,8 +406,8 @@ fn peer_connections(
     Ok(ConnectionRules { read_timeout, write_timeout, local_address })
 }
 
-/// Returns the first advertised peer address of this member that is an IP address and that other
-/// machines can reach. Adds a warning if there is none.
+/// Returns the first advertised peer address of this member that is an IP address, and that is
+/// neither a loopback nor an unspecified address. Adds a warning if there is none.
 fn local_address(flags: &FlagReader, warnings: &mut Vec<String>) -> Option<IpAddr> {
     let urls = flags.urls("initial-advertise-peer-urls");
     let mut addresses = urls.iter().filter_map(|url| url.host()?.parse::<IpAddr>().ok());
@@ -542,7 +542,7 @@ fn log(flags: &FlagReader) -> Result<LogConfig, ConfigError> {
     Ok(LogConfig { level: flags.text("log-level").to_owned(), format, outputs, rotation })
 }
 
-/// Returns the settings of the log rotation. Errors have etcd's text.
+/// Returns the settings of the log rotation. Each error starts with a text of etcd.
 fn log_rotation(flags: &FlagReader, outputs: &[LogOutput]) -> Result<RotationConfig, ConfigError> {
     let files = outputs.iter().filter(|output| matches!(output, LogOutput::File(_))).count();
     if files != 1 {

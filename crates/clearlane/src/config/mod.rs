@@ -10,8 +10,8 @@
 //! ```
 //!
 //! * An error names the flag, the value, and the allowed values. No input may cause a panic.
-//! * No value is used before all values are checked. This module reads only two kinds of files: the
-//!   config file, and the key files that `--auth-token` names.
+//! * No setting takes effect before all values are checked. This module reads only two kinds of
+//!   files: the config file, and the key files that `--auth-token` names.
 //! * An unknown key of a config file causes a warning. etcd ignores it.
 
 pub mod table;

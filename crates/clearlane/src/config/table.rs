@@ -17,13 +17,14 @@ pub struct Flag {
     pub short: Str,
     pub kind: ValueKind,
     pub default: Str,
-    /// The description in the help: one line.
+    /// The description in the help, without line breaks.
     pub help: Str,
     /// The reason why the flag has no effect. `None` if the flag has an effect.
     pub ignored: Option<Str>,
     /// If true, a later version will honour the flag.
     pub is_planned: bool,
-    /// etcd's warning, which is logged for any value. `None` if the flag is not deprecated.
+    /// etcd's warning, which is logged whenever the flag is set, whatever its value. `None` if the
+    /// flag is not deprecated.
     pub deprecated: Option<Str>,
 }
 

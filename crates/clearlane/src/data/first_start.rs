@@ -8,8 +8,8 @@
 //!                                       └──────────┴── too few responses: query again
 //! ```
 //!
-//! Nothing is written to disk before the decision. So a member that is killed while it waits starts
-//! again with the queries.
+//! No data of the member is written before the decision. So a member that is killed while it waits
+//! starts again with the queries.
 
 use std::time::{Duration, Instant};
 

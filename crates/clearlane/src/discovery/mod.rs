@@ -23,7 +23,8 @@ pub enum Discovery {
     Dns(DnsDiscovery),
 }
 
-/// The TLS settings for calls to the discovery service. The files are read when the calls are made.
+/// The TLS settings for calls to the discovery service. The files are read before the first call,
+/// and again for a later connection if they have changed.
 #[derive(Clone, Debug)]
 pub struct ServiceTls {
     pub certificate: Option<CertificateFiles>,

@@ -57,7 +57,8 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Errors have etcd's text, with a remedy for the operator.
+/// The texts start with etcd's texts, except the text of `Refused`. The rest gives details, such as
+/// a remedy for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     #[error("discovery: size key not found: write the number of members to {0}")]
@@ -297,7 +298,8 @@ impl<'s> Session<'s> {
         Ok(())
     }
 
-    /// Returns once a member registers at this revision or later.
+    /// Returns once the key of a member has changed at this revision or later. Fails if the watch
+    /// ends first.
     async fn wait_for_change(&mut self, start_revision: i64) -> Result<(), Failure> {
         let (key, range_end) = self.member_keys();
         let create = WatchCreateRequest {

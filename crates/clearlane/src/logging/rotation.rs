@@ -112,7 +112,8 @@ impl RotatedFile {
         let permissions = self.file.metadata()?.permissions();
         fs::rename(&self.names.path, backup)?;
         self.file = append_to(&self.names.path)?;
-        // The umask may be stricter than at the start of the process. The log continues anyway.
+        // The umask may be stricter now than when the replaced file was created, so the new file
+        // gets the permissions of the replaced one. If this fails, the log continues anyway.
         let _ = self.file.set_permissions(permissions);
         self.request_cleaning();
         Ok(())

@@ -122,7 +122,7 @@ fn needed_by_log(dir: &Path) -> Result<Option<Version>, BoxError> {
         let at = |why: String| format!("{}: entry {}: {why}", dir.display(), entry.index);
         let request = decode_raft_request(entry.data.clone()).map_err(|why| at(why.to_string()))?;
         // Version 3.5 knows all requests except `downgrade_version_test`, which only etcd's tests
-        // use. That request names the version that it needs.
+        // use. That request needs the version that it names, and at least 3.6.
         if let Some(test) = request.downgrade_version_test {
             let named: Version = test.ver.parse().map_err(&at)?;
             needed = needed.max(Some(named.max(V3_6)));

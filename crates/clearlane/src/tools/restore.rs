@@ -9,8 +9,8 @@
 //! `--mark-compacted` compacts everything before that revision, so that old watchers are cancelled
 //! and their clients start again.
 //!
-//! For engine `bolt`, etcd's file is copied unchanged and then opened. For another engine its
-//! records are copied.
+//! For engine `bolt`, the saved file is copied without its checksum, and the copy is opened. For
+//! another engine the records of the file are copied.
 //!
 //! The store is filled in the directory `member.restoring` of the data directory, which is renamed
 //! to `member` when the store is complete. The log is written last.
@@ -102,7 +102,7 @@ fn restore(flags: &FlagReader) -> Result<String, BoxError> {
     });
     let revision = restored.inspect_err(|_| {
         // An error of this removal is ignored, because the earlier error is reported. The next
-        // attempt fails if anything is left.
+        // attempt removes `member.restoring`, and fails if anything else is left.
         dirs.iter().zip(earlier).for_each(|(dir, existed)| drop(remove_contents(dir, existed)));
     })?;
     Ok(format!("restored {} at revision {revision}\n", data_dir.display()))

@@ -1,8 +1,11 @@
-/* A library that is preloaded into a member, and that delays its syncs of files in a directory.
+/* A library that is preloaded into a member, and that delays its syncs. It delays fsync, fdatasync
+ * and sync_file_range of files whose path starts with STALL_DIR. It delays msync with MS_SYNC for
+ * all files, because it does not look up which file is mapped.
  *
- * STALL_DIR      the directory, with the path that the kernel shows
- * STALL_CONTROL  a control file: while it exists and is empty, no sync returns; if it contains a
- *                number, each sync takes this number of milliseconds longer
+ * STALL_DIR      a directory, with the path that the kernel shows. Only text is compared, so /a
+ *                is also the start of /ab.
+ * STALL_CONTROL  a control file: while it exists and is empty, no delayed sync begins; if it
+ *                contains a number, each of these syncs takes this number of milliseconds longer
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +17,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Returns the number in the control file, 0 if it is empty, or -1 if it does not exist. */
+/* Returns the number in the control file, 0 if the file is empty or has no number, or -1 if it
+ * cannot be opened. */
 static long control(void) {
     char text[32] = {0};
     const char *path = getenv("STALL_CONTROL");

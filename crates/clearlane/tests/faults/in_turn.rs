@@ -92,9 +92,9 @@ async fn keep_alive(port: u16, id: i64) -> Result<i64, Status> {
     reply.map(|reply| reply.ttl).ok_or_else(|| Status::unavailable("no reply"))
 }
 
-/// Grants a lease and keeps it alive, on one member after the other, until the end of the test. The
-/// lease must not expire, unless no member has responded for the length of its TTL. Returns the
-/// longest time without a response.
+/// Grants a lease and keeps it alive until the end of the test. After each error it continues with
+/// the next member. The lease must not expire, unless no member has responded for the length of its
+/// TTL. Returns the longest time without a response.
 async fn hold_lease(others: Arc<BackgroundClients>, id: i64) -> Duration {
     let port = |turn: usize| others.ports[turn % others.ports.len()];
     let mut turn = id as usize;

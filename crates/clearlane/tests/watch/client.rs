@@ -20,7 +20,7 @@ use crate::support::{TestServer, put};
 impl TestServer {
     pub(crate) async fn client(&self) -> Client {
         let channel = self.channel().await;
-        // Messages are not divided into fragments here, so a message may be long.
+        // A message may be long, unless its watcher asks for fragments.
         let watch = WatchClient::new(channel.clone()).max_decoding_message_size(64 << 20);
         Client { kv: KvClient::new(channel), watch }
     }

@@ -238,8 +238,8 @@ fn long_reads_do_not_hold_up_a_medium_one() {
             })
         });
         let sorts: Vec<_> = sorts.collect();
-        // Three long jobs have started, although only two may run at a time. So all places for long
-        // jobs are taken, and the other long jobs wait.
+        // Three long jobs have started, although only two may run at a time. So both
+        // places for running long jobs are taken. The other long jobs are suspended or not started.
         assert_eq!(begun.iter().take(3).count(), 3);
         let all = RangeRequest { range_end: vec![0].into(), ..get("k") };
         for range in [

@@ -1,11 +1,12 @@
 //! How threads wait at a [`LockState`]: the common part of both kinds of lock.
 //!
-//! A small inner lock protects the state. It is held for a few dozen instructions, never while a
-//! thread sleeps or works with the data.
+//! A small inner lock protects the state. It is held for a few dozen instructions, plus a few for
+//! each holder and each waiter. It is never held while a thread is parked or works with the data.
 //!
 //! The data has a separate ordinary lock. A thread takes this data lock after the state has
 //! admitted the thread, and releases it before it leaves the state. So `try_lock` on the data lock
-//! must succeed, and the code asserts that it does (`docs/locks.md`).
+//! must succeed, and the code asserts that it does (`docs/locks.md`). The `Debug` output of a lock
+//! also takes the data lock, without entering the state.
 //!
 //! ```text
 //! enter   clock ─▶ [inner: state.acquire] ─▶ inside? ── yes ─▶ continue
@@ -13,8 +14,10 @@
 //! leave   clock ─▶ [inner: state.release] ─▶ wake admitted threads ─▶ write figures, events
 //! ```
 //!
-//! Time spent waiting for the inner lock is never part of a hold. On entry it is recorded as a
-//! wait, which has no blocker unless the thread must also queue. On release it is not recorded. See
+//! A thread that waits for the inner lock when it enters records this time as a wait, which has no
+//! blocker unless the thread must also wait at the state. On release this time is not recorded.
+//! Neither time is part of a hold. But if a releasing thread admits a waiter, the waiter's hold
+//! starts then. So this hold includes the time to wake up and to get the inner lock again. See
 //! `docs/locks.md`.
 
 use std::{
@@ -47,11 +50,12 @@ thread_local! {
 pub struct LockWait {
     pub lock: &'static str,
     pub waited_ns: u64,
-    /// The blocker when the wait started. `None` if no thread had the turn: the thread waited for
-    /// the inner lock, or the turn was kept for a writer that was not awake yet.
+    /// The blocker when the wait started. `None` if the thread waited only for the inner lock, or
+    /// if the turn was kept for a writer that was not awake yet.
     pub blocker: Option<(TaskLabel, BlockerState)>,
-    /// The first holder when the wait started; `None` if no thread held the lock. The holder is not
-    /// the blocker if the blocker itself was waiting.
+    /// The first holder when the wait started. `None` if no thread held the lock, or if the thread
+    /// waited only for the inner lock. The holder is not the blocker if the blocker itself was
+    /// waiting.
     pub holder: Option<TaskLabel>,
 }
 

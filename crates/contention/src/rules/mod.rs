@@ -83,7 +83,7 @@ pub struct BlockedAcquisition {
     pub blocker: Option<Blocker>,
 }
 
-/// A part of a wait during which the blocker was the same.
+/// A part of a wait during which the blocker and its state were the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedInterval {
     pub waiter: TaskLabel,

@@ -50,8 +50,9 @@ fn readers_go_in_until_the_next_writer_is_awake() {
 
 /// Runs five long holds of 6 ms, and returns how many short writers enter between each hold and the
 /// next. The thread with the long hold requests the lock again as soon as it has released it. There
-/// is always a short writer that wants the lock, and it holds the lock for 10 µs. Waking a thread
-/// takes 100 µs. `docs/head-of-line.md` explains why the mode of the long holds matters.
+/// is always a short writer that wants the lock, and it holds the lock for 10 µs. Waking the thread
+/// with the long hold takes 100 µs, and the short writer is awake at once. `docs/head-of-line.md`
+/// explains why the mode of the long holds matters.
 fn writers_between_long_holds(long: LockMode) -> Vec<usize> {
     const LONG_NS: u64 = 6_000_000;
     const SHORT_NS: u64 = 10_000;

@@ -25,8 +25,8 @@ use crate::error::Result;
 pub(super) type ChangedTrees = [Option<Box<Node>>; Bucket::ALL.len()];
 
 /// Returns how far the new pages of a bucket are filled, in percent. Keys of bucket `key` are
-/// revisions, which only grow, so no later put goes to a full page. etcd also fills the pages of
-/// this bucket to 90 %.
+/// revisions, which only grow, so only the last page of the bucket receives later puts. etcd also
+/// fills the pages of this bucket to 90 %.
 fn fill_percent(bucket: Bucket) -> usize {
     match bucket {
         Bucket::Key => 90,

@@ -114,10 +114,10 @@ impl DiskFile {
     }
 }
 
-/// If the file was replaced and so has lost its name, overwrites its meta pages with zeros before
-/// its lock is released. If `etcdutl defrag` was started while the store was open, it waits for
-/// this lock. With the lock of a valid old file, it would defragment the old file and put the
-/// result in place of the new file.
+/// If the file has lost its name, for example because it was replaced, overwrites its meta pages
+/// with zeros before its lock is released. If `etcdutl defrag` was started while the store was
+/// open, it waits for this lock. With the lock of a valid old file, it would defragment the old
+/// file and put the result in place of the new file.
 impl Drop for DiskFile {
     fn drop(&mut self) {
         let is_nameless = || self.file.metadata().is_ok_and(|found| found.nlink() == 0);

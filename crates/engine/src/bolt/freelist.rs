@@ -1,5 +1,5 @@
 //! Tracks which pages a commit may write: the free pages below the high-water mark, which no reader
-//! can reach, and all pages from the mark on.
+//! can reach, and all pages from the mark on. The mark is the first page that was never used.
 //!
 //! ```text
 //!   in use ──a commit replaces it──▶ pending: allocated by commit A, freed by commit F
@@ -82,7 +82,7 @@ impl Freelist {
     }
 
     /// Returns the first of `count` consecutive pages. They come from the shortest free run that is
-    /// long enough, or are new pages at the end of the file.
+    /// long enough, or are new pages, from the high-water mark on.
     pub(super) fn allocate(&mut self, count: u64) -> PageId {
         let first = match self.by_length.range((count, 0)..).next() {
             Some(&(length, first)) => {
@@ -124,8 +124,8 @@ impl Freelist {
         self.insert_run(start, length);
     }
 
-    /// Makes pages free as soon as no snapshot can reach them. Commit `txid` is the first commit
-    /// that does not contain them.
+    /// Makes pages free at the [start](Freelist::begin) of the first later commit at which no
+    /// snapshot can reach them. Commit `txid` is the first commit that does not contain them.
     pub(super) fn free_after(&mut self, txid: u64, runs: Vec<PageRun>) {
         for run in runs {
             let allocated = self.allocated_by.remove(&run.first).unwrap_or(0);

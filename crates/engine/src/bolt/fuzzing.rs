@@ -151,8 +151,9 @@ fn options() -> Options {
     Options { cache_bytes: 64 << 10, ..Options::default() }
 }
 
-/// Changes both meta pages so that another program seems to have written them, without page
-/// checksums.
+/// Changes both meta pages so that they name no checksum table, as on pages of another program.
+/// Unlike on a page that bbolt wrote, the trailer is not all zeros afterwards, so opening reports
+/// missing checksums instead of another program.
 pub fn make_foreign(image: &mut [u8]) {
     let page_size = page_size_of(image);
     for place in 0..2 {

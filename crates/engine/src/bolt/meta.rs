@@ -13,8 +13,8 @@
 //! * bbolt fills the rest of the page with zeros when it commits. So a page whose trailer is all
 //!   zeros is taken for a page of bbolt. We write such a page only while the state has no checksum
 //!   table. A flipped bit does not make a trailer all zeros.
-//! * The second copy reveals damage to the first copy, and is read in its place. With only one
-//!   copy, a damaged file would open at the previous commit, and no reader could notice it. If both
+//! * The second copy is read in place of a damaged first copy. With only one copy, damage to it
+//!   would open the file at the previous commit, as after a commit that was never finished. If both
 //!   copies are lost, the file does open at the previous commit, with a [note](super::open).
 
 use super::checksums::TableRoot;

@@ -12,8 +12,9 @@
 //!                                                               └─ leaf 6      unchanged
 //! ```
 //!
-//! The rules for merging and splitting are bbolt's rules, with two exceptions. `split` may put one
-//! element more on the page before the last, and it limits the size of a page.
+//! The rules for merging and splitting are bbolt's rules, with three exceptions. `split` may put
+//! one element more on the page before the last, it leaves elements together that fill one page to
+//! the last byte, and it limits the size of a page.
 
 use std::ops::Range;
 
@@ -52,7 +53,8 @@ pub(super) enum NodeBody {
 
 #[derive(Debug)]
 pub(super) struct Child {
-    /// A lower bound for the keys of the child.
+    /// A lower bound for the keys of the child. The changed first child of a branch is an
+    /// exception: it also gets new keys below this bound.
     pub(super) key: Bytes,
     pub(super) page: PageId,
     /// The changed child, or `None` if the child is unchanged.
@@ -170,7 +172,8 @@ impl Child {
     }
 }
 
-/// The work of a commit on the trees: it allocates pages, fills them, and frees the old pages.
+/// The work of a commit on the trees: it allocates pages and encodes them. The caller writes the
+/// pages in `written` to the file, and frees the old pages in `freed` after the commit.
 #[derive(Debug)]
 pub(super) struct Spill<'s> {
     pub(super) pager: &'s Pager,

@@ -26,8 +26,8 @@ pub type PageId = u64;
 
 pub(super) const PAGE_HEADER_BYTES: usize = 16;
 pub(super) const ELEMENT_BYTES: usize = 16;
-/// Size of a bucket's header: the id of its root page, and its sequence. An inline page follows the
-/// header.
+/// Size of a bucket's header: the id of its root page, and its sequence. If the id is 0, an inline
+/// page follows the header.
 pub(super) const BUCKET_HEADER_BYTES: usize = 16;
 
 pub(super) const BRANCH_FLAG: u16 = 0x01;

@@ -85,7 +85,8 @@ fn run(seed: u64, disk: SimulatedDisk) -> std::result::Result<(), String> {
     drop(store);
     let found = disk.after_power_cut(&mut rng);
     if rng.random_ratio(1, 2) {
-        // The power fails again, while the commits that the first cut lost are repeated.
+        // The power fails again, at the latest after two further commits. The first of them repeats
+        // the commit that was in progress at the first cut, if that commit was lost.
         let disk = SimulatedDisk::with_contents(found);
         let store = open(&disk).map_err(|error| error.to_string())?;
         disk.fail_after(rng.random_range(0..12));

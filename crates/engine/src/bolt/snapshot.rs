@@ -1,7 +1,8 @@
-//! A snapshot of one committed state. The snapshot keeps the leaf that the last get in bucket `key`
-//! has read, unless the leaf is too large. A get in bucket `key` tries to lock this leaf, but never
-//! waits for the lock. All other locks of a get belong to the page cache. A read that misses the
-//! cache also takes the pager's lock `sums` shared, and waits while a commit sets checksums.
+//! A snapshot of one committed state. The snapshot keeps the last leaf that a get in bucket `key`
+//! has read, and ignores leaves of more than 16 KiB. A get in bucket `key` tries to lock this leaf,
+//! but never waits for the lock. All other locks of a get belong to the page cache. A read that
+//! misses the cache also takes the pager's lock `sums` shared, and waits while a commit sets
+//! checksums.
 
 use std::sync::Arc;
 
@@ -22,9 +23,10 @@ const LAST_LEAF_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct BoltSnapshot {
     pub(super) committed: Arc<Committed>,
-    /// The leaf of bucket `key` that the last get has read, if it was not too large. A range reads
-    /// records one by one, and records are neighbours if their keys were written together. A thread
-    /// searches the tree from the root if another thread holds this lock.
+    /// The last leaf of bucket `key` that a get has read and that was not too large. A range of
+    /// etcd's keys gets its records one by one, and records that were written together are often on
+    /// the same leaf. So the next get often finds its record here. A thread searches the tree from
+    /// the root if another thread holds this lock.
     last_leaf: Mutex<Option<Page>>,
     pub(super) store: Arc<BoltStore>,
 }

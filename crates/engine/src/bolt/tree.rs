@@ -166,9 +166,9 @@ pub(super) fn get(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Optio
     Ok(found.map(|element| element.shared_value()))
 }
 
-/// Maximum length of a value that is copied, in bytes. A larger value shares the bytes of its page.
-/// Copying a small value is cheaper than counting the users of its page, because all threads change
-/// that counter at one address. A copy also does not keep its page in memory.
+/// Maximum length of a value that [`value_of`] copies, in bytes. A larger value shares the bytes of
+/// its page. Copying a small value is cheaper than counting the users of its page, because all
+/// threads change that counter at one address. A copy also does not keep its page in memory.
 const COPIED_BYTES_MAX: usize = 1024;
 
 /// Like [`get`], for a committed tree. Also returns the leaf where the key is or would be. Branches

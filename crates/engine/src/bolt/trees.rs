@@ -208,7 +208,8 @@ fn pages_of_a_snapshot_stay_as_long_as_it_is_open() {
     put_all(2);
     let high_water = store.newest().meta.high_water;
     (3..50).for_each(&put_all);
-    // Only the pages of the snapshot's own state and of the last commit are pending.
+    // Only the pages of the snapshot's own state and the pages that the last commit replaced are
+    // pending.
     let (_, held_later) = store.writer().freelist.counts();
     assert!(held_later < 3 * held, "{held_later} pages are pending");
     assert!(store.newest().meta.high_water < high_water + 2 * held, "the file grows");

@@ -18,10 +18,10 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::interface::KeyRange;
 
-/// Number of levels that a tree may have in addition to log2 of the high-water mark, which is the
-/// number of pages. A tree whose branches have two children each needs only log2 levels. A tree
-/// within the limit never grows beyond it, because a level is added only above full pages. So a
-/// store that was opened once can be opened again.
+/// Number of levels that a tree may have in addition to log2 of the high-water mark, which is one
+/// more than the largest page id ever used. A tree whose branches have two children each needs only
+/// log2 levels. A tree within the limit never grows beyond it, because a level is added only above
+/// full pages. So a store that was opened once can be opened again.
 const LEVELS_TO_SPARE: usize = 8;
 
 #[derive(Debug)]
@@ -38,7 +38,8 @@ pub(super) trait Visit {
     /// The reason why a walk ends early.
     type Stop: From<Error>;
 
-    /// Called for a damaged page. If it returns `Ok`, the walk continues with the other pages.
+    /// Called for a damaged page. If it returns `Ok`, the walk continues, also with this page if it
+    /// can be parsed.
     fn damaged(&mut self, page: PageId, error: Error) -> std::result::Result<(), Self::Stop>;
 
     /// Called for a page of a tree, before its elements and the pages below it. The root has the

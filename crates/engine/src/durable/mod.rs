@@ -72,9 +72,9 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
 #[derive(Debug)]
 pub(crate) struct DataPath {
     generation: Generation,
-    /// If true, the data is removed when the store is dropped. This is the case for a copy that is
-    /// not finished, and for a replaced generation if the place
-    /// [keeps its name](Place::keeps_replaced).
+    /// If true, the data is removed when the store is dropped. This is the case for a new store or
+    /// a copy that is not current yet, and for a replaced generation that [keeps its
+    /// name](Place::keeps_replaced).
     removes_on_drop: AtomicBool,
     /// If the place is a directory, this reference keeps the directory locked while any of its data
     /// is in use.
@@ -213,7 +213,7 @@ struct DurableDefragment<S: DurableStore> {
     /// The position where the next chunk starts, or `None` after all keys were visited.
     cursor: Option<(Bucket, Vec<u8>)>,
     /// True while a step runs. It stays true if the step fails or panics, and then all later steps
-    /// fail.
+    /// and [`finish`](Defragment::finish) fail.
     has_failed: bool,
     guard: DefragmentGuard,
     engine: Arc<DurableEngine<S>>,

@@ -173,7 +173,8 @@ pub(crate) fn apply_all(changes: &[Change], txn: &mut dyn WriteTxn) -> Result<()
 pub(crate) const COMMIT_KEY: &[u8] = b"commit";
 
 /// Returns the changes of commit `number` of a workload: new records, overwrites and deletes. They
-/// depend only on the seed, so a test can compute the expected contents after any commit.
+/// depend only on the seed and the number, so a test can compute the expected contents after any
+/// commit.
 pub(crate) fn changes_of(seed: u64, number: u64) -> Vec<Change> {
     let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number));
     let buckets = [Bucket::Key, Bucket::Key, Bucket::Lease, Bucket::Meta];
@@ -187,7 +188,7 @@ pub(crate) fn changes_of(seed: u64, number: u64) -> Vec<Change> {
             Change { bucket, key, value }
         })
         .collect();
-    // These records resemble records of revisions: the key of each is above all other keys of its
+    // These records resemble records of revisions: the key of each is above all earlier keys of its
     // bucket.
     changes.extend((0..rng.random_range(0..8u8)).map(|sub| Change {
         bucket: Bucket::Key,

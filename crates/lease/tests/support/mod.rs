@@ -1,7 +1,7 @@
 //! A lessor with a store in memory and a clock that the test moves.
 
 // Only the test binary `suite` includes this module.
-#![allow(dead_code, reason = "shared by several test binaries, none of which uses all of it")]
+#![allow(dead_code, reason = "a test may use only some of the helpers")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,7 +22,7 @@ pub(crate) type BackendTx<'s, A> = Box<dyn clearlane_backend::WriteTx<StoreState
 /// A write transaction. A published state shares all nodes of the index. So the first change of a
 /// node after the publication copies the node. If several revisions
 /// [share a transaction](WriteTxn::begin_next_revision), one state is published for all of them. So
-/// each node is copied at most once for all these revisions.
+/// the published state causes at most one copy of each node for all these revisions.
 pub(crate) struct SnapshotWriteTxn<'s, A> {
     /// The guard of the lock `store`: there is one write transaction at a time.
     index: MutexGuard<'s, PersistentIndex>,

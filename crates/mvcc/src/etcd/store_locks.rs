@@ -1,6 +1,6 @@
 //! How the old eras differ: which locks a transaction takes, in which order, and for how long.
 //!
-//! The timeline of [`StoreLocks::OneMutex`] is below. `docs/mvcc.md` has the timelines of 3.4 and
+//! The timeline of [`StoreLocks::OneMutex`] is below. `docs/mvcc.md` has the timeline of 3.4 and
 //! 3.5.
 
 use clearlane_backend::Era;
@@ -22,7 +22,7 @@ pub(crate) enum StoreLocks {
     /// Era 3.1 (etcd 3.0 and 3.1): `store` is a mutex, and every transaction takes it.
     ///
     /// Reads and write transactions hold `store` from start to end, and take `batchTx` under it.
-    /// The holder of `store` usually finds `batchTx` free. Some operations take `batchTx` without
+    /// The holder of `store` usually finds `batchTx` free. Some operations hold `batchTx` without
     /// `store`: a timer's commit, a hash, a compaction step, the copy of the whole store, a
     /// defragmentation, a query of the sizes and the lookup of a user. A commit for a raft snapshot
     /// and scheduling a compaction take both locks, in the same order. Because every transaction
@@ -41,18 +41,20 @@ pub(crate) enum StoreLocks {
     /// * **A read** takes `store` shared, then `revMu` shared. Then it opens the backend's read,
     ///   which takes `readTx` shared. Under these locks it gets the revisions and the records of
     ///   one state, and then releases `revMu`. Era 3.2 holds `readTx` until the end of the read;
-    ///   3.4 and 3.5 do not. In all these eras a read holds `store` shared until its end.
-    /// * **A write transaction** takes `store` shared, then `batchTx`. At its end it takes `revMu`
-    ///   exclusively *before* it ends the backend's transaction, because no new reader may find the
-    ///   new revision without its records. So `revMu` is held during the write-back and the commit
-    ///   of a full batch.
+    ///   3.4 and 3.5 do not, except 3.5 for a read for the writer's compares. In all these eras a
+    ///   read holds `store` shared until its end. A hash releases `store` once its read is open.
+    /// * **A write transaction** takes `store` shared, then `batchTx`. If it has changed a key, it
+    ///   takes `revMu` exclusively at its end, *before* it ends the backend's transaction, because
+    ///   no new reader may find the new revision without its records. So `revMu` is held during the
+    ///   write-back and the commit of a full batch.
     /// * **A commit for a raft snapshot** and **scheduling a compaction** take `store` exclusively.
-    ///   The commit thread makes this kind of commit before the log gets a snapshot record, and
-    ///   also when a compaction is done.
+    ///   The commit thread makes this kind of commit when another thread requests a commit, for
+    ///   example before the log gets a snapshot record, and when a compaction is done.
     RevMu { store: RwLock<()>, rev_mu: RwLock<Revisions> },
 }
 
-/// The guard of the lock `store`. A transaction holds it from start to end.
+/// The guard of the lock `store`. A transaction holds it from start to end, except the read
+/// transaction of a hash.
 pub(crate) enum StoreGuard<'s> {
     Exclusive(MutexGuard<'s, Revisions>),
     /// The guard of the shared lock, and `revMu`, which the end of a write transaction takes.
@@ -132,7 +134,7 @@ impl StoreLocks {
 }
 
 impl StoreGuard<'_> {
-    /// Ends a write transaction that has changed something. `end` ends the backend's transaction.
+    /// Ends a write transaction that has changed a key. `end` ends the backend's transaction.
     /// Reads that start later find the revisions `next`.
     pub(crate) fn publish<T>(self, next: Revisions, end: impl FnOnce() -> Result<T>) -> Result<T> {
         match self {

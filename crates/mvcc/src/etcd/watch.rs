@@ -6,9 +6,9 @@
 //!
 //! * a write transaction at its end (in 3.1 from start to end), while it notifies the synced
 //!   watchers, writes back and possibly commits;
-//! * a sync round, every 100 ms. It takes up to 512 watchers and reads *every record from the
-//!   oldest revision that one of them has missed*, with `revMu` and `readTx` held as well (in 3.1
-//!   `store` and `batchTx`);
+//! * a sync round, every 100 ms or sooner, if there are unsynced watchers. It takes up to 512
+//!   watchers and reads *every record from the oldest revision that one of them has missed*, with
+//!   `revMu` and `readTx` held as well (in 3.1 `store` and `batchTx`);
 //! * a retry of the victims, every 10 ms;
 //! * each call of a stream, such as adding or canceling a watcher.
 //!

@@ -2,7 +2,7 @@
 //!
 //! There are three groups, with etcd's names:
 //!
-//! * *synced*: the writer finds these watchers for each event, through the interval tree.
+//! * *synced*: the writer finds these watchers by the key of each event, in a [`WatcherGroup`].
 //! * *unsynced*: a sync round reads the records for up to 512 of these watchers at once.
 //! * *victims*: the channel of these watchers was full when there were events for them. The
 //!   response of a victim is kept and retried until the channel has capacity. So a victim keeps the
@@ -28,8 +28,8 @@ const BATCH_REVISIONS_MAX: usize = 1000;
 #[derive(Debug)]
 struct Watcher {
     request: WatchRequest,
-    /// The first revision that the watcher has not received. For a victim, the revision after the
-    /// transaction or the sync round that has made it a victim.
+    /// The watcher has received all its events below this revision. For a victim, this is the
+    /// revision after the transaction or the sync round that has made it a victim.
     from: i64,
     synced: bool,
     /// If true, the watcher has had no event since the last call of `notify_progress` for its

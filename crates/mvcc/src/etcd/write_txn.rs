@@ -108,7 +108,7 @@ impl<A: ConsistentIndex> WriteTxn<A> for EtcdWriteTxn<'_, A> {
             wake_all(&to_wake);
             ended
         } else {
-            // A transaction without changes does not take `revMu`.
+            // A transaction that has changed no key does not take `revMu`.
             tx.end(reached)?
         };
         Ok(TxnResult::new(revision, txn_changes.changes, ended))

@@ -7,9 +7,9 @@
 //!   snapshot  {130 .. 139} ──┘
 //! ```
 //!
-//! A put copies the front chunk if a snapshot shares it, and no other chunk. Each chunk stores
-//! version and create revision of its first change, so a read need not count along the chain. A
-//! read at an old revision takes up to one step per 64 changes: 780 steps for 50,000 changes.
+//! A new change copies at most the front chunk, if a snapshot shares it. Each chunk stores version
+//! and create revision of its first change, so a read need not count along the chain. A read at an
+//! old revision takes up to one step per 64 changes: about 780 steps for 50,000 changes.
 //!
 //! Invariants:
 //! * A chunk has 1 to 64 changes. All of them are newer than the changes in the next chunk.

@@ -11,7 +11,7 @@ pub(super) struct KeyChange {
     pub(super) main: i64,
     pub(super) sub: u32,
     pub(super) kind: RecordKind,
-    /// The length of a put's record. Unknown for a tombstone.
+    /// The payload length of a put's record. Unknown for a tombstone.
     pub(super) encoded_len: EncodedLen,
 }
 

@@ -49,8 +49,8 @@ impl KeyIndex {
         KeyIndex::of(origin, &[KeyChange::put(revision, encoded_len)])
     }
 
-    /// Creates a history that starts with this version, because a compaction has removed the
-    /// earlier changes.
+    /// Creates a history that starts with this version. A compaction may have removed the earlier
+    /// changes.
     pub fn from_version(first: Version) -> KeyIndex {
         let origin = ChangeContext { created: first.created, version: first.version };
         KeyIndex::of(origin, &[KeyChange::put(first.modified, first.encoded_len)])

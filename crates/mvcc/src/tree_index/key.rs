@@ -63,7 +63,7 @@ fn prefix_of(key: &[u8]) -> u64 {
 
 #[inline]
 fn number(bytes: &[u8]) -> u64 {
-    u64::from_be_bytes(*bytes.first_chunk().expect("there are more than eight bytes"))
+    u64::from_be_bytes(*bytes.first_chunk().expect("there are at least eight bytes"))
 }
 
 /// Returns the position of `key` in these items, or as an error the position where it would be

@@ -8,9 +8,10 @@
 //!
 //! Invariants:
 //! * A walk sees one state of the tree, because nothing changes while it holds the lock.
-//! * Two calls may see different states, because a snapshot is only a handle. The result of a
-//!   snapshot for a revision is changed only by a compaction above that revision. The caller can
-//!   detect such a compaction ([`is_compacted_above`](IndexSnapshot::is_compacted_above)).
+//! * Two calls may see different states, because a snapshot is only a handle. The result for a
+//!   revision that the index has reached is changed only by a compaction above that revision. The
+//!   caller can detect such a compaction
+//!   ([`is_compacted_above`](IndexSnapshot::is_compacted_above)).
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;

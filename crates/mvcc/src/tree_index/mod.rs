@@ -8,8 +8,9 @@
 //! and the compact revision.
 //!
 //! Invariants of both:
-//! * Revisions only rise. The result of a snapshot for revision `at` is changed only by a
-//!   compaction above `at`. A compaction at `at` changes no result for `at` or later.
+//! * Revisions only rise. The result of a snapshot for a revision `at` that the index has reached
+//!   is changed only by a compaction above `at`. A compaction at `at` changes no result for `at` or
+//!   later.
 //! * A key without any history is not in the tree.
 //!
 //! A snapshot of [`persistent`] also survives compactions, and contains no later put. A snapshot of
@@ -43,7 +44,7 @@ pub type KeyVisitor<'v> = dyn FnMut(&[u8]) + 'v;
 #[derive(Clone, Copy, Debug)]
 pub enum KeySelection<'k> {
     Range(KeyRange<'k>),
-    /// Single keys in ascending order. A key may have no value.
+    /// Single keys in ascending order, without duplicates. A key may have no value.
     Sorted(&'k [Bytes]),
 }
 

@@ -1,9 +1,9 @@
 //! Restores the index: it turns records in revision order into keys in key order.
 //!
 //! ```text
-//!   records 2.0 b, 3.0 a, 4.0 c      builder ──▶ run  a: 3.0         │ b: 2.0   c: 4.0
-//!   records 5.0 a, 6.0 b, 7.0 a (t)  builder ──▶ run  a: 5.0 7.0t    │ b: 6.0
-//!   merged                                            a: 3.0 5.0 7.0t│ b: 2.0 6.0  c: 4.0
+//!   records 2.0 b, 3.0 a, 4.0 c      builder ──▶ run  a: 3.0           b: 2.0      c: 4.0
+//!   records 5.0 a, 6.0 b, 7.0 a (t)  builder ──▶ run  a: 5.0 7.0t      b: 6.0
+//!   merged                                            a: 3.0 5.0 7.0t  b: 2.0 6.0  c: 4.0
 //! ```
 //!
 //! A run is stored in chunks. Each chunk is freed when the merge has taken its last key, so the

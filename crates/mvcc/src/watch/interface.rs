@@ -96,9 +96,8 @@ pub trait WatchableStore: Send + Sync + Debug {
     /// the last call. Sends none while the stream's channel is full.
     fn notify_progress(&self, stream: &WatchChannel);
 
-    /// Continues the watchers that found no capacity. Called when the client has taken so many
-    /// responses that the channel is at most half full. The old eras retry these watchers at fixed
-    /// intervals.
+    /// Continues the watchers that found no capacity. Called when the client has taken responses
+    /// and the channel is at most half full. The old eras retry these watchers at fixed intervals.
     fn resume_stream(&self, _stream: &WatchChannel) {}
 
     /// Adds previous records to responses that are about to be sent. Only the old eras do this: the

@@ -91,7 +91,7 @@ pub enum WatchError {
     EmptyRange,
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStartRevision,
-    /// See [`WatchRequest::is_refused`]. The server sends the reason to the client.
+    /// See [`WatchRequest::is_refused`]. The server knows the reason and sends it to the client.
     #[error("etcdserver: permission denied")]
     Refused,
 }
@@ -205,7 +205,8 @@ pub enum ResponseKind {
     /// The watcher was created. Its events follow.
     Created,
     Rejected(WatchError),
-    /// The watcher was canceled at the client's request.
+    /// The watcher was canceled: by the client, or by the server because the user may no longer
+    /// read the keys.
     Canceled,
     /// The watcher ends: the next revision to deliver was compacted. The value is the compact
     /// revision.

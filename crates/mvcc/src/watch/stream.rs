@@ -1,4 +1,5 @@
-//! One client's stream of watchers. The thread that serves the client calls it.
+//! One client's stream of watchers. The network thread that serves the client calls it. In an old
+//! era, calls that may wait for locks run on other threads.
 //!
 //! The responses of the stream wait in a [`WatchChannel`]. In etcd: `watchStream`.
 

@@ -2,7 +2,8 @@
 //!
 //! The scripts in `tests/golden/store` run in every era and must print the same. Two folders next
 //! to it have the differences between the eras. Only in the default era can one thread keep reads
-//! open while it writes. The state after a crash differs if a compaction was scheduled just before.
+//! open and run every other command. The state after a crash differs if a compaction was scheduled
+//! just before.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! One thread repeatedly counts all keys of a big store, while another thread puts.
 //!
 //! No thread is paused here. In the old eras, after a few rounds a put has waited for a count, and
-//! the metrics of the locks show it. In the default era, no put of the run waits.
+//! the metrics of the locks show it. In the default era, no put of the run waits for a count.
 //! (`tests/suite/index/blocked_walk.rs` shows that no put waits for a walk that is paused.)
 
 use std::sync::Arc;

@@ -59,7 +59,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The maps by revision, and the first revision that may be read.
+/// The maps by revision, and the compact revision. -1 if there was no compaction.
 #[derive(Clone, Debug)]
 struct Model {
     maps: Vec<Map>,

@@ -8,7 +8,7 @@
 //! | events are delivered | after the write's response | before the write ends |
 //! | a channel is full at | a number of bytes | 1,024 responses up to 3.2, then 128 |
 //! | a watcher of a full channel | is unsynced, keeps a revision | is a victim, keeps its events |
-//! | a sync step reads | a limited number of records and bytes | 1,000 revisions, 512 watchers |
+//! | a sync step reads | a limited number of records and bytes | all since the oldest missed one |
 //! | the previous record is fetched | with the event | when the response is sent |
 
 use std::path::Path;

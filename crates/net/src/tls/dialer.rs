@@ -2,9 +2,9 @@
 //! member. The caller passes a URL and gets a channel. The URL decides whether the connection uses
 //! TLS, and whether it goes over TCP or over a socket in the file system.
 //!
-//! Without `--peer-trusted-ca-file`, the authorities of the system are trusted. If the system has
-//! none, connections with TLS fail. Members that make their own certificates, and have no
-//! `--peer-trusted-ca-file`, trust any certificate.
+//! If no authority is configured (for members: `--peer-trusted-ca-file`), the authorities of the
+//! system are trusted. If the system has none, connections with TLS fail. Members that make their
+//! own certificates, and have no `--peer-trusted-ca-file`, trust any certificate.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -5,8 +5,8 @@
 //! message that is well-formed passes. A message that has passed these checks has the following
 //! properties:
 //!
-//! * It is addressed to this member, and it has a kind that members send. It is from another
-//!   member, except for forwarded messages and requests to transfer leadership.
+//! * It is addressed to this member, and it has a kind that members send. It does not name this
+//!   member as its sender, unless it was forwarded or requests a transfer of leadership.
 //! * It has a term, except for the two kinds that are forwarded to the leader.
 //! * Entries of an append follow each other without a gap. Their terms do not fall and are not
 //!   above the message's term. The entry before them has a term if it has an index: raft uses the

@@ -29,8 +29,8 @@ impl Message {
         self.0.get_msg_type() == MessageType::MsgSnapshot
     }
 
-    /// Returns whether the message may carry entries. All other messages are small, and must not
-    /// queue after long messages.
+    /// Returns whether the message may carry entries of the log, or proposals. All other messages
+    /// are small, and must not queue after long messages.
     pub fn can_be_large(&self) -> bool {
         matches!(self.0.get_msg_type(), MessageType::MsgAppend | MessageType::MsgPropose)
     }
@@ -98,8 +98,8 @@ impl Message {
             | MessageType::MsgSnapshot
             | MessageType::MsgTimeoutNow
             | MessageType::MsgReadIndexResp => self.0.term <= durable_term,
-            // Votes and append responses promise that this member's state is on disk. They wait in
-            // `pending_appends.rs`.
+            // Vote requests, votes and append responses promise that this member's state is on
+            // disk. They wait in `pending_appends.rs`.
             _ => false,
         }
     }

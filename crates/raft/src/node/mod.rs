@@ -72,7 +72,8 @@ pub struct RaftNode {
     pending_appends: PendingAppends,
     /// Messages for the next [`Ready`].
     sendable_messages: Vec<Message>,
-    /// The index of the last committed entry that was delivered to the owner.
+    /// The index of the last committed entry, or of the newest raft snapshot, that was delivered to
+    /// the owner. At the start, it is the store's position.
     delivered_index: u64,
     /// The index of the newest raft snapshot that is being installed, or `None` if there is none.
     installing_index: Option<u64>,
@@ -257,8 +258,9 @@ impl RaftNode {
         self.append_proposal(EntryKind::Normal, data)
     }
 
-    /// Proposes a change of members. `data` is an encoded [`ConfChange`]. While an earlier change
-    /// is in progress, raft replaces the new change with an empty entry.
+    /// Proposes a change of members. `data` is an encoded [`ConfChange`]. Raft replaces it with an
+    /// empty entry while an earlier change is in progress, and on a new leader that has not applied
+    /// all entries that were in its log when it was elected.
     pub fn propose_conf_change(&mut self, data: Bytes) -> Result<()> {
         self.append_proposal(EntryKind::ConfChange, data)
     }
@@ -313,8 +315,8 @@ impl RaftNode {
     }
 
     /// Shortens the time until the next election to at most two ticks plus the random part of the
-    /// time-out, as etcd does once a new member has connections. Does nothing if a leader is known,
-    /// if the member already campaigns, or if it is not a voter.
+    /// time-out, as etcd does after a start, once the member has connections. Does nothing if a
+    /// leader is known, if the member already campaigns, or if it is not a voter.
     pub fn advance_election(&mut self) {
         let ticks = self.config.election_ticks.saturating_sub(2);
         let raft = &mut self.raw_node.raft;
@@ -599,7 +601,9 @@ impl RaftNode {
         matched
     }
 
-    /// Returns the members as of the applied index.
+    /// Returns the members after the last change that the owner has passed to
+    /// [`apply_conf_change`](RaftNode::apply_conf_change). If raft has accepted a raft snapshot
+    /// since, returns the members of that snapshot, even before it is installed.
     pub fn conf_state(&self) -> ConfState {
         ConfState::from_raft(&self.raw_node.raft.prs().conf().to_conf_state())
     }

@@ -1,4 +1,5 @@
-//! Treats a follower's ReadIndex request as an acknowledgement of the leader by that follower.
+//! Treats a follower's ReadIndex request as an acknowledgement of the leader by that follower, if
+//! [`read_index_counts_as_ack`](super::RaftNodeConfig::read_index_counts_as_ack) is true.
 //!
 //! If leader and requester form a quorum, as in a cluster of three, the leader responds at once.
 //! That takes one round trip and two messages, instead of two round trips and six messages. If

@@ -9,7 +9,7 @@ pub enum ReadIndexError {
     /// No response arrived in time, for example because there is no leader.
     #[error("etcdserver: request timed out")]
     TimedOut,
-    /// The leader or the term has changed, and the ReadIndex request is lost.
+    /// The leader or the term has changed, and the ReadIndex request may be lost.
     #[error("etcdserver: leader changed")]
     LeaderChanged,
     #[error("etcdserver: too many requests")]

@@ -10,10 +10,10 @@
 //!                   └───────── one number, plus 1 each time ────┘
 //! ```
 //!
-//! An id is the context of a read in raft, as eight bytes in big endian, and it is the id in the
-//! header of each proposal. Only the id connects a response to its ReadIndex request, and the
-//! response may arrive late and from another member. [`RequestIdGenerator`] lists the assumptions;
-//! see `docs/read-index.md`.
+//! An id is the context of a read in raft, as eight bytes in big endian. Each proposal also has an
+//! id, in its header or in the change of members. Only the id connects a response to its ReadIndex
+//! request, and the response may arrive late and from another member. [`RequestIdGenerator`] lists
+//! the assumptions; see `docs/read-index.md`.
 
 /// The bits of an id below the member's part.
 const SUFFIX_MASK: u64 = (1 << 48) - 1;
@@ -26,8 +26,9 @@ const COUNTER_BITS: u32 = 8;
 /// millisecond, on average since it started, its ids are not ahead of the clock. So after a restart
 /// its new ids are above all old ids. Assumptions:
 ///
-/// * No two members of a cluster agree in the low 16 bits of their ids and also start in the same
-///   millisecond. Ids of members are hashes; etcd assumes the same.
+/// * No two members of a cluster agree in the low 16 bits of their ids. (If two of them do, the
+///   member that started earlier may later reach ids that the other one has used.) Ids of members
+///   are hashes; etcd relies on this as well.
 /// * Between two starts the wall clock gains at least a millisecond per 256 ids. A caller that does
 ///   not rely on this passes a floor to [`starting_above`](RequestIdGenerator::starting_above). The
 ///   floor is a stored number well above all ids, or, if only proposals matter, the highest id of

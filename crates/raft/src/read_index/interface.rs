@@ -31,9 +31,10 @@ impl<T: Copy + Eq + Hash + Debug + Send + 'static> Reader for T {}
 pub enum ReadNeed {
     /// This member has applied everything that was acknowledged before the reader arrived.
     Applied,
-    /// A quorum has confirmed the read index after the reader arrived. If this member leads, the
-    /// confirmation proves that it led at some time after the reader arrived. The member may not
-    /// have applied all entries up to the read index.
+    /// The read index is known. In mode [`ReadIndex`](ReadMode::ReadIndex), a quorum has confirmed
+    /// it after the reader arrived. In mode [`Lease`](ReadMode::Lease), a valid lease may replace
+    /// the quorum. If this member leads, both prove that it led at some time after the reader
+    /// arrived. The member may not have applied all entries up to the read index.
     Confirmed,
 }
 
@@ -102,7 +103,8 @@ impl ReadMode {
 #[derive(Debug, Clone, Copy)]
 pub struct ReadIndexConfig {
     pub member_id: u64,
-    /// Minimum time that a follower waits without messages from its leader.
+    /// Minimum time that a follower waits without messages from its leader before it campaigns or
+    /// votes for another member.
     pub election_timeout: Duration,
     /// The length of raft's tick. A follower counts ticks, and the first tick may happen at once.
     /// So a follower may wait up to a tick less than the election time-out.
@@ -141,7 +143,8 @@ impl ReadIndexConfig {
 /// Counts of a ReadIndex queue.
 ///
 /// etcd's `etcd_server_slow_read_indexes_total` is the sum of `late_answers` and `timed_out`. Its
-/// `etcd_server_read_indexes_failed_total` is `leader_changed`.
+/// `etcd_server_read_indexes_failed_total` counts what `leader_changed` counts. The server's metric
+/// of that name counts failed readers instead, whatever the error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadIndexMetrics {
     pub waiting: usize,

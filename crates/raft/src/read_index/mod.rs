@@ -3,14 +3,16 @@
 //! A linearizable read must see every write that was acknowledged before the read started. A
 //! [`ReadIndexQueue`] finds an index that covers these writes, usually with one ReadIndex request
 //! to raft for many reads. It releases each read when this member has applied the log up to the
-//! index. [`interface`] is its contract, and [`ReadMode`] lists the four ways to find the index.
+//! index, or at once if the read [needs only a confirmation](ReadNeed::Confirmed). [`interface`] is
+//! its contract, and [`ReadMode`] lists the four ways to find the index.
 //!
 //! The queue has no thread, clock or network. The caller supplies them, so a simulated cluster runs
 //! the same code. The queue uses contexts and indexes, and does not know how they are transported.
 //! Requests and entries are named by [`ids`], which are not used twice. All modes share the code
 //! for waiting, giving up and time.
 //!
-//! In etcd: the read loop of `v3_server.go`. The server handles learners and `hasleader`.
+//! In etcd: the read loop of `v3_server.go`. Before a read gets here, the crate `rpc` rejects it if
+//! this member is a learner, or if no leader is known and the request has the header `hasleader`.
 //! `docs/read-index.md` describes the modes and why they are correct.
 
 pub mod ids;
@@ -64,8 +66,8 @@ impl<T: Reader> ReadIndexQueue<T> {
     }
 
     /// Removes a reader. Returns `true` if the reader was waiting; then no action will name it.
-    /// Returns `false` if a poll has returned an action that names the reader, if the next poll
-    /// will return such an action, or if the reader was never added.
+    /// Returns `false` if a poll has released or failed the reader, if the next poll will do so, or
+    /// if the reader was never added.
     pub fn cancel(&mut self, reader: T) -> bool {
         self.waiters.cancel(reader, |readers| self.mode.sweep(readers))
     }

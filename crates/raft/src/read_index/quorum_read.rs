@@ -15,7 +15,8 @@
 //! the last of them may wait for two time-outs.
 //!
 //! * At most one ReadIndex request is in flight.
-//! * A reader is released by the response to an attempt that was sent after the reader arrived.
+//! * A reader is released by the response to an attempt that was sent after the reader arrived, or,
+//!   in mode `lease`, under a lease.
 //! * Each reader is released, or fails, once.
 //!
 //! Unlike in etcd, the next request does not wait until this member has applied the index of the
@@ -37,16 +38,17 @@ use super::waiters::Waiters;
 /// more readers.
 const LARGE_REQUEST_READERS: usize = 8;
 /// Maximum time that a ReadIndex request waits to collect readers. The wait is shorter if the last
-/// request took less time. The wait halves the number of requests. Each request costs up to six
-/// messages among three members, so the wait is useful where requests cost more than reads.
+/// request took less time. A wait as long as a request halves the number of requests. Each request
+/// costs up to six messages among three members, so the wait is useful where requests cost more
+/// than reads.
 const BATCH_WAIT_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct QuorumRead<T> {
     config: ReadIndexConfig,
     in_flight: Option<ReadIndexRequest<T>>,
-    /// The send time of the last ReadIndex request, if it served many readers and there was no poll
-    /// since its response.
+    /// The send time of the attempt that got the last response, if its request served many readers
+    /// and there was no poll since the response.
     large_request_sent_at: Option<Duration>,
     /// The next ReadIndex request is not sent before this time.
     batch_until: Duration,

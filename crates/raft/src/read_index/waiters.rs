@@ -13,8 +13,9 @@
 //! readers with an index up to it are released together.
 //!
 //! This module does not limit the wait for the applied index, because an index stays valid. The
-//! limit is in the server's request queue: a read fails there after 15 rounds of 500 ms, or at the
-//! client's deadline (`check_deadlines` in `crates/replica/src/state_machines/request_queue.rs`).
+//! limit is in the `RequestQueue` of the network thread: a read fails there after 15 rounds of
+//! 500 ms, or at the client's deadline (`check_deadlines` in
+//! `crates/replica/src/state_machines/request_queue.rs`).
 
 use std::collections::BTreeMap;
 use std::hash::Hash;

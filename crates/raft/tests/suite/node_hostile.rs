@@ -30,7 +30,7 @@ fn member(id: u64) -> RaftNode {
 /// durable. Returns the messages to send.
 fn handle_ready(node: &mut RaftNode, effects: Ready, writes: bool) -> Vec<Message> {
     for entry in &effects.committed_entries {
-        // An entry that changes several members at once is not applied. A server rejects it.
+        // An entry that changes several members at once is not applied. A server stops at it.
         if entry.kind == EntryKind::ConfChange {
             let _ = node.apply_conf_change(disk::decode_change(&entry.data).as_ref());
         }
@@ -68,8 +68,8 @@ prop_compose! {
             Just(b"x".to_vec()),
             proptest::collection::vec(any::<u8>(), 0..8),
             (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x7a, 4, 0x10, kind, 0x18, id]),
-            // An entry with several membership changes. Only etcd's raft library writes such
-            // entries.
+            // An entry with several membership changes. etcd's raft library can write such an
+            // entry, but no server proposes it.
             (0..4u8, 0..5u8).prop_map(|(kind, id)| vec![0x12, 0, 0x7a, 4, 0x10, kind, 0x18, id]),
         ],
     ) -> eraftpb::Entry {

@@ -61,7 +61,7 @@ struct Race {
     ids: (RequestIdGenerator, RequestIdGenerator),
     now: Duration,
     step: u64,
-    /// The step when each waiting reader arrived.
+    /// The step when each reader arrived last, including readers that no longer wait.
     came: HashMap<u64, u64>,
     needs: HashMap<u64, ReadNeed>,
     /// Each attempt or entry that was sent: its id, and the step when it was sent.

@@ -131,8 +131,8 @@ enum Step {
     Hold(u64, u64),
     LetGo(u64, u64),
     DeliverAll,
-    /// The members of the list, which are a quorum or the whole cluster, elect the first of them,
-    /// which commits an entry.
+    /// The members of the list, which are at least a quorum, elect the first of them, which commits
+    /// an entry.
     Elect(Vec<u64>),
     Pass(u64),
     Restart(u64),

@@ -146,7 +146,8 @@ impl<'s> SpanCompares<'s> {
         self.compares.iter().all(|compare| holds_without_key(compare))
     }
 
-    /// Returns the number of keys in the span. The index knows it without a walk.
+    /// Returns the number of keys in the span. In the default era the index knows it without a
+    /// walk.
     pub(super) fn key_count(&self, read: &(dyn ReadTxn + '_)) -> Result<u64, ApplyError> {
         let options = RangeOptions { count_only: true, ..RangeOptions::default() };
         Ok(read.visit_records(self.span.range(), options, &mut |_| ControlFlow::Break(()))?)

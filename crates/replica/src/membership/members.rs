@@ -65,7 +65,7 @@ impl Members {
     }
 
     /// Returns whether the table has no members. This is true only for a new member, until it has
-    /// applied its first change of members.
+    /// applied its first change of members or installed a raft snapshot.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -51,7 +51,7 @@ pub trait StoreDir: Send + Sync + Debug {
 /// A store that is being filled. Nothing marks it as complete.
 #[derive(Debug)]
 pub struct StagedStore {
-    /// A number that is unique in the directory.
+    /// A number that is unique among the stores that this process has staged in the directory.
     pub number: u64,
     pub engine: Arc<dyn Engine>,
 }

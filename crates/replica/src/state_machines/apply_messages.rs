@@ -19,7 +19,8 @@ use crate::membership::Members;
 
 #[derive(Debug)]
 pub enum ToApply {
-    /// Committed entries. The first one follows the last entry that was sent before.
+    /// Committed entries. The first one follows the last entry that was sent before, or the
+    /// position of an `Install` that was sent after that entry.
     Entries(VecDeque<Entry>),
     /// The position of a received raft snapshot, whose store replaces the current one. The log on
     /// disk has a snapshot record of the position.

@@ -1,5 +1,5 @@
-//! Proposals of other members that arrive while no member can accept them: this leader transfers
-//! leadership, or it has stepped down and knows no other leader.
+//! Proposals of other members that arrive while no member can accept them: this member leads and
+//! transfers leadership, or it knows no leader, for example because it has stepped down.
 //!
 //! Raft would drop such a proposal without an error, and its client would wait until it times out.
 //! A held proposal is passed to the next leader as soon as a leader is known. Raft has not seen it
@@ -15,8 +15,9 @@ use super::Replica;
 
 const PROPOSALS_MAX: usize = 16 << 10;
 const BYTES_MAX: u64 = 64 << 20;
-/// Number of election time-outs before a held proposal is dropped. The client of an older proposal
-/// has stopped waiting.
+/// Number of election time-outs before a held proposal is dropped. With the default of one second,
+/// the client of an older proposal has stopped waiting, or soon will: a request waits for 7.5 s at
+/// most.
 const TIMEOUTS_MAX: usize = 7;
 
 /// Forwarded proposals that wait for the next leader, oldest first.

@@ -17,7 +17,7 @@ use crate::raft_snapshot::ReceivedSnapshot;
 #[derive(Debug)]
 pub enum ReplicaInput {
     Propose {
-        /// The request, which has passed [`check`](crate::apply::check()).
+        /// The request. If it is from a client, it has passed [`check`](crate::apply::check()).
         request: Box<InternalRaftRequest>,
         /// The result for the compares, if the request is a transaction whose compares were
         /// evaluated before.

@@ -1,7 +1,7 @@
 //! A leader's work on leases: it starts their time, and proposes revocations and checkpoints.
 //!
-//! A member proposes nothing about leases unless it leads now, in the term in which it started the
-//! leases' time: `docs/lease.md` explains why.
+//! A member proposes a due revocation or checkpoint only if it leads now, in the term in which it
+//! started the leases' time: `docs/lease.md` explains why.
 
 use clearlane_auth::ROOT;
 use clearlane_proto::etcdserverpb::{
@@ -69,8 +69,8 @@ impl Replica {
     /// Returns the header for a revocation by this member. If authentication is enabled when the
     /// revocation is applied, it needs a permission, so the header names user root.
     /// Authentication may be enabled by an entry that is in this member's log and not applied yet;
-    /// then user root exists. Without the header, the revocation would be rejected, and would not
-    /// be proposed again.
+    /// then user root exists. Without the header, the revocation of a lease with keys would be
+    /// rejected, and would not be proposed again.
     fn member_header(&self) -> Option<RequestHeader> {
         let auth_revision = self.auth.with_state(|state| state.revision);
         let username = ROOT.to_owned();

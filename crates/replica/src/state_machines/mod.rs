@@ -213,9 +213,11 @@ impl Replica {
     }
 
     /// Processes a message of another member. Fails if raft rejects the message; raft drops some
-    /// messages without an error. An append or a proposal also fails if too many committed entries
-    /// are not applied yet; raft does not get the message in that case. A vote request is ignored
-    /// for some ticks after a restart, and a proposal may be held until a leader can accept it.
+    /// messages without an error. Raft does not get the message in these cases: an append with
+    /// entries fails over [`APPLY_BYTES_MAX`]; a proposal fails over that limit or over
+    /// [`APPLY_GAP_MAX`]; a snapshot message fails, because its store arrives with
+    /// [`ReplicaInput::RaftSnapshot`]; a vote request is ignored for some ticks after a restart. A
+    /// proposal may be held until a leader can accept it.
     pub fn receive(&mut self, message: Message) -> raft::Result<()> {
         // A restarted member does not remember which leader's lease it has supported. So it does
         // not vote until such a lease has ended.
@@ -375,8 +377,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Must be called before raft learns that the entry is applied: until then raft rejects other
-    /// changes.
+    /// Must be called before raft learns that the entry is applied: until then raft replaces other
+    /// proposed changes with empty entries.
     fn handle_conf_change(&mut self, applied: AppliedConfChange) -> Result<()> {
         let AppliedConfChange { index, change, conf_state } = applied;
         if index <= self.snapshot_index {

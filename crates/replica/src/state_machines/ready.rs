@@ -35,8 +35,8 @@ pub struct ReplicaReady {
     pub purge_below: Option<u64>,
     /// The leadership, if leader, term or role has changed.
     pub leadership: Option<Leadership>,
-    /// Outcomes of requests without an entry: confirmed and failed reads, and proposals that were
-    /// rejected.
+    /// Outcomes that the raft half decides: released and failed reads, and proposals that were
+    /// rejected before they became entries.
     pub completions: Completions,
     /// If true, the store should be committed now: the log has grown long, or large proposals wait
     /// for a commit.

@@ -82,8 +82,9 @@ pub struct ReplicaConfig {
     pub lease_checkpoint_interval: Option<Duration>,
     /// The time of the start, in milliseconds since 1970. New ids are based on this time.
     pub unix_ms: u64,
-    /// Whether a joining member is a learner, as reported by another member; `None` if no member
-    /// was asked.
+    /// Whether a member that joins an existing cluster is a learner, as another member reported.
+    /// `None` if this start does not join a cluster. The replica does not use this, but the crate
+    /// `server` does.
     pub joins_as_learner: Option<bool>,
     /// Settings of compactions. The replica runs no compaction, but the crate `server` does.
     pub compaction: CompactionConfig,

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use super::RequestId;
 use crate::apply::EvaluatedCompares;
 
-/// Maps the id in an entry's header to its request, and the reverse.
+/// Maps an entry's id to its request, and the reverse. The id is in the entry's header, or in the
+/// change of members.
 #[derive(Debug, Default)]
 pub struct Wait {
     tables: Mutex<WaitTables>,

@@ -3,7 +3,7 @@
 //! ```text
 //!   append                    report it to raft, which then sends the messages that depend on it
 //!   raft snapshot installed   let the apply loop install its store, and report the append to raft
-//!   own snapshot record       remove entries and segments below it
+//!   own snapshot record       remove entries and segments that are no longer needed
 //! ```
 
 use std::collections::VecDeque;
@@ -26,7 +26,8 @@ pub(super) enum AfterSync {
     /// Report append `number` to raft as durable. If `install` is not `None`, let the apply loop
     /// install the raft snapshot at this position.
     Appended { number: u64, install: Option<LogPosition> },
-    /// Release entries and purge segments below the position.
+    /// Release the entries up to the position from raft's memory, except the newest ones, which
+    /// slow followers may need. Purge segments that a start from the position does not need.
     Recorded(LogPosition),
 }
 

@@ -1,5 +1,6 @@
-//! Tests of each rejection, with a request that causes it. The error has etcd's text, and the store
-//! does not change, except that the entry still advances the applied position.
+//! Tests of rejections, each with a request that causes it. A request that is wrong in itself is
+//! rejected before it is proposed. If the store rejects an entry, the store does not change, except
+//! that the entry still advances the applied position.
 
 use std::sync::Arc;
 

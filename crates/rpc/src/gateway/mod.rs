@@ -100,7 +100,8 @@ async fn call(
     request: Request<Body>,
 ) -> Result<Response<Body>, Status> {
     let (mut parts, body) = request.into_parts();
-    // As in etcd, the name in a certificate is not the user here: the gateway requires a token.
+    // As in etcd, the gateway takes the user only from a token. While auth is enabled, it rejects a
+    // client whose certificate names a user.
     let certificate = parts.extensions.remove::<ClientName>();
     let has_name = certificate.is_some_and(|ClientName(name)| !name.is_empty());
     if has_name && services.server.threads().auth().is_enabled() {

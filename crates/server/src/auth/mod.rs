@@ -9,12 +9,14 @@
 //!
 //! Users and roles may change between `authorize` and `check_admission`. Then a read that was
 //! checked for a user fails, and the client must retry. The permission for a write is checked when
-//! the entry is [applied](clearlane_replica::apply::auth). A write is rejected earlier only if its
-//! token is invalid, or if it needs a user and names none.
+//! the entry is [applied](clearlane_replica::apply::auth). Before that, this module rejects a write
+//! only if its token is invalid, or if it needs a user and names none. The crate `rpc` makes some
+//! further checks in advance: for example, it requires the role `root` for a compaction, for a
+//! change of members, and before it hashes a password.
 //!
-//! In the eras up to etcd 3.4, a check of a permission takes the lock of the batch, and a check of
-//! a password holds it for as long as bcrypt takes. So in these eras a separate thread waits for
-//! this lock. The later eras check passwords in a pool of low priority.
+//! In the eras up to etcd 3.4, `authorize` takes the lock of the batch, and a check of a password
+//! holds it for as long as bcrypt takes. So in these eras a separate thread waits for this lock.
+//! The later eras check passwords in a pool of low priority.
 
 pub mod credentials;
 
@@ -40,8 +42,8 @@ use crate::observe::task_labels::{AUTHENTICATE, PERMISSION};
 use crate::read::executor::traced;
 use crate::threads::JobKind;
 
-/// Maximum number of passwords that wait for the pool. With bcrypt's default cost, the last one
-/// waits for about half a minute on two cores.
+/// Maximum number of jobs that wait for the password pool. With bcrypt's default cost, the last
+/// password waits for about half a minute on two cores.
 const PASSWORDS_WAITING_MAX: usize = 1024;
 
 /// The state of users and roles when a read was permitted.
@@ -50,9 +52,10 @@ const PASSWORDS_WAITING_MAX: usize = 1024;
 pub(crate) enum Admission {
     /// Authentication was disabled.
     Disabled,
-    /// The read needs no permission for keys, and names no user or a user without a revision.
+    /// The read needs no permission for keys, and names no user, or a user with revision 0.
     Unchecked,
-    /// The auth revision of users and roles at the check.
+    /// The auth revision for which the read was permitted: the revision of the request's
+    /// [`AuthInfo`], or the current one if the user is checked later.
     At(u64),
 }
 
@@ -244,8 +247,8 @@ impl Server {
         Ok(self.threads().auth().with_state(|state| read(state.checker(user.as_ref()), state))?)
     }
 
-    /// Checks a user's password, and returns a token. If users or roles change during the check,
-    /// checks the password again.
+    /// Checks a user's password, and returns a token. If users or roles change before the token is
+    /// returned, checks the password again.
     ///
     /// With simple tokens, a change of the password drops all tokens that the user has at that
     /// time. If this call has checked the old password and assigns a token after the change, the
@@ -336,7 +339,7 @@ impl Server {
         revision: u64,
     ) -> Result<AuthenticateResponse, RequestError> {
         let (threads, name) = (self.threads().clone(), name.to_owned());
-        // A signature takes up to a millisecond, so it is made in the pool.
+        // A signature with RSA may take milliseconds, so all signatures are made in the pool.
         let sign = move || match threads.auth().tokens() {
             TokenProvider::Jwt(tokens) => {
                 let provider = tokens.provider();

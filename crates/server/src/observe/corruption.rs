@@ -78,7 +78,8 @@ fn warn_missing_hash(id: &str, revision: i64, why: &RequestError) {
 #[derive(Debug)]
 pub struct PeriodicCheck<'h> {
     pub leader: u64,
-    /// The leader's hash at its newest revision, computed before the other members were asked.
+    /// The leader's hash at its newest revision, computed before the requests to the other
+    /// members.
     pub before: HashKv,
     /// The leader's hash, computed after the other members had responded and the leader had applied
     /// all entries committed by then.

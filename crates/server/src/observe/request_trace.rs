@@ -23,7 +23,7 @@ pub enum Stage {
     /// The time until this member had applied the write itself, or the entries that a read must
     /// see.
     Apply,
-    /// The time until a thread of the pool was free.
+    /// The time until a thread started the work: a thread of a pool, or a separate thread.
     Pool,
     Locks,
     /// Looking up and reading the records.

@@ -205,7 +205,8 @@ pub struct RangeMeta {
     pub count: i64,
 }
 
-/// Records in the form in which they are stored, which is also their encoding on the wire.
+/// Encoded records. If the response has only keys, they are encoded for it. Otherwise they are in
+/// the form in which they are stored, which is also their encoding on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeRows {
     pub meta: RangeMeta,

@@ -1,18 +1,18 @@
 //! A range that is sent page by page: etcd 3.7's `RangeStream`.
 //!
 //! The pages together equal the response to a Range request at the time of the first page. Header
-//! and count are sent with the last page. Each page is a separate read at the revision of the first
-//! page, so no lock and no old state is held between pages. The stream fails if that revision is
-//! compacted, as in etcd, or if users or roles change. Only the first page counts the keys of the
-//! range.
+//! and count are sent with the last page. In key order, each page is a separate read at the
+//! revision of the first page, so no lock and no old state is held between pages. Then the stream
+//! fails if that revision is compacted, as in etcd, or if users or roles change. Only the first
+//! page counts the keys of the range.
 //!
 //! In addition to key order, etcd accepts only one order here: a sort target without a direction.
 //! Such a range is read and sorted at once, and then cut into pages. (etcd sorts each page
 //! separately and continues after the last key of the page, so keys may be sent twice or never.)
 //!
-//! The first page has ten keys. The target size of a page is the limit of requests. The number of
-//! keys doubles after a page with less than half of this size, and halves after a page with more
-//! than twice this size.
+//! The first page has up to ten keys. The target size of a page is the limit for requests. The
+//! number of keys doubles after a page with less than half of this size, and halves after a page
+//! with more than twice this size.
 
 use std::mem;
 use std::vec::IntoIter;
@@ -28,7 +28,7 @@ use crate::handle::Server;
 use crate::observe::request_trace::RequestTrace;
 use crate::read::range::{RangeMeta, RangeResult};
 
-/// Number of keys on the first page.
+/// Maximum number of keys on the first page.
 const FIRST_PAGE_KEYS: i64 = 10;
 
 #[derive(Debug)]
@@ -39,6 +39,7 @@ pub struct RangeStream {
     /// The header and the count as of the first page.
     meta: Option<RangeMeta>,
     /// The auth state as of the first page. A later page fails if users or roles have changed.
+    /// `None` before the first page, and for a range that is read at once.
     admission: Option<Admission>,
 }
 

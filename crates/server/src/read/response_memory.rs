@@ -16,9 +16,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 const CAPACITY_BYTES: u64 = 16 << 20;
-/// Maximum number of bytes of a chunk that is read with a permit.
+/// Maximum number of bytes of a chunk that is read with a permit. A longer record is a separate
+/// chunk.
 const LARGE_CHUNK_BYTES: u64 = 1 << 20;
-/// Number of bytes of a chunk that is read without a permit.
+/// Maximum number of bytes of a chunk that is read without a permit. A longer record is a separate
+/// chunk.
 const SMALL_CHUNK_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 //!
 //! The apply loop is the only thread that changes keys. It may wait for the store: for the disk
 //! when a page is not in memory, for the committer when too much data is pending, and in the old
-//! eras for locks. No such wait delays a tick or a message of raft. In etcd: the goroutine of
-//! `EtcdServer.run` that calls `applyAll`.
+//! eras for locks and for its own commits. No such wait delays a tick or a message of raft. In
+//! etcd: the goroutine of `EtcdServer.run` that calls `applyAll`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

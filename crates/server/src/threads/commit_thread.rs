@@ -154,8 +154,9 @@ impl CommitThread {
         Ok(())
     }
 
-    /// Forgets the keys of ended leases in small steps. Each step holds a lock that other threads
-    /// need: for a put with a lease, and for a put of a key that has a lease.
+    /// Forgets the keys of ended leases in small steps. Each step holds the lessor's lock, which
+    /// other threads need: for a renewal, for a put with a lease, and for a put of a key that has a
+    /// lease.
     fn forget_ended_leases(&mut self, shared: &ServerState) {
         for _ in 0..FORGET_STEPS_MAX {
             self.has_ended_leases = shared.leases.forget_ended();
@@ -166,8 +167,8 @@ impl CommitThread {
         }
     }
 
-    /// Removes expired tokens, to free memory. Each request with a token checks the expiry of that
-    /// token itself.
+    /// Removes expired simple tokens, to free memory. Each request with a token checks the expiry
+    /// of that token itself.
     fn expire_tokens(&mut self, shared: &ServerState) {
         let now = shared.start.elapsed();
         if now.saturating_sub(self.tokens_checked) >= TOKEN_CHECK_INTERVAL {

@@ -1,4 +1,4 @@
-//! Logs and counts members that reject entries which they acknowledged to this leader.
+//! Logs and counts rejections of entries by members that acknowledged them to this leader.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Metrics of a member's threads, counted from the start of the process.
+//! Metrics of a member's threads, counted from the start of the member.
 //!
 //! Any thread may read the metrics, which are atomic numbers. Two metrics that are read together
 //! may be from different times. This module has only two metrics of the stored data: the number of

@@ -80,9 +80,10 @@ use crate::watch::WatchServer;
 /// Each thread owns its state, and the threads exchange batches. In addition to the threads in the
 /// picture there are a [read pool](ReadPool), the delivery thread and the sync thread for watchers,
 /// and two more pools: one for reads that miss the cache, and one for passwords. A pool starts its
-/// threads when it receives jobs. A thread that fails sets [`ServerThreads::failure`], and the
-/// other threads of the picture stop. The threads of the pools, and a WAL thread that waits for
-/// disk space, run until [`ServerThreads::stop`].
+/// threads when it receives jobs. A thread that fails sets [`ServerThreads::failure`]. Then the
+/// raft loop ends, and with it the WAL thread, the apply loop, the commit thread and the threads
+/// for watchers. The threads of the pools, and a WAL thread that waits for disk space, run until
+/// [`ServerThreads::stop`]. The network threads belong to the caller.
 #[derive(Debug)]
 pub struct ServerThreads {
     state: Arc<ServerState>,
@@ -207,7 +208,7 @@ impl ServerThreads {
         self.state.raft_queue.push([ReplicaInput::TransferLeader(to)]);
     }
 
-    /// Shortens the wait for the first election. Does nothing if there is a leader.
+    /// Shortens the wait for the next election. Does nothing if a leader is known.
     pub fn advance_election(&self) {
         self.state.raft_queue.push([ReplicaInput::AdvanceElection]);
     }
@@ -234,7 +235,7 @@ impl ServerThreads {
         &self.state.read_pool
     }
 
-    /// Returns the pool that checks and hashes passwords.
+    /// Returns the pool that checks and hashes passwords, and signs tokens.
     pub fn password_pool(&self) -> &ReadPool {
         &self.state.password_pool
     }
@@ -330,11 +331,12 @@ impl ServerThreads {
     /// Stops the threads. No acknowledged write is lost: it is in the log, and is applied again at
     /// the next start if the store has not committed it.
     ///
-    /// Only the raft loop receives a message to stop. It drops its channels, which ends the WAL
-    /// thread (it first syncs everything it has received) and the apply loop (it first applies
-    /// everything it has received). The apply loop closes the watch signals, which ends both watch
-    /// threads. The commit thread ends when the raft loop and the apply loop have both dropped its
-    /// channel, and then commits once more.
+    /// Except for the pools, only the raft loop receives a message to stop. It drops its channels,
+    /// which ends the WAL thread (it first syncs everything it has received, but no longer waits
+    /// for disk space) and the apply loop (it first applies everything it has received). The apply
+    /// loop closes the watch signals, which ends both watch threads. The commit thread ends when
+    /// the raft loop and the apply loop have both dropped its channel. Then it commits once more if
+    /// the disk has space.
     pub fn stop(&self) {
         self.state.raft_queue.push([RaftLoopEvent::Stop]);
         self.state.disk_space.stop();

@@ -1,5 +1,5 @@
-//! Requests to other members outside of raft. The leader is asked to promote a learner, to renew a
-//! lease, and for the TTL of a lease. Any member is asked for its hash. The crate `peer` implements
+//! Requests to other members outside of raft. A leader promotes a learner, renews a lease, and
+//! returns the TTL of a lease. Any member returns its hash. The crate `peer` implements
 //! [`PeerClients`].
 
 use std::fmt::Debug;
@@ -30,7 +30,7 @@ pub struct PeerTraffic {
     pub received_bytes: u64,
     pub dropped_messages: u64,
     pub raft_snapshots_sent: u64,
-    /// Round-trip times.
+    /// Round-trip times of the pings on the streams to the member.
     pub round_trips: Arc<DurationHistogram>,
 }
 

@@ -44,7 +44,7 @@ struct RaftLoop<'s> {
     channels: Channels,
     nospace_alarm: NospaceAlarm,
     growth: UncheckedGrowth,
-    /// When the apply loop reaches this index, it must report at once.
+    /// When the apply loop reaches this index, its report must wake the raft loop at once.
     awaited_index: u64,
     tick: Duration,
     /// If true, a batch has been sent to the WAL thread and is not written yet.
@@ -189,8 +189,8 @@ impl RaftLoop<'_> {
         }
     }
 
-    /// Reports a late heartbeat. A leader sends a heartbeat with each tick. A heartbeat that is
-    /// late by more than another tick may cost the leader its leadership.
+    /// Logs and counts a heartbeat that is late by more than one tick. A leader sends a heartbeat
+    /// with each tick. Late heartbeats may cost the leader its leadership.
     fn check_heartbeat_lateness(&self, late: Duration) {
         let leadership = self.replica.raft().leadership();
         let others = self.replica.members.iter().count().saturating_sub(1);

@@ -23,7 +23,7 @@ pub(super) enum RaftLoopEvent {
     Replica(ReplicaInput),
     /// Another member has reported that this member was removed.
     Removed,
-    /// The disk is low, or has space again.
+    /// The disk was checked, and it is low, was low before, or this member has raised NOSPACE.
     DiskSpace,
     /// A member without data requests a [report](clearlane_replica::Replica::report_to).
     ReportTo(MembersRequest, oneshot::Sender<MembersReply>),
@@ -69,8 +69,7 @@ fn wake(mut queued: MutexGuard<'_, QueuedEvents>) {
     }
 }
 
-/// Maximum number of bytes of queued messages. While more bytes are queued, the streams of other
-/// members are not read.
+/// Number of bytes of queued messages above which the streams of other members are not read.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 impl RaftLoopQueue {

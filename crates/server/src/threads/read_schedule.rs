@@ -60,8 +60,8 @@ impl ScheduleLimits {
     pub(super) const UNCACHED_POOL: ScheduleLimits =
         ScheduleLimits { running: 4, long_running: 0, begun: [4, 0, 0] };
 
-    /// Returns limits with a thread for each core, because these jobs compute, and all take the
-    /// same time.
+    /// Returns limits with a thread for each core, because these jobs compute, and most of them
+    /// take about the same time.
     pub(super) fn password_pool() -> ScheduleLimits {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         ScheduleLimits { running: cores, long_running: 0, begun: [cores, 0, 0] }

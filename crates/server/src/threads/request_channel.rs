@@ -174,7 +174,8 @@ impl fmt::Debug for RequestChannel {
     }
 }
 
-/// Returns why a request was not carried out. A proposal that has timed out may still be applied.
+/// Returns why a request was not carried out. A proposal that has timed out, or whose deadline has
+/// passed, may still be applied.
 fn error_of(outcome: RequestOutcome) -> RequestError {
     match outcome {
         RequestOutcome::NotProposed(error) => error.into(),

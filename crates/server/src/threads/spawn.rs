@@ -21,9 +21,9 @@ use super::state::ServerState;
 use super::wal_thread::LogWriter;
 use super::{apply_loop, raft_loop, wal_thread, watch_thread};
 
-/// Starts all threads except the threads of the pools. A pool starts threads when it receives jobs:
-/// the allocator gives each thread two megabytes, and a member without long reads can save this
-/// memory.
+/// Starts all threads except the threads of the pools, and except the WAL thread if the log is not
+/// synced. A pool starts threads when it receives jobs: the allocator gives each thread two
+/// megabytes, and a member without long reads can save this memory.
 pub(super) fn spawn_all(
     (replica, applier, wal): (Replica, Applier, Wal),
     commits: CommitThread,

@@ -75,14 +75,14 @@ pub(super) struct ServerState {
     pub(super) wait: Arc<Wait>,
     pub(super) read_pool: Arc<ReadPool>,
     pub(super) uncached_pool: Arc<ReadPool>,
-    /// Checks and hashes passwords.
+    /// Checks and hashes passwords, and signs tokens.
     pub(super) password_pool: Arc<ReadPool>,
     pub(super) disk_space: Arc<DiskSpace>,
     pub(super) members: watch::Sender<Arc<Members>>,
     pub(super) leadership: watch::Sender<Leadership>,
-    /// The revision of the last compaction whose finished mark is committed on this member. When a
-    /// raft snapshot is installed, it becomes the compact revision of the new store, even if that
-    /// compaction has not finished there.
+    /// The revision of the last compaction that this process has finished and committed; 0 before
+    /// the first one. When a raft snapshot is installed, it becomes the compact revision of the new
+    /// store, even if that compaction has not finished there.
     pub(super) compacted: watch::Sender<i64>,
     /// A counter that changes when users or roles may have changed, when authentication is enabled
     /// or disabled, and when a raft snapshot is installed.

@@ -20,8 +20,9 @@ use tokio::task::JoinHandle;
 
 type Call = Box<dyn FnOnce(&WatchStream) + Send>;
 
-/// Maximum number of waiting calls. At the limit no further requests of the client are read, and
-/// periodic progress notices are skipped.
+/// Number of waiting calls at which the queue is full. Then no further requests of the client are
+/// read, and periodic progress notices are skipped. Calls that cancel watchers without a request of
+/// the client, for example after a permission was revoked, are still queued.
 const CALLS_MAX: usize = 64;
 
 /// A stream whose calls run on a separate thread.
@@ -65,7 +66,7 @@ impl QueuedCalls {
         QueuedCalls { shared, runtime, completing: None }
     }
 
-    /// Returns whether [`CALLS_MAX`] calls wait.
+    /// Returns whether at least [`CALLS_MAX`] calls wait.
     pub(crate) fn is_full(&self) -> bool {
         self.shared.queue.lock().calls.len() >= CALLS_MAX
     }

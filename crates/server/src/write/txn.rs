@@ -114,8 +114,9 @@ impl Server {
     }
 
     /// Makes the deferred reads. Each read is a separate job, so other requests get their turn
-    /// after each read, and no read is started for a client that has given up. The jobs own the
-    /// records that they read, and drop them in the pool.
+    /// after each read, and no read is started for a client that has given up. A running job owns
+    /// all records that were read so far. If the client gives up during the job, the pool drops
+    /// these records.
     async fn make_deferred_reads(
         &self,
         response: Box<PartialResponse>,

@@ -134,7 +134,8 @@ pub trait File: fmt::Debug + Send {
 
     /// Extends the file with zeros to at least this length and reserves the space, so that a later
     /// write there cannot fail on a full disk. A file is only extended, without reserved space, in
-    /// `UnsyncedFileSystem` and on file systems that cannot reserve space.
+    /// `UnsyncedFileSystem`, on file systems that cannot reserve space, and if the operating system
+    /// is not Linux.
     fn allocate(&mut self, length: u64) -> io::Result<()>;
 
     /// Returns whether reserved space is memory, as on tmpfs. The system fills such space with

@@ -10,8 +10,9 @@
 //! # The sync
 //!
 //! A sync is `fdatasync`. It writes the bytes, the length and the positions of the bytes, but not
-//! the file's times. Space is reserved ahead with `fallocate`, so that a sync seldom has to write
-//! the length. If the file system does not support `fallocate`, the file is only extended.
+//! the file's times. On Linux, space is reserved ahead with `fallocate`, so that a sync seldom has
+//! to write the length. On other systems, and if the file system does not support `fallocate`, the
+//! file is only extended.
 
 use std::fs::{self, OpenOptions};
 use std::io;

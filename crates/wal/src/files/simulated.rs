@@ -32,7 +32,9 @@ pub enum Fault {
     /// may be done or not. Any other operation is not done. The operation and all later operations
     /// fail.
     PowerCut,
-    /// The operation fails, and may or may not have been done. Later operations succeed.
+    /// The operation fails. A write or a change of a length has been done all the same. After a
+    /// failed sync of a file, a power cut loses the file's unsynced changes, even if a later sync
+    /// succeeds. Any other operation is not done. Later operations succeed.
     Error,
 }
 
@@ -126,7 +128,8 @@ impl SimulatedDisk {
         self.state.lock().operation_count
     }
 
-    /// Returns the number of syncs of files and directories.
+    /// Returns the number of syncs of files and directories that succeeded. Skipped syncs are
+    /// included.
     pub fn syncs(&self) -> u64 {
         self.state.lock().sync_count
     }

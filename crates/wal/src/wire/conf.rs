@@ -1,8 +1,8 @@
 //! The members of the cluster, and changes of them.
 //!
 //! In etcd's messages, a change of kind 2 updates a member, and kind 3 adds a learner. In tikv's
-//! raft, kind 2 adds a learner, and kind 3 is read as kind 0. The types here are etcd's. They are
-//! only used in the log; raft receives translated messages.
+//! raft, kind 2 adds a learner, and kind 3 is read as kind 0. The types here are etcd's. The crate
+//! `raft` translates them for tikv's library, and the other crates use them unchanged.
 
 use bytes::Bytes;
 

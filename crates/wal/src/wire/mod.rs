@@ -10,8 +10,8 @@
 //! The decoder accepts everything that a known version of etcd writes. An absent number is 0, ids
 //! may be packed, and if a field occurs twice the last one is used. It rejects unknown fields and
 //! enum values, because ignoring them could lose information from a newer etcd. A [`Record`] is
-//! read more strictly, because no checksum covers it: type, crc and data must occur once, in this
-//! order.
+//! read more strictly, because no checksum covers its type and its crc: type, crc and data must
+//! occur once, in this order.
 //!
 //! `docs/log.md` has a table of the fields that are written even if they are zero.
 

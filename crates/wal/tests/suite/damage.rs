@@ -198,8 +198,8 @@ fn a_misfit_in_a_record_with_a_sector_of_zeros_is_taken_for_torn() {
     assert!(body.end < end, "zeros follow the record");
     // Flips of the record's bits look like a torn write, with two exceptions. A flip in the
     // record's own length contradicts the frame's length. A flip of one other bit turns the entry
-    // into a state, and the rules of a state detect that. Flips in the frame's length, or in the
-    // zeros after the record, are also detected.
+    // into a state, and the decoder of a state rejects the entry's data. Flips in the frame's
+    // length, or in the zeros after the record, are also detected.
     let crc_bytes = log[0].1[from + 11..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
     let length = from + 11 + crc_bytes + 1;
     let mut expected: Vec<(usize, u8)> =

@@ -1,5 +1,5 @@
 //! Tests that a log is rejected if it does not reach its durable end. A log without a durable end
-//! is rejected only if records of two later syncs follow a hole.
+//! is rejected only if records of two different syncs follow a hole.
 
 use std::sync::Arc;
 
@@ -117,8 +117,8 @@ fn a_log_without_a_durable_end_is_opened() {
     }
 }
 
-/// If the log has no durable end, records of two later syncs show that the bytes of the hole were
-/// synced.
+/// If the log has no durable end, records of two different syncs after the hole show that the bytes
+/// of the hole were synced.
 #[test]
 fn a_hole_is_damage_if_two_later_syncs_follow() {
     let whole = killed(12, BYTES);

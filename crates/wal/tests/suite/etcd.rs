@@ -217,8 +217,8 @@ impl Drop for Server {
     }
 }
 
-/// Returns two ports that were just free, below the range that the system uses for connections. No
-/// port is tried twice.
+/// Returns two ports that were just free, below the range that the system uses for connections.
+/// This process tries no port twice.
 fn free_ports() -> [u16; 2] {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let first = 10_000 + process::id() % 2000 * 10;

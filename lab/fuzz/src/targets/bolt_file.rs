@@ -8,8 +8,9 @@
 //!   1 + number of a whole file │ handling of its checksums │ edits; see `put_edit`
 //! ```
 //!
-//! After the edits, the checksums are handled in one of three ways. 0 removes the page checksums,
-//! as if another program had written the file. 1 corrects the checksums. 2 leaves them as they are.
+//! After the edits, the checksums are handled in one of three ways. 0 removes the page checksums:
+//! the meta pages then name no table of checksums. 1 corrects the checksums. 2 leaves them as they
+//! are.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -72,8 +73,8 @@ fn image(mut input: Input<'_>) -> Vec<u8> {
 }
 
 /// Applies one edit. The input starts with the kind of edit, the number of a page of 1 KiB, and an
-/// offset in this page, in units of 4 bytes. The edit starts at this place. The last kind cuts or
-/// extends the file to end there.
+/// offset in this page, in units of 4 bytes. The edit starts at this place, except that a copied
+/// page goes to the start of the page. The last kind cuts or extends the file to end at the place.
 fn put_edit(image: &mut Vec<u8>, input: &mut Input<'_>) {
     let kind = input.choice(7);
     let place = usize::from(input.byte()) << 10;

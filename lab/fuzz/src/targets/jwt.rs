@@ -17,7 +17,7 @@ use ring::hmac;
 use crate::input::Input;
 
 const SECRET: &[u8] = include_bytes!("../../../../crates/auth/tests/keys/secret");
-/// The options of each method, and the key that checks its tokens.
+/// Five methods: the options of each, and the key that checks its tokens.
 const KEYS: [(&str, &[u8]); 5] = [
     ("sign-method=HS256,priv-key=f", SECRET),
     (

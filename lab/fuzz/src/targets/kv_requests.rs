@@ -1,5 +1,6 @@
 //! A sequence of KV requests, from their bytes to a store in memory. Each request is decoded,
-//! checked, described, written as an entry of the log, and applied.
+//! described and checked. If the check accepts it, and it is not a lease grant, it is also written
+//! as an entry of the log and applied.
 //!
 //! ```text
 //!   kind (1) │ length (2) │ request │ kind │ length │ request │ ...

@@ -11,8 +11,8 @@
 //! target first appends the correct checksum.
 //!
 //! Half of `count`, rounded down, is the number of edits. If `count` is even, the checksums of the
-//! pages are corrected after the edits. If it is odd, the file loses its page checksums, as if
-//! another program had written it.
+//! pages are corrected after the edits. If it is odd, the file loses its page checksums: its
+//! meta pages then name no table of checksums.
 
 use std::fs;
 use std::path::PathBuf;

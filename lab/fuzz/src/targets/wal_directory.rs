@@ -5,7 +5,8 @@
 //!   segment: index in its name │ steps          see `put_step`
 //! ```
 //!
-//! A record has a correct checksum, unless a step has changed the running checksum.
+//! A record has a correct checksum, unless a step has changed the running checksum or has removed
+//! the records before it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ fn open(disk: &SimulatedDisk, dir: &Path, start: (u64, u64)) -> bool {
         return false;
     };
     let (mut wal, opened) = match Wal::open(files(), dir, start, OPTIONS) {
-        // `read` treats a hole in the log as a torn end. `Wal::open` reports the hole as a loss.
+        // `read` treats lost records as a torn end. `Wal::open` reports them as a loss.
         Err(error) if error.is_loss() => return false,
         opened => opened.expect("what can be read can be opened"),
     };

@@ -1,7 +1,9 @@
-//! The data of a record of the write-ahead log. The target reads it, writes it, and reads it again.
+//! The data of a record of the write-ahead log, or a whole record. The target reads it and writes
+//! it again. Data is then read a second time, with the same result. A record is written as the same
+//! bytes.
 //!
 //! ```text
-//!   kind of the record (1) │ its bytes
+//!   kind of data, or 5 for a record (1) │ bytes
 //! ```
 
 use clearlane_wal::wire::{DecodeError, Record};

@@ -32,7 +32,7 @@ use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
 
-/// Maximum size of a seed, in bytes. Longer seeds reach no code that shorter ones do not reach.
+/// Maximum size of a seed, in bytes. Longer ones are left out, except for a whole bolt file.
 const SEED_BYTES_MAX: usize = 2 << 10;
 
 struct Seeds {
@@ -242,8 +242,8 @@ impl Seeds {
         assert!(snapshot_file::restore(&snapshot_file::saved(&*engine), true));
         self.add("snapshot_file", &[3, 0], &records);
         self.add("snapshot_file", &[3, 1], &records);
-        // The edits change the high-water mark of both meta pages, the root page of a bucket, and a
-        // count.
+        // The edits change the high-water mark of both meta pages, and, in page 2, the flags of the
+        // second element and the number of elements.
         for (place, byte) in [(0x38, 9), (0x1038, 9), (0x2020, 1), (0x200a, 90)] {
             let [_, edit @ ..] = u32::to_be_bytes(place);
             self.add("snapshot_file", &[&[3, 2][..], &edit, &[byte]].concat(), &records);
@@ -273,8 +273,8 @@ impl Seeds {
             for sums in 0..3 {
                 assert!(bolt_file::open(&[whole, sums]));
                 self.add("bolt_file", &[whole, sums], &[]);
-                // The edits change a transaction ID, a root page, a count and a value. The last
-                // edit copies a page over another.
+                // The edits change a transaction ID, a root page, the flags of a page and a value.
+                // The last edit copies a page over another.
                 for edit in [[3, 0, 16, 9], [3, 0, 8, 3], [1, 5, 2, 0], [0, 5, 90, 1], [5, 6, 0, 7]]
                 {
                     self.add("bolt_file", &[whole, sums], &edit);

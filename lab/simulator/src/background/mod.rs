@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   work         when                                 what
-//!   watchers     every 100 ms, while one is behind    reads the missed revisions
+//!   watchers     while one is behind, in passes       reads the missed revisions
 //!   compaction   when its entry is applied            removes overwritten revisions, in batches
 //!   logins       when users log in                    checks passwords, which is slow on purpose
 //! ```

@@ -1,8 +1,8 @@
 //! Unsynced watchers. They started at an old revision, or their client was too slow.
 //!
-//! Every 100 ms etcd makes a pass over up to 512 unsynced watchers. It reads *everything* since the
-//! oldest revision that one of these watchers waits for, and gives each watcher up to 1,000
-//! revisions. The next pass reads the rest again:
+//! etcd makes passes over up to 512 unsynced watchers, with pauses of 100 ms. A pass reads
+//! *everything* since the oldest revision that one of these watchers waits for, and gives each
+//! watcher up to 1,000 revisions. The next pass reads the rest again:
 //!
 //! ```text
 //!   20,000 behind    reads 20,000, gives 1,000

@@ -209,7 +209,7 @@ fn lane_row(
         let (left, right) = (scale.x(wait.from_ns), scale.x(wait.to_ns));
         match width_of(&words) <= right - left {
             true => words_at(picture, &words, (left + 8.0, middle), "start", RED),
-            // The words are in front of the whole request, where nothing else is drawn.
+            // The words are to the left of the request's bar, where nothing else is drawn.
             false => words_at(picture, &words, (scale.x(from_ns) - 6.0, middle), "end", RED),
         }
     }
@@ -360,7 +360,7 @@ impl<'a> Chains<'a> {
                 return Some(Cause { lane: first, reason: Reason::ComesFirst });
             }
             let Some(next) = chain.get(place + 1) else {
-                // The chain ends with a wait for a task that has no recorded spans.
+                // The chain ends with a wait, and its blocker has no recorded span at that time.
                 let blocker = blocker.filter(|_| super::waits(link));
                 let request = blocker.filter(|it| *it != waiter && self.is_request(it))?;
                 return Some(Cause { lane: request, reason: Reason::HasLock(resource) });
@@ -397,9 +397,9 @@ impl<'a> Chains<'a> {
         self.spans_of(lane).any(|span| matches!(span.activity, Activity::Hold { .. }))
     }
 
-    /// Returns the lock that a request holds while another task waits for the lock, and how long
-    /// the request holds it. If there are several such holds, returns the longest. Returns `None`
-    /// if there is none.
+    /// Returns a lock for which another task's wait names this request as the blocker, and the
+    /// longest time for which the request holds it. If there are several such locks, returns the
+    /// lock with the longest hold. Returns `None` if there is none.
     fn blocking_hold(&self, lane: &str) -> Option<(&'a str, u64)> {
         let is_wanted = |lock: &str| {
             self.timeline.spans.iter().any(|span| {

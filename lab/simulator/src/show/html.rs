@@ -1,9 +1,10 @@
 //! A timeline as a page that works in any browser without a network or other files.
 //!
-//! A script draws the visible part of the timelines on a canvas (`page/model.js` finds it,
+//! A script draws the visible part of the timelines on canvases (`page/model.js` finds it,
 //! `page/paint.js` draws it). It starts at the longest wait of a request. The blame of each class
-//! and the longest waits are tables, which this module writes. Spans are rows of numbers that point
-//! to names. A row has the lane, the activity, its resource, the blocker, the start and the length:
+//! and the longest waits are tables, which this module writes. A span is a row of six numbers: the
+//! lane, the activity, its resource, the blocker, the start and the length. The lane, the resource
+//! and the blocker are indexes of names:
 //!
 //! ```text
 //!   names   ["put #3", "readTx", "list #1"]
@@ -11,7 +12,7 @@
 //!                                            from 1000 ns on, for 36000 ns
 //! ```
 //!
-//! Timelines that do not overlap in time each start at the left edge.
+//! If the timelines have no time in common, each of them starts at the left edge.
 //!
 //! Names are read from files, so they are escaped in markup, and `<` is `\u003c` in the data. A
 //! policy in the page's head forbids the page to load anything.

@@ -34,7 +34,8 @@ fn waits(span: &Span) -> bool {
     matches!(span.activity, Activity::Wait { .. })
 }
 
-/// Returns the locks that tasks of the timeline have held. All other resources are workers.
+/// Returns the locks that tasks of the timeline have held. The picture of all lanes treats all
+/// other resources as workers.
 fn locks(timeline: &Timeline) -> BTreeSet<&str> {
     let held = timeline.spans.iter().filter_map(|span| match &span.activity {
         Activity::Hold { resource: of } => Some(of.as_str()),

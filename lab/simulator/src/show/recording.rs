@@ -47,7 +47,7 @@ impl Recording {
     }
 
     /// Returns the longest wait of a request and its causes. The result is empty if no request
-    /// waits.
+    /// waits for a known blocker.
     pub fn longest_chain(&self) -> Vec<&Span> {
         let wait = wait_chain::longest_wait(&self.timeline);
         wait.map_or(Vec::new(), |wait| WaitChains::new(&self.timeline).chain(wait))
@@ -69,7 +69,7 @@ pub(super) fn about_all(recordings: &[Recording]) -> String {
     all.join("; ")
 }
 
-/// Describes a chain: `put #2 waits 5.1 ms for readTx, behind list #1, which has readTx for 9.0
+/// Describes a chain: `put #2 waits 51.0 ms for readTx, behind list #1, which has readTx for 90.0
 /// ms`.
 pub fn sentence(chain: &[&Span]) -> String {
     let Some((wait, causes)) = chain.split_first() else {
@@ -85,7 +85,8 @@ pub fn sentence(chain: &[&Span]) -> String {
         words += &doing(cause);
         last = cause;
     }
-    // If the last span is a wait, no cause of it is in the chain. So its blocker is only named.
+    // If the last span is a wait, no cause of it follows in the chain. So its blocker is only
+    // named.
     if let Activity::Wait { blocker: Some(blocker), .. } = &last.activity {
         words += &format!(", behind {blocker}");
     }

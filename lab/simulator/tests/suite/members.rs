@@ -119,8 +119,8 @@ fn five_members_wait_for_the_second_nearest() {
         far("model.round_trips_ms.1-4", "7"),
         far("model.round_trips_ms.1-5", "8"),
     ];
-    // Members 2 and 3 have the entry after 2 and 3 ms, and they are a quorum together with the
-    // leader.
+    // The leader knows after 2 and 3 ms that members 2 and 3 have the entry. Together with the
+    // leader they are a quorum.
     assert_eq!(times(&five), [3.0, 2.0, 0.0]);
     // Two of the other four members respond before the others, but they are learners and not part
     // of the quorum.

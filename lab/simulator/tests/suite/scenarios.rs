@@ -119,8 +119,8 @@ fn alibaba() {
     }
 }
 
-/// Big reads: before 3.4, other requests wait for as long as a big read takes. From 3.4 on they do
-/// not. The published improvement was 90 %.
+/// Big reads: before 3.4, the p99 of other requests is more than 0.3 of a big read. From 3.4 on it
+/// is less than a tenth of that. The published improvement was 90 %.
 #[test]
 fn pr_9384_and_pr_10523() {
     for (name, big, small, seconds) in

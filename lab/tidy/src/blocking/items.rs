@@ -4,7 +4,7 @@
 //! | in the source | name of the item |
 //! |---|---|
 //! | `Mutex::new(&registry, "store", ...)` | `store` |
-//! | a field with another lock, a condition variable, a semaphore or a `Once` | field's name |
+//! | a field or `static`: another lock, a condition variable, a semaphore or `Once` | its name |
 //! | a type with a `VecDeque` or `BinaryHeap`, or called a queue, pool or channel | type's name |
 //! | `let (sender, receiver) = channel()`, except `watch` and `oneshot` channels | sender's name |
 //! | `Builder::new().name(..)`, `spawn("name", ..)` of a helper | thread's name, a number as `N` |
@@ -177,8 +177,8 @@ impl Source<'_> {
         text.starts_with('"') || text.starts_with("&format!(\"")
     }
 
-    /// Returns the name of the field whose type contains the word at this offset. Returns `None`
-    /// for a parameter, a variable or a reference.
+    /// Returns the name of the field or `static` whose type contains the word at this offset.
+    /// Returns `None` for a parameter, a local variable or a reference.
     fn field_at(&self, at: usize) -> Option<&str> {
         let before = self.code[..at].rsplit([';', '{', '}', '(']).next()?;
         let (left, of_type) = before.rsplit_once(": ")?;

@@ -231,7 +231,7 @@ impl Member {
     }
 }
 
-/// Only a timeout, so that no call hangs forever.
+/// Returns options with only a timeout, so that no call hangs forever.
 fn patient() -> ConnectOptions {
     ConnectOptions::new().with_timeout(PATIENCE)
 }

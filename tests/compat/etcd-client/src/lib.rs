@@ -6,7 +6,7 @@
 //! ```text
 //!   Cluster::one()    ──▶ m0 :20114 (clients) :20115 (peers)   data and log in a new directory
 //!   Cluster::three()  ──▶ m0, m1, m2
-//!     │ stop(1)       ──▶ m1 is killed, as by a power cut
+//!     │ stop(1)       ──▶ m1 is killed, as if it had crashed
 //!     │ start(1)      ──▶ m1 is back, on the same ports and the same data
 //!     └ dropped       ──▶ all are killed; if the test failed, the ends of their logs are shown
 //! ```

@@ -33,8 +33,8 @@ pub(crate) fn free() -> u16 {
 /// Returns the first port that this process tries.
 fn start() -> u16 {
     let places = u32::from(END - FIRST);
-    // A process starts at most some hundreds of servers, so even processes with neighbouring ids
-    // use different ports.
+    // Processes with neighbouring IDs begin 211 ports apart, so they rarely try the same port at
+    // the same time.
     let place = std::process::id().wrapping_mul(211) % places;
     FIRST + u16::try_from(place).expect("less than END")
 }

@@ -1,5 +1,5 @@
-//! A committed state as a bolt file, in chunks. The server sends it as a raft snapshot,
-//! and to clients that request a snapshot.
+//! A committed state as a bolt file, in chunks. The server sends it to clients that request a
+//! snapshot. A raft snapshot has another format, the engine's [`stream`](crate::stream).
 //!
 //! ```text
 //!   two meta pages │ pages from 2 on as in the file, free pages as zeros │ checksum table
@@ -42,7 +42,8 @@ use crate::error::{Error, Result};
 use crate::interface::{KeyRange, Snapshot};
 use crate::options::Options;
 
-/// Maximum number of bytes that are read at a time. A single page may be larger.
+/// Maximum number of bytes that are read at a time. If a page is larger, one page is read at a
+/// time.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Number of bytes of records that are collected before they are written to a temporary file.
 const PART_BYTES: usize = 4 << 20;

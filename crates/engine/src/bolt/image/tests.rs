@@ -142,8 +142,8 @@ fn a_damaged_page_ends_the_image() {
         let mut page = whole[id as usize * PAGE..][..PAGE].to_vec();
         page[3_000] ^= 4;
         disk.write_at(id * PAGE as u64, &page).unwrap();
-        // Creating the image reads the branches. So it fails before the first chunk if the page is
-        // a branch that is not cached.
+        // Creating the image reads the branches and a few leaves. So it fails before the first
+        // chunk if the page is one of these and is not cached.
         let image = store.snapshot().unwrap().image();
         let outcome = image.and_then(|image| read(&mut image.unwrap(), || ()));
         let is_zero = sound[id as usize * PAGE..][..PAGE].iter().all(|byte| *byte == 0);

@@ -38,7 +38,8 @@ pub struct PageEntry {
     /// The index of the bucket in [`Survey::buckets`] whose tree contains the page, or `None` if no
     /// tree contains it.
     pub bucket: Option<usize>,
-    /// The page's depth in its tree. The root has the depth 0, and so does a page outside of trees.
+    /// The page's depth in its tree. The root has the depth 0. So does a page outside of trees, and
+    /// a page that is too damaged to be parsed.
     pub depth: usize,
     /// The bytes in use in the page and its overflow. 0 for a free page, and for a page of a tree
     /// that is too damaged to be parsed.

@@ -64,7 +64,8 @@ pub(super) struct UnsyncedReader {
     /// The first revision that was not delivered to the watcher.
     pub(super) next_revision: i64,
     plan: Plan,
-    /// The average number of records in a revision, as seen by the last scan.
+    /// The average number of records in a revision, as seen by the last scan. 1 before the first
+    /// scan.
     records_per_revision: u64,
 }
 
@@ -109,9 +110,9 @@ impl UnsyncedReader {
         if matches!(self.plan, Plan::None) {
             self.make_plan(read_txn, request);
             if check_not_compacted(read_txn.index(), self.next_revision).is_err() {
-                // A compaction changed the index before the walk, so the walk may have missed
-                // changes. The next step gets a newer read transaction, which has the new compact
-                // revision.
+                // A compaction changed the index before or during the walk, so the walk may have
+                // missed changes. This happens only with an index under a lock. The next step gets
+                // a newer read transaction, which has the new compact revision.
                 self.plan = Plan::None;
                 return Ok(SyncStep::Events { events: Vec::new(), done: false });
             }

@@ -194,7 +194,7 @@ fn without<T: Clone>(items: &[T], at: usize) -> Arc<[T]> {
 /// Only compactions remove keys, and they may remove most of them. Without joins the tree would
 /// keep its height and its nodes, and counting would cost more than the remaining keys need. The
 /// limit is a quarter and not a half, so that a node that was just split is not joined by the next
-/// delete. If the items of both nodes are too many for one node, the two nodes share them evenly.
+/// removal. If the items of both nodes are too many for one node, the two nodes share them evenly.
 fn is_small(node: &Node) -> bool {
     match node {
         Node::Leaf(slots) => slots.len() < LEAF_MAX / 4,

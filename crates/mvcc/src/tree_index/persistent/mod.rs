@@ -2,8 +2,9 @@
 //!
 //! A reader holds a pointer to a root. If a snapshot shares nodes on the path of a change, the
 //! change copies these nodes; all other nodes stay shared. Nodes that no snapshot shares are
-//! changed in place. There are three kinds of changes: one key in `edit.rs`, several keys in
-//! `edit_many.rs`, the keys of a range in `mark.rs`.
+//! changed in place, except that a node that gains or loses an item is built again. There are three
+//! kinds of changes: one key in `edit.rs`, several keys or a small range in `edit_many.rs`, and the
+//! keys of a large range in `mark.rs`.
 //!
 //! Each child is stored with its number of live keys. So counting a range at the newest revision
 //! takes one path down for each end of the range. At an older revision the range is walked. There
@@ -11,7 +12,8 @@
 //!
 //! Invariants:
 //! * All leaves are at the same depth, and keys rise from left to right.
-//! * A child's count of live keys is correct; a child with a mark has no live keys.
+//! * A child's count of live keys is correct if no mark is above the child. Below a mark, it is the
+//!   count before the deletion. A child with a mark has no live keys.
 //! * No node is empty except a root without any key. No inner node has a single child.
 //!
 //! In etcd: `treeIndex`, see [`locked`](super::locked). See also `docs/mvcc.md`, and for the shape

@@ -42,7 +42,7 @@ pub(super) struct Child {
 /// deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LiveKeys {
-    /// The number of live keys in the child's subtree.
+    /// The number of live keys in the child's subtree, ignoring any mark above the child.
     Count(u64),
     /// The mark of a deletion: the subtree has no live keys. Each key that is still live in the
     /// node has a tombstone that is not written yet. The first tombstone is at this revision, and

@@ -216,8 +216,8 @@ proptest! {
         prop_assert_eq!(history.at(main + 1), Some(second));
     }
 
-    /// The payload length of the newest version is never unknown, because this version is read most
-    /// often. The length of an older version may be unknown, but never wrong.
+    /// The payload length of the newest version is known if it is below 16 MiB, because the newest
+    /// version is read most often. The length of an older version may be unknown, but never wrong.
     #[test]
     fn a_payload_is_right_or_unknown(
         steps in prop::collection::vec((0..10_u8, 0..6_i64), 1..200),

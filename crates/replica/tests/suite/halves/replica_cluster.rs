@@ -349,7 +349,7 @@ impl ReplicaCluster {
     ) -> RequestOutcome {
         let request = self.call(id, |core| core.propose(request));
         self.deliver_all();
-        // A follower learns from the next heartbeat that the entry is committed.
+        // The outcome may need some ticks, for example if a leader must be elected first.
         for _ in 0..20 {
             if let Some(answer) = self.host(id).results.remove(&request) {
                 return answer;

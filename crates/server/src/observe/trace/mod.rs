@@ -29,7 +29,8 @@ use parking_lot::Mutex;
 
 use crate::observe::request_trace::RequestTrace;
 
-/// Maximum number of lock events between two collections.
+/// Capacity for lock events. A collection takes them only once the capacity is half used, so at
+/// least half of it is free after each collection.
 const LOCK_EVENTS_MAX: usize = 32 << 10;
 /// Maximum number of other events between two collections.
 const NEW_EVENTS_MAX: usize = 64 << 10;

@@ -10,8 +10,8 @@
 //! latest release of the lock. A task that holds the lock until the recording ends is in no event;
 //! then the timeline shows the label.
 //!
-//! The time of a wait is removed from the work of its request or thread, so that a lane shows one
-//! activity at a time.
+//! The time of a wait is removed from the work of its request or thread, so that a lane shows
+//! either work or a wait at a time. Holds of locks are shown in addition.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -147,8 +147,8 @@ impl EventIndex {
         let resource = lock.to_owned();
         let activity = match kind {
             LockEventKind::Hold => Activity::Hold { resource },
-            // The wait of a read with only a label is not shown, because its lane would stand for
-            // many tasks.
+            // The wait of a read without a recorded request is not shown, because its lane would
+            // have only the label, which many tasks share.
             _ if !self.requests.contains_key(&number) && lane_kind_of(task) != LaneKind::Work => {
                 return None;
             }

@@ -5,9 +5,9 @@
 //! length](range_size) of most records. Records whose length it does not know are read twice: to
 //! measure them, and to send them.
 //!
-//! * If the range is in key order, only the next key is kept between two chunks. Responses with
-//!   only keys are read from the index. Filters are also decided by the index, so only records of
-//!   the response are read.
+//! * If the range is in key order, only the next key and the snapshot are kept between two chunks.
+//!   Responses with only keys are read from the index. Filters are also decided by the index, so
+//!   only records of the response are read.
 //! * In [another order](sorted), four bytes are kept for each key of the response, and 16 bytes
 //!   while the range is sorted.
 //! * All chunks are read from one snapshot, so the measured records equal the records that are

@@ -60,8 +60,8 @@ impl<M> StreamedResponse<M> {
 }
 
 impl<M: OperationResponses> StreamedResponse<M> {
-    /// Moves the records of an operation from the message into a stream, if they have more than
-    /// `bytes_max` bytes. So they are not in memory a second time when they are encoded.
+    /// Visits each operation. If its records have more than `bytes_max` bytes, moves them from the
+    /// message into a stream. So they are not in memory a second time when they are encoded.
     pub fn stream_records(&mut self, bytes_max: u64) {
         let (mut operation, streams) = (0, &mut self.streams);
         self.message.visit_operations(&mut |response| {

@@ -3,18 +3,18 @@
 //!
 //! A network thread that reads twenty thousand records answers no other request during that time.
 //! So long reads run in this pool, where a short read usually waits only for slices of them. A job
-//! that has used up its slice waits at a [yield point](clearlane_contention::YieldPoints), on its
-//! thread, while another job runs. More threads start when they are needed, and end when they are
-//! not. At a yield point
+//! that has used up its slice may have to wait at a
+//! [yield point](clearlane_contention::YieldPoints), on its thread, while another job runs. More
+//! threads start when they are needed, and end when they are not. At a yield point
 //!
-//! * a job whose request has been dropped, or whose pool stops, ends by unwinding, so no caller
-//!   gets an incomplete result;
+//! * a job whose request has been dropped ends by unwinding, and so does a job that has used up its
+//!   slice after the pool was stopped. So no caller gets an incomplete result;
 //! * a job must hold no lock, because other jobs may need the lock. So it reads from a snapshot,
 //!   which needs none.
 //!
-//! A second pool, the uncached pool, makes the small reads that wait for the disk, and a third pool
-//! checks and hashes passwords. Each of these two pools has as many threads as running jobs, so no
-//! job waits at a yield point.
+//! A second pool, the uncached pool, makes the small reads that wait for the disk. A third pool
+//! checks and hashes passwords, and signs tokens. In each of these two pools every started job may
+//! run at once, so no job waits at a yield point.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};

@@ -1,8 +1,8 @@
 //! A real directory in which file names are lost as on a simulated disk.
 //!
-//! A power failure undoes renames and removals that happened after the last sync of a directory.
-//! The seed selects the first change that is undone. All later changes are undone as well. Until
-//! the sync, each replaced or removed file keeps a second name, so that it can be restored.
+//! A power failure undoes renames and removals that happened after the last sync of their
+//! directories. The seed selects the first change that is undone. All later changes are undone as
+//! well. Each replaced or removed file gets a second name, so that it can be restored.
 
 use std::fs;
 use std::io;

@@ -204,7 +204,7 @@ fn the_histories_reach_both_ends_of_each_question() {
             deferred += usize::from(world.has_deferred_reads());
         }
     }
-    // The requests have all outcomes except the rejection of a request that is too large.
+    // The requests have all outcomes that the model has. The model does not reject large requests.
     assert_eq!(outcomes.len(), 11, "{outcomes:?}");
     assert!(deferred > 50, "{deferred}");
     assert_eq!(check::range(&RangeRequest::default()), Err(apply::RequestRejection::EmptyKey));

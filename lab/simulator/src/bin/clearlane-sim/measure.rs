@@ -7,9 +7,9 @@
 //!   put    1 KiB             processor time, latency  ->  a put; its threads and its disk
 //! ```
 //!
-//! Each load runs on the real server of an era, and in the model with the shipped costs. For each
-//! load, one group of costs is scaled so that the model shows the measured processor time, and
-//! another group so that it shows the measured median latency. Ratios within a group stay as
+//! Each load runs on the real server of an era, and in the model, at first with the shipped costs.
+//! For each load, one group of costs is scaled so that the model shows the measured processor time,
+//! and another group so that it shows the measured median latency. Ratios within a group stay as
 //! shipped. Costs that no load shows also stay as shipped.
 
 use std::collections::BTreeMap;

@@ -36,7 +36,8 @@ class Row {
     return this.isLock ? 12 : 20;
   }
 
-  // Returns the index of the first span that may end after this time.
+  // Returns the index of the first span that ends after this time. If no span does, returns the
+  // number of spans.
   first(time) {
     let low = 0, high = this.reached.length;
     while (low < high) {
@@ -150,7 +151,8 @@ class Panel {
     this.kinds = new Map(Array.from(this.lanes.values(), (lane) => [lane.name, lane.kind]));
     for (let span = 0; span < this.count; span++) {
       if (this.what[span] !== WAIT || this.locks.has(this.of[span])) continue;
-      // If the blocker is a request, it had a lock, although no hold of this lock was recorded.
+      // No hold of this resource was recorded. The span then counts as a wait for a worker, unless
+      // the blocker is a request: a request can only have held a lock.
       if (this.behind[span] < 0 || this.kinds.get(this.behind[span]) === 'work') this.look[span] = HELPED;
     }
   }
@@ -160,14 +162,14 @@ class Panel {
   }
 
   // Makes the rows: first the lanes of a chain of causes, then requests and workers, then locks. If
-  // the rows are packed, a row holds lanes of one class one after another. A class then has as many
-  // rows as it had lanes at the same time.
+  // the rows are packed, a row shows lanes of one class that do not overlap. A class then has as
+  // many rows as the largest number of its lanes at one time.
   lay(isPacked, chain) {
     const top = new Set(chain.map((span) => this.lanes.get(this.lane[span])));
     this.allRows = Array.from(top, (lane) => lane.row);
     const groups = new Map();
     for (const lane of this.lanes.values()) {
-      // A lane that only holds locks is shown in their rows.
+      // A lane that has only holds gets no row: the rows of the locks show its holds.
       if (top.has(lane) || lane.spans.every((span) => this.what[span] === HOLD)) continue;
       if (!groups.has(lane.group)) groups.set(lane.group, []);
       groups.get(lane.group).push(lane);
@@ -195,7 +197,8 @@ class Panel {
     this.height = this.tops[this.tops.length - 1];
   }
 
-  // Adds rows for the holds of a lock. Holds at the same time are in different rows, one below the other.
+  // Adds rows for the holds of a lock. Holds at the same time are in different rows, one below the
+  // other. There are at most six rows, so holds in the last one may overlap.
   layLock(lock) {
     const layers = share(Array.from(lock.spans), (span) => this.from[span], (span) => this.to[span], LOCK_ROWS_MAX);
     for (const spans of layers) this.allRows.push(new Row(this, lock.name, 'work', spans, [], true));
@@ -208,8 +211,8 @@ class Panel {
     }
   }
 
-  // Returns the row that shows a span. A hold is shown in the lock's row, any other span in the row
-  // of its lane.
+  // Returns the index of the row that shows a span, or -1 if no row does. For a hold, this is a row
+  // of the lock; for any other span, it is the row of the span's lane.
   rowOf(span) {
     if (this.what[span] === HOLD) {
       return this.rows.findIndex((row) => row.lock === this.of[span] && row.spans.includes(span));
@@ -217,7 +220,7 @@ class Panel {
     return this.rowOfLaneOf(span);
   }
 
-  // Returns the row of the span's lane, or -1 if it is not shown.
+  // Returns the index of the row of the span's lane, or -1 if the lane is not shown.
   rowOfLaneOf(span) {
     if (!this.rowOfLane) {
       this.rowOfLane = new Map();
@@ -226,8 +229,8 @@ class Panel {
     return this.rowOfLane.get(this.lane[span]) ?? -1;
   }
 
-  // Returns the lanes that held a lock during a wait, and for how long they held it. The longest is
-  // first.
+  // Returns the other lanes that held the lock during a wait for it, and for how long. The longest
+  // is first.
   holders(span, from = this.from[span], to = this.to[span]) {
     const lock = this.locks.get(this.of[span]);
     const shares = new Map();
@@ -244,7 +247,7 @@ class Panel {
   }
 
   // Returns the wait, its cause, the cause of this cause, and so on. The rules are the same as in
-  // wait_chain.rs, which makes the sentences of tables and pictures.
+  // wait_chain.rs, which finds the chains for the sentences of tables and pictures.
   chain(wait) {
     const chain = [wait];
     let [from, to] = [this.from[wait], this.to[wait]];
@@ -257,7 +260,8 @@ class Panel {
     return chain;
   }
 
-  // Returns the cause of a span's length between the two times.
+  // Returns the span that caused a wait or a hold to last between the two times. The result is
+  // undefined if the span is neither, or if no cause was recorded.
   cause(span, from, to) {
     if (this.what[span] === WAIT) return this.causeOfWait(span, from, to);
     if (this.what[span] !== HOLD) return undefined;
@@ -266,9 +270,9 @@ class Panel {
     return isMost && this.what[busy] === WAIT ? busy : undefined;
   }
 
-  // Returns the candidate that overlaps the wait longest. The candidates are a wait of the blocker,
-  // a hold of the lock, and, if the blocker does not hold the lock, another activity of the
-  // blocker.
+  // Returns the candidate that overlaps the time between `from` and `to` longest. The candidates
+  // are a wait of the blocker, a hold of the lock by another lane, and, if the blocker does not
+  // hold the lock, another activity of the blocker.
   causeOfWait(wait, from, to) {
     const [blocker, lane] = [this.behind[wait], this.lane[wait]];
     const isWait = (span) => this.what[span] === WAIT;
@@ -284,7 +288,8 @@ class Panel {
     return longest;
   }
 
-  // Returns the wanted activity of a lane that takes the longest part of a stretch.
+  // Returns the wanted activity of a lane that takes the longest part of a stretch. A hold is not
+  // an activity here.
   longestOf(lane, from, to, wanted) {
     const isDone = (span) => this.what[span] !== HOLD && wanted(span);
     return this.lanes.get(lane)?.row.longest(this, from, to, isDone);

@@ -6,7 +6,8 @@ const [first, last] = [
   Math.min(...panels.map((panel) => panel.begin)),
   Math.max(...panels.map((panel) => panel.end), 1),
 ];
-// The part of the time that is shown, and the number of points of the page that it takes.
+// The shown part of the time (`from` to `to`), the whole recorded time (`first` to `last`), and, in
+// CSS pixels, the width of the shown part (`width`) and of the whole canvas (`whole`).
 const view = { from: first, to: last, first, last, width: 1, whole: 1 };
 const painters = panels.map((panel) => new Painter(panel, view));
 const element = (id) => document.getElementById(id);
@@ -114,7 +115,8 @@ function look(from, to) {
   show();
 }
 
-// Enlarges or reduces the shown part. The time at this share of the width keeps its position.
+// Multiplies the length of the shown time by `by`. The time at the share `at` of the width keeps
+// its position, unless the shown part would leave the recorded time.
 function zoom(by, at = 0.5) {
   const width = (view.to - view.from) * by;
   const middle = view.from + (view.to - view.from) * at;
@@ -126,7 +128,7 @@ function pan(share) {
   look(view.from + by, view.to + by);
 }
 
-// Returns the span under the pointer.
+// Returns the span under the pointer, or the nearest one within two pixels.
 function under({ panel, painter, rows, canvas }, event) {
   const box = canvas.getBoundingClientRect();
   const [x, y] = [event.clientX - box.left, event.clientY - box.top + rows.scrollTop];
@@ -172,7 +174,7 @@ function goTo(place, span) {
   select(panel, span);
   const [from, to, took] = [panel.from[span], panel.to[span], panel.length(span)];
   const causes = panel.chain(span);
-  // A cause that started long before the wait is not shown completely.
+  // A cause that starts long before the wait or ends long after it is not shown completely.
   const first = Math.max(Math.min(...causes.map((cause) => panel.from[cause])), from - 3 * took);
   const last = Math.min(Math.max(...causes.map((cause) => panel.to[cause])), to + 3 * took);
   const margin = (last - first) * 0.15;
@@ -187,7 +189,8 @@ function sortWaits() {
   requestWaits.sort((a, b) => b.place.panel.length(b.span) - a.place.panel.length(a.span));
 }
 
-// Goes to the next wait by length: to a shorter one, or back.
+// Goes from the selected wait to the next shorter one if `by` is 1, and to the next longer one if
+// it is -1. The longest wait follows the shortest one.
 function step(by) {
   if (requestWaits.length === 0) return;
   const at = requestWaits.findIndex(({ place, span }) => place.panel === selected?.panel && span === selected.span);
@@ -252,7 +255,7 @@ function wire() {
   for (const [id, key] of Object.entries(actions)) element(id).addEventListener('click', KEYS[key]);
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(KEYS, event.key)) return;
-    // Outside of a canvas, keys that scroll a page scroll this page.
+    // While no canvas has the focus, these keys scroll the whole page, as in any other page.
     const isOnCanvas = document.activeElement?.tagName === 'CANVAS';
     if (!isOnCanvas && /^(Arrow|Page|Home|End)/.test(event.key)) return;
     event.preventDefault();
@@ -281,7 +284,7 @@ function wire() {
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', repaint);
 }
 
-// Moves the shown part to the pointer.
+// Centres the shown part at the pointer in the overview.
 function slide(event) {
   const share = (event.offsetX - LABELS) / view.width;
   const [middle, half] = [view.first + share * (view.last - view.first), (view.to - view.from) / 2];
@@ -294,7 +297,8 @@ function repaint() {
   show();
 }
 
-// Returns the position of a span on the screen. This is for tests, and for use in a console.
+// Returns the position on the screen of a span in the panel `number`. This is for tests, and for
+// use in a console.
 function spot(number, span) {
   const { panel, painter, rows, canvas } = places[number];
   const box = canvas.getBoundingClientRect();

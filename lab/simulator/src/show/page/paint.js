@@ -59,7 +59,8 @@ function tile(size, ground, mark, draw) {
   return pattern;
 }
 
-// Sets the size of a canvas, given in points of the page, and clears it. Returns its drawing context.
+// Sets the size of a canvas, given in points of the page (CSS pixels), and clears it. Returns its
+// drawing context.
 function sheet(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
   const [wide, high] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
@@ -149,8 +150,8 @@ class Painter {
     return LABELS + ((at - this.view.from) / (this.view.to - this.view.from)) * this.view.width;
   }
 
-  // `chosen` has the spans that belong to the selected span, and the selected span's causes in
-  // their order.
+  // `chosen` is the selection: `party` has the spans that belong to the selected span, and `chain`
+  // has the selected span and its causes, in their order.
   paint(canvas, width, height, scrolled, chosen) {
     const { panel } = this;
     const party = chosen?.party;
@@ -253,7 +254,7 @@ class Painter {
     context.restore();
   }
 
-  // Draws outlines, and an arrow from each span of the chain to its cause.
+  // Draws outlines, and an arrow from each span of the chain to its cause in another row.
   paintChosen(context, { party, chain }, scrolled, height) {
     const { panel } = this;
     context.strokeStyle = palette.chosen;
@@ -285,7 +286,7 @@ class Painter {
     return { row, left, right, top, bottom: top + tall };
   }
 
-  // Returns the number of blocked tasks in each step of the whole time.
+  // Returns the number of tasks that wait for a lock, in each step of the whole time.
   blocked() {
     const { panel, view } = this;
     const step = (view.last - view.first) / OVERVIEW_STEPS || 1;
@@ -324,7 +325,7 @@ function arrow(context, x, from, to) {
   context.fill();
 }
 
-// Returns round numbers along the axis.
+// Returns round numbers along the axis, and the step between them.
 function ticks(from, to, count) {
   const rough = (to - from) / count;
   const ten = 10 ** Math.floor(Math.log10(rough));

@@ -30,13 +30,13 @@ function sentence(panel, chain) {
     words += doing(panel, chain[at]);
   }
   const last = chain[chain.length - 1];
-  // The chain ends here, because nothing was recorded of the last blocker.
+  // If the last span is a wait, no cause of it follows in the chain. So its blocker is only named.
   if (panel.what[last] === WAIT && panel.behind[last] >= 0) words += `, behind ${name(panel.behind[last])}`;
   return words;
 }
 
-// Returns a sentence about the span. For a wait, it also returns the lanes that held the lock
-// during the wait.
+// Returns lines: a sentence about the span, and, for a wait for a lock, up to three lanes that held
+// the lock longest during the wait.
 function tell(panel, span) {
   const lines = [sentence(panel, panel.chain(span))];
   for (const { lane, time: held } of panel.holders(span).slice(0, 3)) {
@@ -45,7 +45,8 @@ function tell(panel, span) {
   return lines;
 }
 
-// Returns the spans that belong to a span: its causes, and the holds that it waits for.
+// Returns the spans that belong to a span: the span itself, its causes, and, for a wait for a lock,
+// the holds of the lock during the wait.
 function party(panel, span) {
   const spans = new Set(panel.chain(span));
   for (const holder of panel.holders(span)) holder.spans.forEach((hold) => spans.add(hold));

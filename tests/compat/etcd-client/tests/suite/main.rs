@@ -1,7 +1,8 @@
 //! Tests the whole crate `etcd-client` with real servers.
 //!
-//! There is one module for each service of etcd, and then modules for one client with several
-//! servers. A test describes the behaviour of etcd 3.7.1, and has passed with it.
+//! There is a module for each service of etcd, and there are modules for connecting, for key
+//! prefixes, for enabled authentication, and for one client with several servers. A test
+//! describes the behaviour of etcd 3.7.1, and has passed with it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

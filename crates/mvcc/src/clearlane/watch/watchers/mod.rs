@@ -68,7 +68,8 @@ struct Stream {
     channel: Arc<WatchChannel>,
     watchers: BTreeMap<WatchId, Watcher>,
     watch_ids: WatchIdAllocator,
-    /// The IDs of the unsynced watchers that wait for a task.
+    /// The IDs of the unsynced watchers that wait for a task. IDs of canceled watchers may also be
+    /// in this queue.
     unsynced: VecDeque<WatchId>,
     /// Number of watchers that are `Unsynced` or `Syncing`.
     unsynced_count: usize,
@@ -157,8 +158,10 @@ impl Watchers {
         detached.streams.into_values().map(detach).collect()
     }
 
-    /// Adds a stream of another watchable store. After this call, transactions up to revision `now`
-    /// must not be delivered: the synced watchers of the stream need none of these events.
+    /// Adds a stream of another watchable store. `now` is the revision of this store. A watcher
+    /// whose next revision is above `now` becomes synced, because it needs no event up to `now`. So
+    /// the caller first marks the transactions up to `now` as delivered
+    /// ([`advance_to`](Watchers::advance_to)).
     pub(super) fn attach_stream(&mut self, detached: DetachedStream, now: i64) {
         let number = detached.channel.stream;
         self.last_serial = self.last_serial.max(number);
@@ -211,7 +214,8 @@ impl Watchers {
         events.iter().map(wants).collect()
     }
 
-    /// Skips transactions published while there were no watchers. The queue did not keep them.
+    /// Marks all transactions up to a revision as delivered. Called if the queue does not have
+    /// them: there were no watchers, or the store has just replaced another store.
     pub(super) fn advance_to(&mut self, revision: i64) {
         self.delivered_revision = self.delivered_revision.max(revision);
     }
