@@ -29,7 +29,7 @@ use crate::status;
 use crate::upstream::{Member, Upstream};
 
 /// The number of bytes of a gRPC frame before its message.
-const FRAME_HEAD_BYTES: usize = 5;
+pub(crate) const FRAME_HEAD_BYTES: usize = 5;
 /// Longest time in which a call is repeated.
 const RETRY_TIME: Duration = Duration::from_secs(5);
 const RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -1,37 +1,50 @@
 //! Who calls: the parts of a request's head that decide how the proxy may answer.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use tonic::metadata::MetadataMap;
 
-/// Headers of the caller that go upstream with a stream that the proxy opens for it.
-const FORWARDED: [&str; 4] = ["token", "authorization", "hasleader", "client-api-version"];
-
-#[derive(Clone, Debug, Default)]
+/// The headers of a caller that go upstream with a stream that the proxy opens for it. Callers with
+/// equal headers may share such a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
-    headers: HeaderMap,
+    token: Option<HeaderValue>,
+    authorization: Option<HeaderValue>,
+    requires_leader: bool,
+    api_version: Option<HeaderValue>,
 }
 
 impl Caller {
     pub(crate) fn new(head: &HeaderMap) -> Caller {
-        let mut headers = HeaderMap::new();
-        for name in FORWARDED {
-            if let Some(value) = head.get(name) {
-                headers.insert(name, value.clone());
-            }
+        Caller {
+            token: head.get("token").cloned(),
+            authorization: head.get("authorization").cloned(),
+            requires_leader: head.get("hasleader").is_some_and(|value| value == "true"),
+            api_version: head.get("client-api-version").cloned(),
         }
-        Caller { headers }
     }
 
     /// Returns true if the caller has named no user. The cache may answer only such callers.
     pub(crate) fn is_anonymous(&self) -> bool {
-        !self.headers.contains_key("token") && !self.headers.contains_key("authorization")
+        self.token.is_none() && self.authorization.is_none()
     }
 
     pub(crate) fn requires_leader(&self) -> bool {
-        self.headers.get("hasleader").is_some_and(|value| value == "true")
+        self.requires_leader
     }
 
     pub(crate) fn metadata(&self) -> MetadataMap {
-        MetadataMap::from_headers(self.headers.clone())
+        let mut headers = HeaderMap::new();
+        let leader = self.requires_leader.then_some(HeaderValue::from_static("true"));
+        for (name, value) in [
+            ("token", self.token.clone()),
+            ("authorization", self.authorization.clone()),
+            ("hasleader", leader),
+            ("client-api-version", self.api_version.clone()),
+        ] {
+            if let Some(value) = value {
+                headers.insert(name, value);
+            }
+        }
+        MetadataMap::from_headers(headers)
     }
 }

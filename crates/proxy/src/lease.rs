@@ -11,10 +11,11 @@
 //! renews a lease for which no client has asked. If the clients of a lease stop asking, it ends
 //! after its TTL.
 //!
-//! etcd checks no user when a lease is renewed, so the stream carries no token.
+//! A member checks the token of a stream. So there is one stream upstream for each token that
+//! clients use, and one for all clients without a token.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
@@ -22,13 +23,15 @@ use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveRespons
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status, Streaming};
 
+use crate::identity::Caller;
 use crate::status;
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, is_transport_error};
 
 /// Longest time that a renewal waits for its answer, over several connections if necessary.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,10 +41,69 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(50);
 
 type Answer = Result<LeaseKeepAliveResponse, Status>;
 
-/// Merges the renewals of all clients.
+/// The streams upstream, by the callers that share them.
 #[derive(Debug)]
 pub struct KeepAlives {
     upstream: Arc<Upstream>,
+    streams: Mutex<HashMap<Caller, Weak<KeepAliveStream>>>,
+}
+
+impl KeepAlives {
+    pub fn new(upstream: Arc<Upstream>) -> KeepAlives {
+        KeepAlives { upstream, streams: Mutex::default() }
+    }
+
+    /// Returns the stream of these callers. Must be called on a runtime. The stream ends when
+    /// nobody holds it any more.
+    pub(crate) fn stream_of(&self, caller: &Caller) -> Arc<KeepAliveStream> {
+        let mut streams = self.streams.lock();
+        if let Some(stream) = streams.get(caller).and_then(Weak::upgrade) {
+            return stream;
+        }
+        streams.retain(|_, stream| stream.strong_count() > 0);
+        let stream = KeepAliveStream::start(Arc::clone(&self.upstream), caller.clone());
+        streams.insert(caller.clone(), Arc::downgrade(&stream));
+        stream
+    }
+
+    /// Renews a lease without a token.
+    pub(crate) async fn renew(&self, lease: i64) -> Answer {
+        self.stream_of(&Caller::default()).renewals.renew(lease).await
+    }
+}
+
+/// Merges the renewals of callers with the same token.
+#[derive(Debug)]
+pub(crate) struct KeepAliveStream {
+    renewals: Arc<Renewals>,
+    task: JoinHandle<()>,
+}
+
+impl KeepAliveStream {
+    fn start(upstream: Arc<Upstream>, caller: Caller) -> Arc<KeepAliveStream> {
+        let (pending, added) = Default::default();
+        let renewals = Arc::new(Renewals { upstream, caller, pending, added });
+        let serving = Arc::clone(&renewals);
+        let task = tokio::spawn(async move {
+            loop {
+                serving.added.notified().await;
+                serving.serve().await;
+            }
+        });
+        Arc::new(KeepAliveStream { renewals, task })
+    }
+}
+
+impl Drop for KeepAliveStream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Debug)]
+struct Renewals {
+    upstream: Arc<Upstream>,
+    caller: Caller,
     pending: Mutex<HashMap<i64, Renewal>>,
     /// Wakes the task that holds the stream.
     added: Notify,
@@ -53,26 +115,9 @@ struct Renewal {
     is_sent: bool,
 }
 
-impl KeepAlives {
-    /// Starts the task that holds the stream upstream. Must be called on a runtime.
-    pub fn start(upstream: Arc<Upstream>) -> Arc<KeepAlives> {
-        let keep_alives = Arc::new(KeepAlives {
-            upstream,
-            pending: Mutex::default(),
-            added: Notify::new(),
-        });
-        let weak = Arc::downgrade(&keep_alives);
-        tokio::spawn(async move {
-            while let Some(keep_alives) = weak.upgrade() {
-                keep_alives.added.notified().await;
-                keep_alives.serve().await;
-            }
-        });
-        keep_alives
-    }
-
+impl Renewals {
     /// Renews a lease, and returns the member's answer.
-    pub async fn renew(&self, lease: i64) -> Answer {
+    async fn renew(&self, lease: i64) -> Answer {
         let answer = self.join(lease);
         match timeout_at(Instant::now() + PATIENCE, answer).await {
             Ok(Ok(answer)) => answer,
@@ -118,6 +163,7 @@ impl KeepAlives {
         self.pending.lock().values_mut().for_each(|renewal| renewal.is_sent = false);
         self.send_unsent(&requests);
         let mut request = Request::new(UnboundedReceiverStream::new(receiver));
+        *request.metadata_mut() = self.caller.metadata();
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         let mut client = LeaseClient::new(channel);
         let renewing = async {
@@ -145,7 +191,8 @@ impl KeepAlives {
             () = self.upstream.lost(&member) => Ok(()),
         };
         if let Err(status) = ended {
-            if status::is_no_leader(&status) {
+            // A member has sent this status: it has no leader, or rejects the token.
+            if !is_transport_error(&status) {
                 self.fail_all(&status);
             }
             member.doubt();
@@ -183,14 +230,14 @@ impl KeepAlives {
 
 /// Serves one client's stream. Many requests may be in flight, and are answered in their order.
 pub(crate) async fn serve_client(
-    keep_alives: Arc<KeepAlives>,
+    stream: Arc<KeepAliveStream>,
     requests: Streaming<LeaseKeepAliveRequest>,
     responses: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
 ) {
     let mut answers = requests
         .map(|request| {
-            let keep_alives = Arc::clone(&keep_alives);
-            async move { keep_alives.renew(request?.id).await }
+            let renewals = Arc::clone(&stream.renewals);
+            async move { renewals.renew(request?.id).await }
         })
         .buffered(CLIENT_RENEWALS_MAX);
     loop {

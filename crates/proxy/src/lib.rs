@@ -19,6 +19,7 @@
 //! | [`watch`] | the watches of clients |
 //! | [`lease`] | keep-alives |
 //! | `forward`, `seen_body` | calls that go upstream as they are |
+//! | [`namespace`] | the part of the keys that clients see |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
 //! | `pages`, [`metrics`] | health and metrics over HTTP/1.1 |
 
@@ -33,6 +34,7 @@ pub mod watch;
 pub mod lease;
 mod forward;
 mod seen_body;
+pub mod namespace;
 pub mod cluster;
 pub mod registration;
 mod pages;

@@ -76,7 +76,13 @@ impl Router {
             Ok(body) => body,
             Err(status) => return status.into_http(),
         };
-        let call = Call { uri: head.uri, headers: head.headers, body };
+        let mut call = Call { uri: head.uri, headers: head.headers, body };
+        if let Some(namespace) = &self.services.namespace {
+            match namespace.change_request(call.path(), &call.body) {
+                Ok(body) => call.body = body,
+                Err(status) => return status.into_http(),
+            }
+        }
         match call.path() {
             RANGE => {
                 if let Some(response) = self.cached_range(&call).await {
@@ -91,8 +97,12 @@ impl Router {
             _ => {}
         }
         let response = forward::forward(&self.services.upstream, &call, &self.connection).await;
-        let (cache, connection) = (Arc::clone(&self.services.cache), self.connection);
-        response.map(|body| Body::new(SeenBody::new(body, cache, connection)))
+        let cache = Arc::clone(&self.services.cache);
+        let response = response.map(|body| Body::new(SeenBody::new(body, cache, self.connection)));
+        match &self.services.namespace {
+            Some(namespace) => response.map(|body| namespace.change_response(call.path(), body)),
+            None => response,
+        }
     }
 
     async fn cached_range(&self, call: &Call) -> Option<Response<Body>> {
@@ -101,7 +111,10 @@ impl Router {
             return None;
         }
         let request = RangeRequest::decode(forward::message_of(&call.body)?).ok()?;
-        let response = self.services.cache.read(&request, self.connection.seen()).await?;
+        let mut response = self.services.cache.read(&request, self.connection.seen()).await?;
+        if let Some(namespace) = &self.services.namespace {
+            namespace.remove_from_range(&mut response);
+        }
         let revision = response.header.as_ref().map_or(0, |header| header.revision);
         self.connection.note_seen(revision);
         self.services.cache.note_seen(revision);
@@ -135,7 +148,7 @@ impl server::StreamingService<WatchRequest> for StreamService {
         Box::pin(async move {
             let caller = Caller::new(request.metadata().as_ref());
             let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
-            let session = Session::new(Arc::clone(&services.cache), caller, connection, sender);
+            let session = Session::new(&services, caller, connection, sender);
             tokio::spawn(session.run(request.into_inner()));
             Ok(tonic::Response::new(ReceiverStream::new(responses)))
         })
@@ -151,8 +164,9 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
         let services = Arc::clone(&self.0.services);
         Box::pin(async move {
             let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
-            let keep_alives = Arc::clone(&services.keep_alives);
-            tokio::spawn(lease::serve_client(keep_alives, request.into_inner(), sender));
+            let caller = Caller::new(request.metadata().as_ref());
+            let stream = services.keep_alives.stream_of(&caller);
+            tokio::spawn(lease::serve_client(stream, request.into_inner(), sender));
             Ok(tonic::Response::new(ReceiverStream::new(responses)))
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! HTTP/2 and HTTP/1.1 share a port. The runtime is the caller's.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +12,10 @@ use std::time::Duration;
 use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::listener::{ACCEPT_RETRY_DELAY, bind_tcp};
 use clearlane_net::tls::TlsAcceptor;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,6 +27,8 @@ use crate::cache::{Cache, CacheConfig};
 use crate::cluster::Members;
 use crate::lease::KeepAlives;
 use crate::metrics::Metrics;
+use crate::namespace::Namespace;
+use crate::pages;
 use crate::registration::{Registration, RegistrationConfig};
 use crate::router::Router;
 use crate::services::Services;
@@ -29,6 +36,8 @@ use crate::upstream::{Upstream, UpstreamConfig};
 
 /// Maximum number of open connections of clients.
 const CONNECTIONS_MAX: usize = 1 << 16;
+/// Maximum number of connections to the port for metrics.
+const PAGE_CONNECTIONS_MAX: usize = 64;
 /// The bytes that a client may send on a connection, and on a stream, before they are read.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
@@ -40,6 +49,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ProxyConfig {
     pub upstream: UpstreamConfig,
     pub cache: CacheConfig,
+    pub namespace: Option<Namespace>,
     pub advertised_url: String,
     pub host_name: String,
     pub registration: Option<RegistrationConfig>,
@@ -54,6 +64,7 @@ impl Default for ProxyConfig {
         ProxyConfig {
             upstream: UpstreamConfig::default(),
             cache: CacheConfig::default(),
+            namespace: None,
             advertised_url: String::new(),
             host_name: String::new(),
             registration: None,
@@ -77,7 +88,7 @@ impl Proxy {
     /// Connects to the cluster. Must be called on a runtime.
     pub fn start(config: ProxyConfig) -> Proxy {
         let upstream = Upstream::start(&config.upstream);
-        let keep_alives = KeepAlives::start(Arc::clone(&upstream));
+        let keep_alives = Arc::new(KeepAlives::new(Arc::clone(&upstream)));
         let registration = config.registration.clone().map(|config| {
             Registration::start(config, Arc::clone(&upstream), Arc::clone(&keep_alives))
         });
@@ -90,6 +101,7 @@ impl Proxy {
                 host_name: config.host_name.clone(),
                 registration,
             },
+            namespace: config.namespace.clone(),
             metrics: Metrics::default(),
             request_bytes_max: config.request_bytes_max,
         });
@@ -138,6 +150,31 @@ impl Proxy {
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
         if let Some(registration) = &self.services.members.registration {
             registration.stop().await;
+        }
+    }
+
+    /// Serves the pages about health and metrics over HTTP/1.1 on a second address. Does not
+    /// return.
+    pub async fn serve_pages(&self, listener: TcpListener, tls: Option<Arc<TlsAcceptor>>) {
+        let limit = ConnectionLimit::new("the port for metrics", PAGE_CONNECTIONS_MAX);
+        loop {
+            let Ok((stream, remote)) = listener.accept().await else {
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                continue;
+            };
+            let Some(permit) = limit.admit() else { continue };
+            let (services, tls) = (Arc::clone(&self.services), tls.clone());
+            tokio::spawn(async move {
+                match tls {
+                    None => serve_pages(stream, services).await,
+                    Some(tls) => {
+                        if let Some((stream, _)) = tls.accept(stream, Some(remote), || ()).await {
+                            serve_pages(stream, services).await;
+                        }
+                    }
+                }
+                drop(permit);
+            });
         }
     }
 
@@ -192,6 +229,19 @@ impl ClientConnection {
         }
         services.metrics.connections.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+async fn serve_pages<C>(connection: C, services: Arc<Services>)
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = service_fn(|request: Request<Incoming>| {
+        let services = Arc::clone(&services);
+        async move { Ok::<_, Infallible>(pages::answer(&services, request.map(drop)).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let _ = http.serve_connection(TokioIo::new(connection), answer).await;
 }
 
 /// Listens on a TCP address.

@@ -6,6 +6,7 @@ use crate::cache::Cache;
 use crate::cluster::Members;
 use crate::lease::KeepAlives;
 use crate::metrics::Metrics;
+use crate::namespace::Namespace;
 use crate::upstream::Upstream;
 
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub struct Services {
     pub cache: Arc<Cache>,
     pub keep_alives: Arc<KeepAlives>,
     pub members: Members,
+    pub namespace: Option<Namespace>,
     pub metrics: Metrics,
     /// Maximum number of bytes of a request message.
     pub request_bytes_max: usize,

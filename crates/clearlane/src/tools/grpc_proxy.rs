@@ -15,6 +15,7 @@ use clearlane_net::tls::protocol::{self, ProtocolConfig, TlsVersion};
 use clearlane_net::tls::{CertificateFiles, Dialer, FlagPath, TlsAcceptor, TlsInfo};
 use clearlane_proxy::cache::CacheConfig;
 use clearlane_proxy::cache::contents::HistoryLimits;
+use clearlane_proxy::namespace::Namespace;
 use clearlane_proxy::registration::RegistrationConfig;
 use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
 use clearlane_proxy::upstream::UpstreamConfig;
@@ -52,6 +53,8 @@ const FLAGS: &[Flag] = &[
     flag("resolver-prefix", Text, "")
         .help("Key prefix under which the proxy registers itself. Needs --resolver-ttl."),
     flag("resolver-ttl", Number, "0").help("TTL of the registration, in seconds."),
+    flag("namespace", Text, "")
+        .help("Prefix that the proxy adds to the keys of all clients, and removes from answers."),
     flag("data-dir", Text, "default.proxy").help("Directory of the certificate of --auto-tls."),
     flag("max-send-bytes", Count, "1572864").help("Maximum size of a request message in bytes."),
     flag("max-recv-bytes", Count, "2147483647")
@@ -85,6 +88,21 @@ const FLAGS: &[Flag] = &[
         .help("Cipher suites of TLS 1.2 towards clients, separated by commas."),
     flag("tls-min-version", OneOf(VERSIONS), "TLS1.2").help("Minimum TLS version of clients."),
     flag("tls-max-version", OneOf(VERSIONS), "").help("Maximum TLS version of clients."),
+    flag("metrics-addr", Text, "").help(
+        "Second address for health and metrics: http://HOST:PORT, or https://HOST:PORT with the \
+         certificate of --cert-file.",
+    ),
+    flag("enable-pprof", Switch, "false")
+        .ignored("Serve profiles.", "profiles of the proxy are not served"),
+    flag("experimental-serializable-ordering", Switch, "false").ignored(
+        "Never answer with an older revision than before.",
+        "the proxy always does this for each connection",
+    ),
+    flag("experimental-leasing-prefix", Text, "").help(
+        "Not available: the cache answers linearizable reads without leases. Any value is an error.",
+    ),
+    flag("experimental-enable-grpc-logging", Switch, "false")
+        .ignored("Log every message.", "messages contain values and passwords"),
     flag("debug", Switch, "false").help("Write a debug log."),
     flag("cache-prefix", Text, "").help(
         "Key prefixes that are always cached, separated by commas. Other ranges are cached when \
@@ -106,7 +124,16 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
     let outputs = vec![LogOutput::Stderr];
     let (level, format) = (level.to_owned(), LogFormat::Json);
     logging::start(&LogConfig { level, format, outputs, rotation: None })?;
+    let leasing = "experimental-leasing-prefix";
+    if flags.is_set(leasing) && !flags.text(leasing).is_empty() {
+        return Err(format!(
+            "--{leasing} is not available: the cache answers linearizable reads without leases. \
+             Remove the flag; --cache-prefix names what is always cached"
+        )
+        .into());
+    }
     let config = proxy_config(flags)?;
+    let metrics = metrics_address(flags, tls_is_on(flags))?;
     let tls = acceptor(flags)?;
     let address = socket_address(flags, "listen-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -114,6 +141,12 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         let listener = serve::listen(address)
             .map_err(|error| format!("--listen-addr {address}: {error}"))?;
         let address = listener.local_addr()?;
+        let metrics = metrics.map(|(address, is_secure)| {
+            let bound = serve::listen(address);
+            let bound = bound.map_err(|error| format!("--metrics-addr {address}: {error}"));
+            bound.map(|listener| (listener, tls.clone().filter(|_| is_secure)))
+        });
+        let metrics = metrics.transpose()?;
         let proxy = Arc::new(Proxy::start(config));
         tracing::info!(%address, "started gRPC proxy");
         run::notify_systemd();
@@ -127,9 +160,42 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
             tracing::info!("stopping the gRPC proxy");
             stopping.stop();
         });
+        if let Some((listener, tls)) = metrics {
+            let proxy = Arc::clone(&proxy);
+            tokio::spawn(async move { proxy.serve_pages(listener, tls).await });
+        }
         proxy.serve(listener, tls).await;
         Ok(())
     })
+}
+
+fn tls_is_on(flags: &FlagReader) -> bool {
+    !flags.text("cert-file").is_empty() || flags.switch("auto-tls")
+}
+
+/// Returns the address of the second listener, and whether it uses TLS.
+fn metrics_address(
+    flags: &FlagReader,
+    has_certificate: bool,
+) -> Result<Option<(SocketAddr, bool)>, BoxError> {
+    let url = flags.text("metrics-addr");
+    if url.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |why: &str| format!("--metrics-addr {url}: {why}");
+    let (scheme, host) =
+        url.split_once("://").ok_or_else(|| wrong("expected http://HOST:PORT or https://..."))?;
+    let is_secure = match scheme {
+        "http" => false,
+        "https" if has_certificate => true,
+        "https" => return Err(wrong("https needs --cert-file and --key-file").into()),
+        _ => return Err(wrong("the scheme must be http or https").into()),
+    };
+    let mut found = host.trim_end_matches('/').to_socket_addrs().map_err(|error| {
+        wrong(&error.to_string())
+    })?;
+    let address = found.next().ok_or_else(|| wrong("the host has no address"))?;
+    Ok(Some((address, is_secure)))
 }
 
 fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
@@ -160,6 +226,7 @@ fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
             lag_max: time(flags, "cache-max-lag")?,
             ..CacheConfig::default()
         },
+        namespace: Namespace::new(flags.text("namespace")),
         registration: registration(flags, &advertised_url, &host_name)?,
         advertised_url,
         host_name,
@@ -196,6 +263,16 @@ fn registration(
 /// Returns the dialer for members, and whether endpoints without a scheme use TLS.
 fn dialer(flags: &FlagReader) -> Result<(Dialer, bool), BoxError> {
     let certificate = certificate(flags, "cert", "key")?;
+    if let Some(pair) = &certificate {
+        // A member with --client-cert-auth would take this name for the user of every call.
+        let name = pair.common_name()?;
+        if !name.is_empty() {
+            return Err(format!(
+                "cert has non empty Common Name ({name}): use a client certificate without one"
+            )
+            .into());
+        }
+    }
     let trusted_ca = file(flags, "cacert");
     if flags.switch("insecure-skip-tls-verify") {
         return Ok((Dialer::without_verification(certificate)?, true));

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::sign::CertifiedKey;
 use rustls::{InconsistentKeys, RootCertStore};
 
-use super::certificate;
+use super::certificate::{self, CertificateInfo};
 use super::config::{CertificateFiles, FlagPath};
 use super::{Error, protocol::ProtocolConfig};
 
@@ -67,6 +67,14 @@ impl FlagPath {
 }
 
 impl CertificateFiles {
+    /// Returns the common name of the certificate's owner. It is empty if there is none.
+    pub fn common_name(&self) -> Result<String, Error> {
+        let chain = self.certificate.certificates()?;
+        let own = CertificateInfo::parse(&chain[0]);
+        let own = own.map_err(|why| self.certificate.error(format!("it cannot be read: {why}")))?;
+        Ok(own.common_name)
+    }
+
     /// Loads the certificate and its key. Fails if either cannot be used, or if they do not match.
     pub(super) fn load(&self, protocol: &ProtocolConfig) -> Result<Arc<CertifiedKey>, Error> {
         let (certificate, key) = (&self.certificate, &self.key);

@@ -61,16 +61,17 @@ impl Cache {
 /// Returns true for the requests that the cache answers exactly as a member does. It has the keys
 /// in ascending order.
 fn is_supported(request: &RangeRequest) -> bool {
-    let ascending = request.sort_order == SortOrder::None as i32
-        || request.sort_order == SortOrder::Ascend as i32
-            && request.sort_target == SortTarget::Key as i32;
+    // Without an order, any other target than the key is sorted in ascending order.
+    let orders = [SortOrder::None as i32, SortOrder::Ascend as i32];
+    let is_by_key = request.sort_target == SortTarget::Key as i32;
     let filters = [
         request.min_mod_revision,
         request.max_mod_revision,
         request.min_create_revision,
         request.max_create_revision,
     ];
-    ascending
+    is_by_key
+        && orders.contains(&request.sort_order)
         && filters == [0; 4]
         && request.limit >= 0
         && request.revision >= 0

@@ -37,6 +37,8 @@ use crate::cache::range::Span;
 use crate::cache::scope::{CatchUp, Scope, ScopeWatcher};
 use crate::connection::ConnectionState;
 use crate::identity::Caller;
+use crate::namespace::Namespace;
+use crate::services::Services;
 use crate::status;
 
 /// Longest time that a new watch waits until its range is cached. Then it goes upstream, and joins
@@ -59,6 +61,7 @@ type ProgressFuture = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
 
 pub(crate) struct Session {
     cache: Arc<Cache>,
+    namespace: Option<Namespace>,
     caller: Caller,
     connection: Arc<ConnectionState>,
     responses: Responses,
@@ -93,13 +96,14 @@ type Step = Result<(), Ended>;
 
 impl Session {
     pub(crate) fn new(
-        cache: Arc<Cache>,
+        services: &Services,
         caller: Caller,
         connection: Arc<ConnectionState>,
         responses: Responses,
     ) -> Session {
         Session {
-            cache,
+            cache: Arc::clone(&services.cache),
+            namespace: services.namespace.clone(),
             caller,
             connection,
             responses,
@@ -160,7 +164,10 @@ impl Session {
         Err(Ended)
     }
 
-    async fn send(&mut self, response: WatchResponse) -> Step {
+    async fn send(&mut self, mut response: WatchResponse) -> Step {
+        if let Some(namespace) = &self.namespace {
+            namespace.remove_from_events(&mut response.events);
+        }
         if let Some(header) = &response.header {
             self.connection.note_seen(header.revision);
             self.cache.note_seen(header.revision);
@@ -216,7 +223,10 @@ impl Session {
         }
     }
 
-    async fn create(&mut self, create: WatchCreateRequest) -> Step {
+    async fn create(&mut self, mut create: WatchCreateRequest) -> Step {
+        if let Some(namespace) = &self.namespace {
+            namespace.add_to_watch(&mut create);
+        }
         let keys = Watcher::keys_of(&create);
         let check = Check {
             start_revision: create.start_revision,
