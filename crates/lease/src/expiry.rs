@@ -16,7 +16,7 @@
 //!
 //! A revocation is proposed once, and again only if the caller reports that it was not proposed. A
 //! proposed revocation is lost only if this member stops being the leader. If the alarm CORRUPT is
-//! raised when the revocation is applied, it is rejected. This leader does not propose it again.
+//! raised when the revocation is applied, it is rejected, and proposed again later.
 //! See `docs/lease.md`.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -39,6 +39,8 @@ pub const PROPOSED_MAX: usize = 16;
 /// step follows at once.
 pub const LEASES_PER_STEP_MAX: usize = 2048;
 pub const CHECKPOINTS_PER_ENTRY_MAX: usize = 1000;
+/// Time until a revocation that was rejected when it was applied is proposed again, as in etcd.
+pub const REJECTED_REVOCATION_DELAY: Duration = Duration::from_secs(3);
 
 const REVOKED_PER_SCAN_MAX: usize = REVOKED_PER_SECOND / 2;
 /// The minimum time between the expiries of leases that were spread. Revoking these leases uses
@@ -129,6 +131,11 @@ impl ExpirySchedule {
         }
     }
 
+    /// Returns true if the lease was found expired, and is revoked now or soon.
+    pub(crate) fn has_ended(&self, id: i64, lease: &Lease) -> bool {
+        lease.queued_at.is_none() && (self.proposed.contains(&id) || self.ready.contains(&id))
+    }
+
     /// Schedules a lease again if its revocation could not be proposed. The lease is due again
     /// after [`SCAN_INTERVAL`]. It stays expired: a renewal fails.
     pub(crate) fn not_proposed(&mut self, leases: &mut LeaseMap, id: i64, now: Duration) {
@@ -136,6 +143,17 @@ impl ExpirySchedule {
             && let Some(lease) = leases.by_id.get_mut(&id)
         {
             self.queue(id, lease, now + SCAN_INTERVAL);
+        }
+    }
+
+    /// Schedules a lease again if its revocation was rejected when it was applied. The lease is due
+    /// again after [`REJECTED_REVOCATION_DELAY`]. It stays expired.
+    pub(crate) fn revocation_rejected(&mut self, leases: &mut LeaseMap, id: i64) {
+        let again = self.next_scan + REJECTED_REVOCATION_DELAY;
+        if self.proposed.remove(&id)
+            && let Some(lease) = leases.by_id.get_mut(&id)
+        {
+            self.queue(id, lease, again);
         }
     }
 

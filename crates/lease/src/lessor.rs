@@ -286,11 +286,13 @@ impl Lessor {
 
     pub fn renew(&self, id: i64, now: Duration) -> Renewal {
         let mut state = self.state.lock();
-        if state.schedule.is_none() {
-            return Renewal::NotLeading;
-        }
-        match state.leases.by_id.get_mut(&id) {
-            Some(lease) if lease.is_expired(now) => Renewal::NotFound,
+        let LessorState { leases, schedule } = &mut *state;
+        let Some(schedule) = schedule else { return Renewal::NotLeading };
+        match leases.by_id.get_mut(&id) {
+            // `now` may be older than the scan that has found the lease expired.
+            Some(lease) if lease.is_expired(now) || schedule.has_ended(id, lease) => {
+                Renewal::NotFound
+            }
             Some(lease) if lease.remaining_ttl > 0 || lease.open_checkpoints > 0 => {
                 Renewal::CheckpointFirst(LeaseCheckpoint { id, remaining_ttl: 0 })
             }
@@ -381,6 +383,15 @@ impl Lessor {
     /// earlier. Returns `None` if nothing is scheduled, or if this member is not the leader.
     pub fn next_due(&self) -> Option<Duration> {
         self.state.lock().schedule.as_ref()?.next_due()
+    }
+
+    /// Schedules a lease again, because the proposed revocation was applied without an effect.
+    pub fn revocation_rejected(&self, id: i64) {
+        let mut state = self.state.lock();
+        let LessorState { leases, schedule } = &mut *state;
+        if let Some(schedule) = schedule {
+            schedule.revocation_rejected(leases, id);
+        }
     }
 
     pub fn not_proposed(&self, id: i64, now: Duration) {

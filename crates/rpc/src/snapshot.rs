@@ -58,7 +58,8 @@ impl Default for SnapshotPermits {
 }
 
 impl SnapshotPermits {
-    /// Waits while [`SNAPSHOTS_MAX`] snapshots are sent, and logs that it waits. Returns a permit.
+    /// Returns a permit. If [`SNAPSHOTS_MAX`] snapshots are being sent, logs this and waits until
+    /// one of them ends.
     pub(crate) async fn acquire(&self, client: &ClientInfo) -> OwnedSemaphorePermit {
         if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
             return permit;

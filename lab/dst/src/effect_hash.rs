@@ -1,5 +1,5 @@
-//! One number for everything that a seed's members do: each sent message, appended batch, applied
-//! entry and answered request, with the member and the simulated time.
+//! A hash of everything that the members do in the run of one seed: each sent message, appended
+//! batch, applied entry and answered request, each with its member and its simulated time.
 //!
 //! The hash covers only bytes and numbers, no name, text or debug form of a type. So it does not
 //! change when names or the [trace](crate::trace) change. `tests/golden/effects` contains the

@@ -34,7 +34,8 @@ pub(super) struct Recording(());
 
 /// Starts a recording. Returns `None` if this thread is already recording.
 pub(super) fn begin() -> Option<Recording> {
-    (!IS_RECORDING.replace(true)).then_some(Recording(()))
+    // `then_some` would also create and drop a recording if there is one already.
+    (!IS_RECORDING.replace(true)).then(|| Recording(()))
 }
 
 impl Drop for Recording {

@@ -4,8 +4,8 @@
 //!
 //! `CLEARLANE_KEYS=500000` makes the test as heavy as intended. `CLEARLANE_TICK_MAX_MS=20` also
 //! limits how late the ticks of raft may be. The test compares them with a thread that only sleeps
-//! and wakes, because a virtual machine that is paused delays both. It fails if the latest tick is
-//! more than 20 ms later than the latest wake-up.
+//! and wakes, because a virtual machine that is paused delays both. It fails if the
+//! largest delay of a tick exceeds the largest delay of a wake-up by more than 20 ms.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -49,7 +49,7 @@ pub(crate) fn members(dir: &Path, count: usize) -> Vec<Program> {
     members_with(dir, count, "http")
 }
 
-/// Returns members that are not started, and that use TLS between each other.
+/// Returns members that are not started. They use TLS for connections to each other.
 pub(crate) fn members_with_tls(dir: &Path, count: usize) -> Vec<Program> {
     let mut members = members_with(dir, count, "https");
     members.iter_mut().for_each(|member| member.flags.push("--peer-auto-tls".to_owned()));

@@ -150,7 +150,7 @@ fn a_large_answer_is_the_same_text_in_chunks() {
     let responses = format!(r#""succeeded":true,"responses":[{{"response_range":{inner}}}]"#);
     assert!(txn.body == format!("{{{header},{responses}}}"), "{}", &txn.body[..300]);
 
-    // An HTTP/1.0 client does not know chunks, so the connection ends after the response.
+    // HTTP/1.0 has no chunks, so the connection closes after the response.
     let length = asked.len();
     let head = format!("POST /v3/kv/range HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{asked}");
     let old = Reply::parse(&running.raw(head.as_bytes()));

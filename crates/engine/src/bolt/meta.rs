@@ -13,9 +13,9 @@
 //! * bbolt fills the rest of the page with zeros when it commits. So a page whose trailer is all
 //!   zeros is taken for a page of bbolt. We write such a page only while the state has no checksum
 //!   table. A flipped bit does not make a trailer all zeros.
-//! * The second copy is read in place of a damaged first copy. With only one copy, damage to it
-//!   would open the file at the previous commit, as after a commit that was never finished. If both
-//!   copies are lost, the file does open at the previous commit, with a [note](super::open).
+//! * The second copy is read in place of a damaged first copy. If there were only one copy and it
+//!   was damaged, the file would open at the previous commit, as if the newest one had not finished.
+//!   If both copies are lost, this does happen, with a [note](super::open).
 
 use super::checksums::TableRoot;
 use super::page::{META_FLAG, PAGE_HEADER_BYTES, PAGE_ID_MAX, PageHeader, PageId, u32_at, u64_at};

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::support::TestLessor;
 use clearlane_engine::KeyRange;
-use clearlane_lease::expiry::{PROPOSED_MAX, REVOKED_PER_SECOND, SCAN_INTERVAL};
+use clearlane_lease::expiry::{
+    PROPOSED_MAX, REJECTED_REVOCATION_DELAY, REVOKED_PER_SECOND, SCAN_INTERVAL,
+};
 use clearlane_lease::{Config, Renewal};
 
 const MANY: i64 = 100_000;
@@ -208,4 +210,30 @@ fn the_time_of_a_lease_begins_when_its_grant_can_be_seen() {
     lessor.inner.start_expiry(7, lessor.now + Duration::from_secs(1));
     lessor.now += Duration::from_secs(2);
     assert_eq!(lessor.inner.due(lessor.now).revoke, [7]);
+}
+
+#[test]
+fn a_renewal_with_an_old_clock_does_not_revive_a_lease() {
+    let lessor = lessor(100);
+    let expired = Duration::from_secs(11);
+    let due = lessor.inner.due(expired);
+    assert_eq!(due.revoke.len(), PROPOSED_MAX, "the others are ready");
+    for id in 1..=100 {
+        let before = Duration::from_secs(9);
+        assert_eq!(lessor.inner.renew(id, before), Renewal::NotFound, "lease {id}");
+    }
+}
+
+#[test]
+fn a_rejected_revocation_is_proposed_again() {
+    let mut lessor = lessor(PROPOSED_MAX as i64);
+    let start = Duration::from_secs(10);
+    let due = lessor.inner.due(start);
+    assert_eq!(due.revoke.len(), PROPOSED_MAX);
+    due.revoke.iter().for_each(|id| lessor.inner.revocation_rejected(*id));
+    let again = lessor.inner.next_due().unwrap();
+    assert!(again >= start + REJECTED_REVOCATION_DELAY, "{again:?}");
+    lessor.now = again;
+    assert_eq!(lessor.inner.due(again).revoke, due.revoke);
+    assert_eq!(lessor.inner.renew(1, again), Renewal::NotFound);
 }

@@ -198,7 +198,8 @@ fn a_paused_one_takes_notes_and_goes_on_at_once() {
     assert_eq!(run(&mut policy, 150 * MINUTE, steady), []);
     policy.resume();
     assert_eq!(policy.check(156 * MINUTE, 157), Some(97));
-    // The member loses the lead before it knows the result, and becomes leader again.
+    // The member loses leadership before the result of its compaction arrives, and then becomes
+    // leader again.
     policy.pause();
     assert_eq!(policy.check(162 * MINUTE, 163), None);
     policy.resume();

@@ -216,6 +216,9 @@ impl Applier {
         let refused = self.alarms.rejection(request);
         let check = || apply::auth::check(&self.auth, &self.leases, request).err();
         if let Some(refused) = refused.or_else(check) {
+            if let Some(revoke) = &request.lease_revoke {
+                self.leases.revocation_rejected(revoke.id);
+            }
             self.apply_empty(progress)?;
             self.complete(id, || RequestOutcome::Applied(Err(refused)));
             return Ok(());

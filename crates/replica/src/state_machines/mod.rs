@@ -148,9 +148,10 @@ pub struct Replica {
     ticks_before_vote: usize,
     /// Number of ticks until this member stops; set when it was removed.
     ticks_before_stop: Option<usize>,
-    /// The index of the newest position that was recorded in the log.
+    /// The index of the newest snapshot record in the write-ahead log. The next one is due after
+    /// `snapshot_count` entries or `snapshot_bytes` bytes.
     recorded_index: u64,
-    /// Bytes of the entries applied since `recorded_index`.
+    /// Bytes of the entries applied since this member wrote its last snapshot record.
     unrecorded_bytes: u64,
     is_commit_requested: bool,
     /// Last index and bytes of each batch that was sent to the apply loop and is not applied yet.

@@ -1,8 +1,8 @@
-//! Power cuts during appends, snapshots, cuts and purges. The power fails at random operations of
-//! thousands of scripts, at every single operation of one script, and at every operation that
-//! creates a log.
+//! Power failures during appends, snapshots, segment cuts and purges. A script is a random series of
+//! these calls. The power fails at random operations of thousands of scripts, at every single
+//! operation of one script, and at every operation that creates a log.
 //!
-//! After each power cut, the log opens or was never created. It contains everything that was
+//! After each power failure, the log opens or was never created. It contains everything that was
 //! acknowledged. It contains only entries that were appended, in order. Opening the log a second
 //! time fails while it is open. A random script then continues with the opened log. With some seeds
 //! the power fails again while the log is opened. If a disk reports a sync that it has not made,

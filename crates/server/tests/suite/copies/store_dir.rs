@@ -123,7 +123,7 @@ fn what_is_not_ours_is_refused_and_left_alone() {
     assert!(matches!(strange.open(), Err(Error::Foreign { .. })));
     assert!(store.join("precious").exists());
     drop(strange);
-    // The mark `current` has a text that this code never writes.
+    // The mark `current` contains text that the server never writes.
     for text in ["", "clearlane-vault 1\n", "clearlane-vault 2\nstore 3\n", "\u{0}\u{0}\u{0}"]
         .into_iter()
         .chain(["clearlane-vault 1\nstore 03\n", "clearlane-vault 1\nstore 18446744073709551615\n"])
