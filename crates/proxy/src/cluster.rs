@@ -20,7 +20,10 @@ impl Members {
             let proxies = registration.proxies();
             if !proxies.is_empty() {
                 let members = proxies.into_iter().map(|(name, url)| member(name, url));
-                return Some(MemberListResponse { members: members.collect(), ..Default::default() });
+                return Some(MemberListResponse {
+                    members: members.collect(),
+                    ..Default::default()
+                });
             }
         }
         if self.advertised_url.is_empty() {

@@ -101,10 +101,7 @@ impl Call {
 }
 
 /// Reads the body of a call with one request message. `message_bytes_max` limits the message.
-pub(crate) async fn collect(
-    mut body: Incoming,
-    message_bytes_max: usize,
-) -> Result<Bytes, Status> {
+pub(crate) async fn collect(mut body: Incoming, message_bytes_max: usize) -> Result<Bytes, Status> {
     let mut first = Bytes::new();
     let mut all: Option<BytesMut> = None;
     while let Some(frame) = body.frame().await {

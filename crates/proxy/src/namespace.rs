@@ -162,9 +162,9 @@ impl Namespace {
     /// Changes the request message of a call. `body` is its frame.
     pub(crate) fn change_request(&self, path: &str, body: &Bytes) -> Result<Bytes, Status> {
         let change: fn(&Namespace, Bytes) -> Result<Bytes, Status> = match path {
-            "/etcdserverpb.KV/Range" | "/etcdserverpb.KV/RangeStream" => |namespace, message| {
-                changed(message, |request| namespace.add_to_range(request))
-            },
+            "/etcdserverpb.KV/Range" | "/etcdserverpb.KV/RangeStream" => {
+                |namespace, message| changed(message, |request| namespace.add_to_range(request))
+            }
             "/etcdserverpb.KV/Put" => {
                 |namespace, message| changed(message, |request| namespace.add_to_put(request))
             }
@@ -209,11 +209,7 @@ impl Namespace {
     }
 
     /// Changes the messages of a response.
-    pub(crate) fn change_response(
-        &self,
-        path: &str,
-        body: tonic::body::Body,
-    ) -> tonic::body::Body {
+    pub(crate) fn change_response(&self, path: &str, body: tonic::body::Body) -> tonic::body::Body {
         let change: ChangeMessage = match path {
             "/etcdserverpb.KV/Range" => |namespace, message| {
                 changed(message, |response| namespace.remove_from_range(response))

@@ -58,8 +58,7 @@ impl Registration {
         keep_alives: Arc<KeepAlives>,
     ) -> Registration {
         let (proxies, lease) = Default::default();
-        let state =
-            Arc::new(RegistrationState { config, upstream, keep_alives, proxies, lease });
+        let state = Arc::new(RegistrationState { config, upstream, keep_alives, proxies, lease });
         let task = tokio::spawn(Arc::clone(&state).run());
         Registration { state, task }
     }

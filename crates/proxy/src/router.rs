@@ -107,11 +107,13 @@ impl Router {
 
     async fn cached_range(&self, call: &Call) -> Option<Response<Body>> {
         let is_plain = !call.headers.contains_key("grpc-encoding");
-        if !is_plain || !Caller::new(&call.headers).is_anonymous() {
+        if !is_plain {
             return None;
         }
+        let caller = Caller::new(&call.headers);
         let request = RangeRequest::decode(forward::message_of(&call.body)?).ok()?;
-        let mut response = self.services.cache.read(&request, self.connection.seen()).await?;
+        let mut response =
+            self.services.cache.read(&request, &caller, self.connection.seen()).await?;
         if let Some(namespace) = &self.services.namespace {
             namespace.remove_from_range(&mut response);
         }

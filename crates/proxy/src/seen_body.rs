@@ -90,8 +90,12 @@ mod tests {
 
     #[test]
     fn the_revision_of_a_response_is_found() {
-        let header =
-            ResponseHeader { cluster_id: u64::MAX, member_id: u64::MAX, revision: 77, raft_term: 3 };
+        let header = ResponseHeader {
+            cluster_id: u64::MAX,
+            member_id: u64::MAX,
+            revision: 77,
+            raft_term: 3,
+        };
         let put = PutResponse { header: Some(header), ..PutResponse::default() };
         assert_eq!(revision_of(&frame(&put)), Some(77));
         assert_eq!(revision_of(&frame(&PutResponse::default())), None);

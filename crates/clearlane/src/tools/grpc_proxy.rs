@@ -138,8 +138,8 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
     let address = socket_address(flags, "listen-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let listener = serve::listen(address)
-            .map_err(|error| format!("--listen-addr {address}: {error}"))?;
+        let listener =
+            serve::listen(address).map_err(|error| format!("--listen-addr {address}: {error}"))?;
         let address = listener.local_addr()?;
         let metrics = metrics.map(|(address, is_secure)| {
             let bound = serve::listen(address);
@@ -191,9 +191,8 @@ fn metrics_address(
         "https" => return Err(wrong("https needs --cert-file and --key-file").into()),
         _ => return Err(wrong("the scheme must be http or https").into()),
     };
-    let mut found = host.trim_end_matches('/').to_socket_addrs().map_err(|error| {
-        wrong(&error.to_string())
-    })?;
+    let mut found =
+        host.trim_end_matches('/').to_socket_addrs().map_err(|error| wrong(&error.to_string()))?;
     let address = found.next().ok_or_else(|| wrong("the host has no address"))?;
     Ok(Some((address, is_secure)))
 }
@@ -252,7 +251,9 @@ fn registration(
             address: advertised_url.to_owned(),
             host_name: host_name.to_owned(),
         })),
-        (true, _) => Err(format!("invalid resolver-prefix {prefix:?}: --resolver-ttl needs it").into()),
+        (true, _) => {
+            Err(format!("invalid resolver-prefix {prefix:?}: --resolver-ttl needs it").into())
+        }
         (false, _) => Err(format!(
             "invalid resolver-ttl {ttl_seconds}: it must be at least 1 with --resolver-prefix"
         )
@@ -298,7 +299,9 @@ fn acceptor(flags: &FlagReader) -> Result<Option<Arc<TlsAcceptor>>, BoxError> {
     if server_certificate.is_none() {
         let years = flags.count("self-signed-cert-validity");
         if !(1..=VALIDITY_YEARS_MAX).contains(&years) {
-            return Err(format!("--self-signed-cert-validity must be 1 to {VALIDITY_YEARS_MAX}").into());
+            return Err(
+                format!("--self-signed-cert-validity must be 1 to {VALIDITY_YEARS_MAX}").into()
+            );
         }
         let host = socket_address(flags, "listen-addr")?.ip().to_string();
         let dir = PathBuf::from(flags.text("data-dir")).join("fixtures/proxy");

@@ -104,11 +104,7 @@ pub struct WatchIdAllocator {
 }
 
 impl WatchIdAllocator {
-    pub fn allocate(
-        &mut self,
-        asked: WatchId,
-        is_taken: impl Fn(WatchId) -> bool,
-    ) -> WatchId {
+    pub fn allocate(&mut self, asked: WatchId, is_taken: impl Fn(WatchId) -> bool) -> WatchId {
         if asked != 0 {
             return asked;
         }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{
-    EncodedLen, IndexSnapshot as _, PersistentIndex, PersistentSnapshot, Revision, SortedRunBuilder,
-    TreeIndex as _, Version,
+    EncodedLen, IndexSnapshot as _, PersistentIndex, PersistentSnapshot, Revision,
+    SortedRunBuilder, TreeIndex as _, Version,
 };
 use clearlane_proto::mvccpb::event::EventType;
 use clearlane_proto::mvccpb::{Event, KeyValue};
@@ -128,12 +128,15 @@ impl Contents {
                 true => Revision::new(modified.main, modified.sub + 1),
                 false => Revision::new(key.mod_revision, 0),
             };
-            builder.put(&key.key, Version {
-                modified,
-                created: key.create_revision,
-                version: key.version,
-                encoded_len: EncodedLen::UNKNOWN,
-            });
+            builder.put(
+                &key.key,
+                Version {
+                    modified,
+                    created: key.create_revision,
+                    version: key.version,
+                    encoded_len: EncodedLen::UNKNOWN,
+                },
+            );
             record_bytes += bytes_of(&key);
             records.push((modified, Arc::new(key)));
         }
@@ -284,11 +287,12 @@ impl Snapshot {
         debug_assert!((self.base..=self.revision).contains(&at), "revision {at} is not here");
         // The index compares `at` with the newest change that it has, so it finds the current
         // versions without their history.
-        self.index.revisions(range, at, limit, &mut |_, version| {
-            match self.records.get(&version.modified) {
-                Some(record) => visit(record),
-                None => ControlFlow::Continue(()),
-            }
+        self.index.revisions(range, at, limit, &mut |_, version| match self
+            .records
+            .get(&version.modified)
+        {
+            Some(record) => visit(record),
+            None => ControlFlow::Continue(()),
         })
     }
 
@@ -341,8 +345,11 @@ mod tests {
                     continue;
                 }
                 event.set_type(EventType::Delete);
-                event.kv =
-                    Some(KeyValue { key: key.into(), mod_revision: revision, ..KeyValue::default() });
+                event.kv = Some(KeyValue {
+                    key: key.into(),
+                    mod_revision: revision,
+                    ..KeyValue::default()
+                });
             } else {
                 let record = KeyValue {
                     key: key.clone().into(),

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::Cache;
 use super::range::Span;
 use super::scope::Published;
+use crate::identity::Caller;
 
 /// Longest time that a linearizable read waits for the cache. It is then forwarded.
 const WAIT_MAX: Duration = Duration::from_secs(3);
@@ -24,10 +25,17 @@ const SEEN_WAIT_MAX: Duration = Duration::from_millis(50);
 const KEYS_PER_TURN: u64 = 500;
 
 impl Cache {
-    /// Answers a read of a caller without a token, or returns `None` if it must be forwarded.
-    /// `seen` is the newest revision that the caller's connection has seen.
-    pub async fn read(self: &Arc<Self>, request: &RangeRequest, seen: i64) -> Option<RangeResponse> {
-        if !is_supported(request) {
+    /// Answers a read, or returns `None` if it must be forwarded. `seen` is the newest revision that
+    /// the caller's connection has seen.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        request: &RangeRequest,
+        caller: &Caller,
+        seen: i64,
+    ) -> Option<RangeResponse> {
+        // A member checks a token, and whether it has a leader. A linearizable probe shows the latter.
+        let needs_member = request.serializable && caller.requires_leader();
+        if !caller.is_anonymous() || needs_member || !is_supported(request) {
             return None;
         }
         let span = Span::of_request(&request.key, &request.range_end);
@@ -78,12 +86,7 @@ fn is_supported(request: &RangeRequest) -> bool {
         && !request.key.is_empty()
 }
 
-async fn answer(
-    state: &Published,
-    request: &RangeRequest,
-    span: &Span,
-    at: i64,
-) -> RangeResponse {
+async fn answer(state: &Published, request: &RangeRequest, span: &Span, at: i64) -> RangeResponse {
     let mut response = RangeResponse { header: Some(state.header), ..RangeResponse::default() };
     let snapshot = &state.snapshot;
     if request.count_only {

@@ -245,9 +245,8 @@ impl Scope {
 
     /// Notes whether the member of the feed has a leader. Called by the feed.
     pub fn set_leaderless(&self, is_leaderless: bool) {
-        self.leaderless.send_if_modified(|old| {
-            std::mem::replace(old, is_leaderless) != is_leaderless
-        });
+        self.leaderless
+            .send_if_modified(|old| std::mem::replace(old, is_leaderless) != is_leaderless);
     }
 
     /// Reads the events that a lagging watcher is missing, from revision `from` on. If these are
@@ -318,5 +317,8 @@ impl ScopeState {
 
 fn picks_of(keys: &WatchedKeys, events: &RevisionEvents) -> Vec<u32> {
     let events = (0..).zip(&events.events);
-    events.filter(|(_, event)| keys.contains(&event.current.key)).map(|(number, _)| number).collect()
+    events
+        .filter(|(_, event)| keys.contains(&event.current.key))
+        .map(|(number, _)| number)
+        .collect()
 }

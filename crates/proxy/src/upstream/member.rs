@@ -109,9 +109,8 @@ impl Member {
                     self.probe_until_lost(&channel).await;
                 }
                 failed => {
-                    let error = failed.map_or_else(|_| "no answer".to_owned(), |it| {
-                        it.err().unwrap_or_default()
-                    });
+                    let error = failed
+                        .map_or_else(|_| "no answer".to_owned(), |it| it.err().unwrap_or_default());
                     if !is_logged {
                         tracing::warn!(endpoint = self.url, error, "cannot connect to the member");
                         is_logged = true;
@@ -166,8 +165,7 @@ enum ProbeResult {
 
 /// Makes a linearizable read that counts at most one key.
 async fn probe(channel: &Channel) -> ProbeResult {
-    let request =
-        RangeRequest { key: vec![0].into(), count_only: true, ..RangeRequest::default() };
+    let request = RangeRequest { key: vec![0].into(), count_only: true, ..RangeRequest::default() };
     match KvClient::new(channel.clone()).range(request).await {
         Ok(_) => ProbeResult::Serves,
         Err(status) if is_transport_error(&status) => ProbeResult::Disconnected,

@@ -86,9 +86,11 @@ impl Upstream {
                 continue;
             }
             let known = old.iter().find(|member| member.url() == url);
-            members.push(known.cloned().unwrap_or_else(|| {
-                Member::start(url, self.dialer.clone(), self.changed.clone())
-            }));
+            members.push(
+                known.cloned().unwrap_or_else(|| {
+                    Member::start(url, self.dialer.clone(), self.changed.clone())
+                }),
+            );
         }
         for gone in old.iter().filter(|old| !members.iter().any(|new| new.url() == old.url())) {
             gone.stop();

@@ -10,13 +10,15 @@
 //!   scope's history.
 //! * The end of the client's requests does not end the stream, as in etcd.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use clearlane_mvcc::watch::{INVALID_WATCH_ID, WatchError, WatchIdAllocator, WatchRequest as Check};
+use clearlane_mvcc::watch::{
+    INVALID_WATCH_ID, WatchError, WatchIdAllocator, WatchRequest as Check,
+};
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse,
@@ -67,7 +69,14 @@ pub(crate) struct Session {
     responses: Responses,
     queue: Arc<SessionQueue>,
     watchers: HashMap<u64, Watcher>,
+    /// The numbers of the watches, by the client's IDs.
     numbers: HashMap<i64, u64>,
+    /// The numbers of the direct watches, by their IDs upstream.
+    upstream_ids: HashMap<i64, u64>,
+    /// The numbers of watches that must read the history of their scope.
+    lagging: VecDeque<u64>,
+    /// The scopes of the watches. One whose last watch has ended may still be here.
+    scopes: Vec<Arc<Scope>>,
     ids: WatchIdAllocator,
     direct: Option<DirectStream>,
     reopen_delay: Duration,
@@ -76,17 +85,20 @@ pub(crate) struct Session {
     progress: Progress,
     notices: Option<Interval>,
     last_header: ResponseHeader,
+    /// The newest revision of an event that was sent.
+    last_event: i64,
 }
 
 /// A client's request for progress.
 #[derive(Default)]
 struct Progress {
-    /// Waits until the scopes are up to date, and returns the revision that they have reached.
+    is_wanted: bool,
+    /// Waits until the scopes are up to date. Returns the revision that the cluster had.
     scopes: Option<ProgressFuture>,
-    /// All events of scopes up to this revision are in the queue, or were sent.
-    reached: Option<i64>,
-    /// True if the client waits for progress that must come from the member.
-    is_asked_upstream: bool,
+    /// The revision that the cluster had at or after the request. `None` if the future has failed.
+    probed: Option<i64>,
+    /// The answer of the member about the direct watches.
+    upstream: Option<i64>,
 }
 
 /// The client has left, or the stream has ended with an error that was sent.
@@ -110,6 +122,9 @@ impl Session {
             queue: Arc::default(),
             watchers: HashMap::new(),
             numbers: HashMap::new(),
+            upstream_ids: HashMap::new(),
+            lagging: VecDeque::new(),
+            scopes: Vec::new(),
             ids: WatchIdAllocator::default(),
             direct: None,
             reopen_delay: REOPEN_DELAY_MIN,
@@ -117,6 +132,7 @@ impl Session {
             progress: Progress::default(),
             notices: None,
             last_header: ResponseHeader::default(),
+            last_event: 0,
         }
     }
 
@@ -148,7 +164,11 @@ impl Session {
                 event = next_event(&mut self.direct) => self.handle_direct(event).await?,
                 reached = scopes_reached(&mut self.progress.scopes) => {
                     self.progress.scopes = None;
-                    self.progress.reached = reached;
+                    self.progress.probed = reached;
+                    if reached.is_none() {
+                        // As in etcd, there is no answer. The client asks again.
+                        self.progress.is_wanted = false;
+                    }
                 }
                 () = leaderless => return self.end(status::no_leader()).await,
                 () = at(reopen) => self.reopen(),
@@ -173,6 +193,9 @@ impl Session {
             self.cache.note_seen(header.revision);
             self.last_header = *header;
         }
+        if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref()) {
+            self.last_event = self.last_event.max(last.mod_revision);
+        }
         self.responses.send(Ok(response)).await.map_err(|_| Ended)
     }
 
@@ -182,7 +205,7 @@ impl Session {
             return Either::Left(pending());
         }
         let mut waits: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
-        for scope in self.scopes() {
+        for scope in &self.scopes {
             let mut leaderless = scope.leaderless();
             waits.push(Box::pin(async move {
                 let _ = leaderless.wait_for(|is_leaderless| *is_leaderless).await;
@@ -196,17 +219,20 @@ impl Session {
         })
     }
 
-    /// Returns the scopes of the watches, each once.
-    fn scopes(&self) -> Vec<Arc<Scope>> {
-        let mut scopes: Vec<Arc<Scope>> = Vec::new();
-        for watcher in self.watchers.values() {
-            if let Source::Scope { scope, .. } = &watcher.source
-                && !scopes.iter().any(|known| Arc::ptr_eq(known, scope))
-            {
-                scopes.push(Arc::clone(scope));
-            }
+    /// Notes that a watch uses a scope, and drops the scopes that no watch uses any more.
+    fn note_scope(&mut self, scope: &Arc<Scope>) {
+        if self.scopes.iter().any(|known| Arc::ptr_eq(known, scope)) {
+            return;
         }
-        scopes
+        let watchers = &self.watchers;
+        let is_used = |scope: &Arc<Scope>| {
+            watchers.values().any(|watcher| match &watcher.source {
+                Source::Scope { scope: used, .. } => Arc::ptr_eq(used, scope),
+                Source::Direct { .. } => false,
+            })
+        };
+        self.scopes.retain(is_used);
+        self.scopes.push(Arc::clone(scope));
     }
 
     // ---- requests ----
@@ -257,9 +283,9 @@ impl Session {
             self.send(WatchResponse { watch_id: id, created: true, ..message(created) }).await?;
             return self.send_caught_up(number, found).await;
         }
-        let upstream_id = self.direct().create(number, watcher.continuation());
-        watcher.source = Source::Direct { upstream_id };
+        let create = watcher.continuation();
         self.watchers.insert(number, watcher);
+        self.create_upstream(number, create);
         Ok(())
     }
 
@@ -308,7 +334,7 @@ impl Session {
     /// Connects a watch with a scope. Returns the events that it has missed, and the header of the
     /// response to its creation. Returns `None` if the history does not go back far enough.
     fn attach(
-        &self,
+        &mut self,
         number: u64,
         watcher: &mut Watcher,
         scope: &Arc<Scope>,
@@ -337,6 +363,10 @@ impl Session {
                 (found, false)
             }
         };
+        if is_lagging {
+            self.lagging.push_back(number);
+        }
+        self.note_scope(scope);
         watcher.source = Source::Scope { scope: Arc::clone(scope), handle, is_lagging };
         Some((found, header))
     }
@@ -360,8 +390,9 @@ impl Session {
     fn forget(&mut self, number: u64) -> Option<Watcher> {
         let watcher = self.watchers.remove(&number)?;
         self.numbers.remove(&watcher.id);
-        if let Source::Scope { scope, handle, .. } = &watcher.source {
-            scope.remove(handle);
+        match &watcher.source {
+            Source::Scope { scope, handle, .. } => scope.remove(handle),
+            Source::Direct { upstream_id } => drop(self.upstream_ids.remove(upstream_id)),
         }
         Some(watcher)
     }
@@ -381,11 +412,7 @@ impl Session {
                     Delivery::Ended(number) => self.end_replaced(number).await?,
                 }
             }
-            let lagging = self.watchers.iter().find_map(|(number, watcher)| match &watcher.source {
-                Source::Scope { is_lagging: true, .. } => Some(*number),
-                _ => None,
-            });
-            match lagging {
+            match self.lagging.pop_front() {
                 Some(number) => self.catch_up(number).await?,
                 None => break,
             }
@@ -444,7 +471,9 @@ impl Session {
         if let Some(watcher) = self.watchers.get_mut(&number)
             && let Source::Scope { is_lagging, .. } = &mut watcher.source
         {
-            *is_lagging = true;
+            if !std::mem::replace(is_lagging, true) {
+                self.lagging.push_back(number);
+            }
             watcher.next = watcher.next.max(from);
         }
     }
@@ -460,7 +489,10 @@ impl Session {
                 self.detach(number);
                 Ok(())
             }
-            CatchUp::Events(found, _) => self.send_caught_up(number, found).await,
+            CatchUp::Events(found, _) => {
+                self.lagging.push_back(number);
+                self.send_caught_up(number, found).await
+            }
             CatchUp::Synced(found, _) => {
                 *is_lagging = false;
                 self.send_caught_up(number, found).await
@@ -485,10 +517,7 @@ impl Session {
             return;
         }
         let create = watcher.continuation();
-        let upstream_id = self.direct().create(number, create);
-        if let Some(watcher) = self.watchers.get_mut(&number) {
-            watcher.source = Source::Direct { upstream_id };
-        }
+        self.create_upstream(number, create);
     }
 
     async fn end_replaced(&mut self, number: u64) -> Step {
@@ -503,8 +532,15 @@ impl Session {
 
     fn direct(&mut self) -> &mut DirectStream {
         let (cache, caller) = (&self.cache, &self.caller);
-        self.direct
-            .get_or_insert_with(|| DirectStream::open(Arc::clone(&cache.upstream), caller))
+        self.direct.get_or_insert_with(|| DirectStream::open(Arc::clone(&cache.upstream), caller))
+    }
+
+    fn create_upstream(&mut self, number: u64, create: WatchCreateRequest) {
+        let upstream_id = self.direct().create(number, create);
+        self.upstream_ids.insert(upstream_id, number);
+        if let Some(watcher) = self.watchers.get_mut(&number) {
+            watcher.source = Source::Direct { upstream_id };
+        }
     }
 
     async fn handle_direct(&mut self, event: DirectEvent) -> Step {
@@ -527,15 +563,13 @@ impl Session {
     fn reopen(&mut self) {
         self.reopen_at = None;
         self.direct = None;
+        self.upstream_ids.clear();
         let mut lost: Vec<u64> = self.watchers.keys().copied().collect();
         lost.retain(|number| self.watchers[number].is_direct());
         lost.sort_unstable();
         for number in lost {
             let create = self.watchers[&number].continuation();
-            let upstream_id = self.direct().create(number, create);
-            if let Some(watcher) = self.watchers.get_mut(&number) {
-                watcher.source = Source::Direct { upstream_id };
-            }
+            self.create_upstream(number, create);
         }
     }
 
@@ -547,16 +581,10 @@ impl Session {
         if response.watch_id == INVALID_WATCH_ID && !response.canceled {
             return self.handle_upstream_progress(response).await;
         }
-        let upstream = response.watch_id;
-        let of_response = |watcher: &Watcher| {
-            matches!(watcher.source, Source::Direct { upstream_id } if upstream_id == upstream)
-        };
-        let Some((number, watcher)) =
-            self.watchers.iter_mut().find(|(_, watcher)| of_response(watcher))
-        else {
+        let Some(number) = self.upstream_ids.get(&response.watch_id).copied() else {
             return Ok(());
         };
-        let number = *number;
+        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
         response.watch_id = watcher.id;
         watcher.is_active = true;
         if response.canceled {
@@ -610,13 +638,8 @@ impl Session {
                 watcher.next = watcher.next.max(reached + 1);
             }
         }
-        if self.progress.is_asked_upstream {
-            self.progress.is_asked_upstream = false;
-            let of_scopes = self.progress.reached.take().unwrap_or(reached);
-            let mut header = response.header.unwrap_or_default();
-            header.revision = reached.min(of_scopes);
-            self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await?;
-        }
+        self.progress.upstream = Some(reached);
+        self.last_header = response.header.unwrap_or(self.last_header);
         if self.caller.is_anonymous() {
             self.join_scopes().await?;
         }
@@ -633,6 +656,7 @@ impl Session {
             let attached = scope.and_then(|scope| self.attach(number, &mut watcher, &scope));
             self.watchers.insert(number, watcher);
             if let Some((found, _)) = attached {
+                self.upstream_ids.remove(&upstream_id);
                 self.direct().cancel(upstream_id);
                 self.send_caught_up(number, found).await?;
             }
@@ -643,39 +667,62 @@ impl Session {
     // ---- progress ----
 
     fn request_progress(&mut self) {
-        if self.progress.scopes.is_some() {
+        if !std::mem::replace(&mut self.progress.is_wanted, true) {
+            self.measure_progress();
+        }
+    }
+
+    /// Asks how far the cluster is, and brings the scopes up to date.
+    fn measure_progress(&mut self) {
+        self.progress.upstream = None;
+        self.progress.probed = None;
+        if let Some(direct) = self.direct.as_ref().filter(|_| !self.upstream_ids.is_empty()) {
+            direct.request_progress();
+        }
+        if !self.caller.is_anonymous() {
+            // No watch uses a scope, and the cluster may reject a probe without a token.
+            self.progress.probed = Some(i64::MAX);
             return;
         }
-        let scopes = self.scopes();
-        let is_direct = self.watchers.values().any(Watcher::is_direct);
-        if is_direct && let Some(direct) = &self.direct {
-            direct.request_progress();
-            self.progress.is_asked_upstream = true;
-            if scopes.is_empty() {
-                return;
-            }
-        }
-        let prober = Arc::clone(&self.cache.prober);
+        let (prober, scopes) = (Arc::clone(&self.cache.prober), self.scopes.clone());
         self.progress.scopes = Some(Box::pin(async move {
-            let probe = prober.probe().await.ok()?;
+            let revision = prober.probe().await.ok()?.header.revision;
             let deadline = Instant::now() + SCOPE_PATIENCE;
-            let mut reached = probe.header.revision;
             for scope in scopes {
-                let state = scope.wait_for(probe.header.revision, deadline).await?;
-                reached = reached.min(state.snapshot.revision);
+                scope.wait_for(revision, deadline).await?;
             }
-            Some(reached)
+            Some(revision)
         }));
     }
 
-    /// Sends progress if all events up to its revision were sent. The queue must be drained.
+    /// Sends progress at revision P if the client waits for it. All events up to P must have been
+    /// sent, on all watches, and no event after P: a scope may be ahead of another one.
     async fn send_progress(&mut self) -> Step {
-        if self.progress.is_asked_upstream {
+        let Some(probed) = self.progress.probed.filter(|_| self.progress.is_wanted) else {
+            return Ok(());
+        };
+        // A scope publishes a revision after it has put its events into the queue. So the revisions
+        // are read first.
+        let of_scopes = self.scopes.iter().map(|scope| scope.revision()).min();
+        let of_direct = match self.upstream_ids.is_empty() {
+            true => None,
+            false => match self.progress.upstream {
+                Some(reached) => Some(reached),
+                None => return Ok(()),
+            },
+        };
+        if !self.queue.is_empty() || !self.lagging.is_empty() {
             return Ok(());
         }
-        let Some(revision) = self.progress.reached.take() else { return Ok(()) };
+        let reached = of_scopes.into_iter().chain(of_direct).min().unwrap_or(probed);
+        let reached = if reached == i64::MAX { self.last_header.revision } else { reached };
+        if reached < self.last_event {
+            self.measure_progress();
+            return Ok(());
+        }
+        self.progress.is_wanted = false;
         let mut header = self.current_header().await;
-        header.revision = revision;
+        header.revision = reached;
         self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await
     }
 
