@@ -10,8 +10,8 @@
 //!   apply loop                                         check changed keys, decide
 //! ```
 //!
-//! The evaluation may take longer than thousands of puts. The pool therefore updates the result up
-//! to four times, until at most 64 revisions are missing.
+//! Thousands of puts may be applied while the evaluation runs. The pool therefore updates the
+//! result up to four times, until at most 64 revisions are missing.
 //!
 //! The result never changes the outcome and is not in the log. In the following cases there is no
 //! usable result, and the apply loop evaluates all keys:
