@@ -1,8 +1,10 @@
 //! How a request finds an endpoint that responds: attempts, retries, and when to stop.
 //!
 //! A read that has failed is sent again to another endpoint, unless the error of the server is
-//! final. A write is sent again only if it certainly was not carried out. Otherwise it fails with
-//! [`Error::OutcomeUnknown`]. `docs/client.md` has the table.
+//! final. A write is sent again only if it certainly was not carried out. If it may have been
+//! carried out, it fails with [`Error::OutcomeUnknown`]. There are two exceptions: `unlock` and
+//! `resign` are sent again like reads, because repeating them does no harm. `docs/client.md` has
+//! the table.
 //!
 //! After all endpoints have been tried, there is a short pause and another round, until the time
 //! limit of the request. So a request can wait for the end of an election, or for the restart of
@@ -85,8 +87,8 @@ impl CallPolicy {
 
 pub(crate) struct OpenStream<Q, R> {
     pub(crate) endpoint: Arc<Endpoint>,
-    /// Sends requests on the stream. If the stream is broken, sending reports no error, but reading
-    /// `responses` does.
+    /// Sends requests on the stream. If the stream is broken, sending may report no error, but
+    /// reading `responses` does.
     pub(crate) requests: mpsc::UnboundedSender<Q>,
     pub(crate) responses: Streaming<R>,
 }

@@ -164,7 +164,9 @@ pub trait Defragment: Send + Debug {
 
     /// Copies the rest, syncs it, and replaces the old store with the new one. Older snapshots keep
     /// reading the old store. Fails with [`Error::WriterBusy`](crate::Error::WriterBusy) if a write
-    /// transaction is open, and leaves the old store in place. If the replacement itself fails, the
-    /// engine accepts no more writes.
+    /// transaction is open, and leaves the old store in place. Fails with
+    /// [`Error::Storage`](crate::Error::Storage) if a raft snapshot has replaced this store; the
+    /// engine then still accepts writes. If the replacement itself fails, the engine accepts no
+    /// more writes.
     fn finish(self: Box<Self>) -> Result<()>;
 }

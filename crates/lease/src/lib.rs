@@ -1,8 +1,10 @@
 //! Leases, the keys attached to them, and their expiry. In etcd: `server/lease`.
 //!
 //! All members agree, through the log, on the leases: their IDs, granted seconds, checkpoints and
-//! keys. Expiry times exist only in the leader's memory, so a renewal writes no log entry, unless a
-//! checkpoint has to be undone first. When a lease expires, the leader proposes its revocation.
+//! keys. (Each member raises a short TTL to a minimum that depends on its election timeout. So the
+//! granted seconds may differ if the election timeouts of the members differ.) Expiry times exist
+//! only in the leader's memory, so a renewal writes no log entry, unless a checkpoint has to be
+//! undone first. When a lease expires, the leader proposes its revocation.
 //!
 //! * A key is attached to at most one lease. The store reports the attachments at the end of each
 //!   transaction ([`KeyLeases`](clearlane_mvcc::KeyLeases)).

@@ -1,6 +1,7 @@
 //! Compaction at a revision: drops everything that no read at this revision or later needs. It runs
-//! in steps that the caller paces. In a member, the commit thread runs them, and a client that has
-//! set `physical` waits until the member that received its request has committed the finished mark.
+//! in steps that the caller paces. In a member, the commit thread runs the steps. If a client has
+//! set `physical`, it waits until the member that received its request has committed the finished
+//! mark.
 //!
 //! ```text
 //!   apply    compact 7: mark "scheduled 7"; later reads below 7 are rejected

@@ -1,10 +1,10 @@
 //! `HashKV`: a checksum of the records that a reader may need. It shows whether two members have
 //! the same data.
 //!
-//! The checksum is a CRC-32C of the name of bucket `key`, and of the records that a reader at
-//! revision R may still need, key and value, in the order of the bucket. Members that have applied
-//! the same entries must agree, even if only one of them has finished a compaction. So records that
-//! a compaction may delete are skipped.
+//! The checksum is a CRC-32C. It covers the name of bucket `key`, and the key and value of each
+//! record that a reader at revision R may still need, in the order of the bucket. Members that have
+//! applied the same entries must agree, even if only one of them has finished a compaction. So
+//! records that a compaction may delete are skipped.
 //!
 //! Three oddities come from etcd. They are kept, so that the checksums agree with etcd's:
 //! * The records to keep are computed at R, and not at the compact revision.

@@ -1,9 +1,9 @@
 //! Fetches records that the index has named: one by one, or neighbours with one scan.
 //!
-//! Keys that were loaded in order have their records on the same pages. Fetching one by one would
-//! descend to the same page for each record. So the names (revisions) of some records are collected
-//! before the first fetch. Where revisions rise with small gaps, the records are scanned; all
-//! others are looked up:
+//! Keys that were loaded in order have their records on the same pages. If they were fetched one by
+//! one, each fetch would descend to the same page. So the names (revisions) of some records are
+//! collected before the first fetch. Where revisions rise with small gaps, the records are scanned;
+//! all others are looked up:
 //!
 //! ```text
 //!   named by the index    4.0 5.0 6.0 7.0   31.0   9.0   12.0 13.0 15.0 16.0
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Invariants: records are visited in the order of their names. No record is read after `visit` has
-//! broken. Except for records in the gaps of a scan, only named records are read. If a named record
-//! is missing, the store is damaged, and the call fails.
+//! returned `Break`. Except for records in the gaps of a scan, only named records are read. If a
+//! named record is missing, the store is damaged, and the call fails.
 
 use std::ops::ControlFlow;
 

@@ -3,10 +3,11 @@
 //! to send, without the payload of DATA frames.
 //!
 //! The time starts when a head is incomplete and the server finds nothing more to read. It starts
-//! again whenever the `progress` in a call of `poll_expired` has changed. So `progress` must count
-//! whole frames, not bytes. A client that sends one byte per second then gains nothing. A
-//! connection between two requests has no timer. (Over HTTP/1.1 hyper has its own timer, which also
-//! runs between requests.)
+//! again whenever the `progress` in a call of `poll_expired` has changed. So `progress` must not
+//! count bytes: it rises when the nine-byte head of a frame is complete, except for CONTINUATION
+//! frames. A client that sends one byte per second then gains nothing. A connection between two
+//! requests has no timer. (Over HTTP/1.1 hyper has its own timer, which also runs between
+//! requests.)
 
 use std::future::Future;
 use std::pin::Pin;

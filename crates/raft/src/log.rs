@@ -6,14 +6,15 @@
 //! ```text
 //!   1 ... 5,000 │ 5,001 ................... 10,000 ................ 12,000
 //!     released  │ first                     durable                 last
-//!               │   └─ for slow followers ────┘└─ not on disk in the store ─┘
+//!               │   └─ for slow followers ────┘└─ missing in durable store ─┘
 //! ```
 //!
 //! * Indexes rise by one, and terms do not fall.
-//! * The *durable* index is the position of the store that is on disk. Entries above the durable
-//!   index stay in memory: a follower that receives the store, in the durable state or a later one,
-//!   needs the entries after it. (After a crash the store restarts at the durable index. It lacks
-//!   the effects of later entries, which are applied again from the write-ahead log.)
+//! * The *durable* index is the index of the last entry that the store on disk includes. Entries
+//!   above the durable index stay in memory: a follower that receives the store, in the durable
+//!   state or a later one, needs the entries after it. (After a crash the store restarts at the
+//!   durable index. It lacks the effects of later entries, which are applied again from the
+//!   write-ahead log.)
 
 use std::collections::VecDeque;
 

@@ -10,8 +10,9 @@
 //!
 //! Bucket `alarm` has an empty record for each raised alarm. The key of the record is the encoded
 //! pair, in etcd's format. An alarm request with an unknown action is rejected before it is
-//! proposed. If a log of etcd has such an entry that names a kind, the entry is rejected when it is
-//! applied. In etcd the entry changes nothing, but the member that responds to the client exits.
+//! proposed. A log of etcd may have such an entry. The entry is rejected when it is applied, unless
+//! it names no kind of alarm. In etcd the entry changes nothing, but the member that responds to
+//! the client exits.
 
 use std::collections::BTreeSet;
 

@@ -8,7 +8,7 @@
 //!
 //! * This crate starts no thread, reads no clock, draws no random number, and opens no socket. It
 //!   opens files only through interfaces of the caller. The caller supplies the time and carries
-//!   out the requests of a state machine. `clippy.toml` forbids calls that break this rule, and the
+//!   out the outputs of a state machine. `clippy.toml` forbids calls that break this rule, and the
 //!   crate compiles to `wasm32-unknown-unknown`.
 //! * The effect of an entry on the store depends only on the store and the entry ([`apply`]).
 //! * An [`Error`] that one of the two halves returns stops the member. A client's mistake is an

@@ -12,8 +12,8 @@
 //! After an operator has disarmed the alarm, only a later request with a cost can raise it again.
 //!
 //! The size is not the size of the files. It is the number of bytes of all keys and values,
-//! including history, at their maximum since the store was last opened, rewritten or replaced
-//! (`docs/decisions/server-quota.md`, `docs/maintenance.md`).
+//! including history. When records are deleted, the size does not fall until the store is opened,
+//! rewritten or replaced (`docs/decisions/server-quota.md`, `docs/maintenance.md`).
 
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, PutRequest, RequestOp, TxnRequest};

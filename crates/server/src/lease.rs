@@ -7,7 +7,7 @@
 //!
 //! With etcd's gate `FastLeaseKeepAlive`, a renewal of a lease that exists here does not wait until
 //! the leader has applied the index that the ReadIndex request returned. A sole voter that has
-//! applied everything acknowledged sends no ReadIndex request.
+//! applied every acknowledged write sends no ReadIndex request.
 //!
 //! If the remaining time of a lease was checkpointed, a renewal first proposes a checkpoint that
 //! restores the full TTL, and waits until it is applied. The lease may expire during this wait.

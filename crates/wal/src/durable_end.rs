@@ -11,7 +11,7 @@
 //! * The file is written after the sync. So it never names a record that a power cut can lose.
 //! * It fits into one sector and is overwritten in place, so it is always whole. After a power cut
 //!   it may name an earlier sync.
-//! * A program that does not know the file (etcd) only appends after this position. So the file
+//! * A program that does not know the file (etcd) only appends after the durable end. So the file
 //!   stays true.
 //!
 //! A log that does not reach its durable end has lost acknowledged records. See `docs/log.md`.

@@ -15,8 +15,8 @@
 //! * Records of a later sync follow the torn place (`frame.rs`): `LostRecord`.
 //! * The last segment is shorter than the file `length` states (`repair.rs`): `ShortSegment`.
 //!
-//! Opening also fails if the start is older than a received snapshot that was taken. The log
-//! restarts at that snapshot, and earlier entries are void or have a gap.
+//! Opening also fails if the start is older than a received snapshot whose index is committed. The
+//! log restarts at that snapshot, and earlier entries are void or have a gap.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,13 +1,14 @@
-//! The minimum length of the last segment, which detects a last segment that was cut short.
+//! The minimum length of the last segment, which detects a last segment that has lost its end.
 //!
-//! A segment gets its full length when it is created, with zeros after its records. On a full disk
-//! it is sparse, or it grows as it is written. When a segment is full, it is cut to its contents.
-//! So the last segment is never shorter than when it was created, unless something else has cut it,
-//! such as a repair of the file system or an interrupted copy. Then opening the log fails.
+//! A segment gets its full length when it is created, with zeros after its records. If the disk has
+//! too little space, a part of the segment is sparse, or the segment grows as it is written. When a
+//! segment is full, it is shortened to its contents, and the next segment becomes the last one. So
+//! the last segment is never shorter than when it was created, unless something else has shortened
+//! it, such as a repair of the file system or an interrupted copy. Then opening the log fails.
 //!
 //! The file `length` next to the segments states this minimum length,
 //! [`Options::segment_bytes`](super::Options). It is written when the last segment has the length
-//! on disk. It is removed before a repair cuts the segment, or if the file system cannot give a
+//! on disk. It is removed before a repair shortens the segment, or if the file system cannot give a
 //! segment its full length. So no crash of Clearlane leaves a short segment together with this
 //! file. A crash of etcd during its repair may leave both: see [`repair`](super::repair). If there
 //! is no such file, as in logs of etcd, no length is expected.

@@ -1,5 +1,5 @@
 //! Appends to the log: records are buffered, a sync writes them to the disk, and a full segment is
-//! cut.
+//! *cut*: shortened to its records and followed by a new segment.
 //!
 //! ```text
 //!   append ── check rules ── encode into the buffer ── (128 KiB: write, no sync)

@@ -185,8 +185,9 @@ fn flag_name(word: &OsStr) -> Option<&OsStr> {
     (!name.is_empty()).then(|| OsStr::from_bytes(name))
 }
 
-/// Converts an error of clap. An unknown flag or command gets etcd's text with a suggestion; other
-/// errors keep clap's text. `command` is the command that [`to_clap`] returned.
+/// Converts an error of clap. An unknown flag gets etcd's text, and an unknown word gets a text of
+/// our own. Both texts may have a suggestion. Other errors keep clap's text. `command` is the
+/// command that [`to_clap`] returned.
 pub(crate) fn to_config_error(error: &clap::Error, command: &Command) -> ConfigError {
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let usage = format!("{}\n\nFor more information, try '--help'.", context(ContextKind::Usage));

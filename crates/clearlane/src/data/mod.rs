@@ -115,7 +115,9 @@ impl MemberConfig {
         Ok(wal::exists(&OsFileSystem, &self.wal_dir()).map_err(clearlane_replica::Error::from)?)
     }
 
-    /// Checks that this program can use the existing store. Creates and changes nothing.
+    /// Checks that this program can use the existing store. Creates and changes nothing. For an
+    /// engine other than `bolt`, only checks that there is no file of `bolt`. The version in the
+    /// file `format` is checked later, when the data is opened.
     pub fn check_store(&self) -> Result<()> {
         let file = store_version::file_in(&self.member_dir());
         match self.engine_kind {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A new change copies at most the front chunk, if a snapshot shares it. Each chunk stores version
-//! and create revision of its first change, so a read need not count along the chain. A read at an
+//! and create revision of its oldest change, so a read need not count along the chain. A read at an
 //! old revision takes up to one step per 64 changes: about 780 steps for 50,000 changes.
 //!
 //! Invariants:

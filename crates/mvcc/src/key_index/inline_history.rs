@@ -15,8 +15,8 @@
 //! If there are two changes, the first has created the key: `created` is its main revision, and its
 //! version is 1. A single put stores its version, because a compaction may have removed the earlier
 //! puts. The byte `shape` has unused values, so the enum `Representation` needs no extra byte.
-//! Everything else is a chunked history: a newest change with a sub revision from 2^24, a version
-//! from 2^32, a revision from 2^48, and other shapes.
+//! Everything else is a chunked history: a newest change with a sub revision of 2^24 or more, a
+//! version of 2^32 or more, a revision of 2^48 or more, and other shapes.
 
 use arrayvec::ArrayVec;
 

@@ -13,9 +13,9 @@
 //!
 //! One or two changes usually take 24 bytes (`inline_history.rs`). Other histories are stored in
 //! chunks of up to 64 changes that several states of the index share (`chunked_history.rs`). Only
-//! the first change of each chunk stores its version and create revision. For a later change, both
-//! are computed from the changes before it. In etcd: `keyIndex`. `docs/mvcc.md` shows the life of a
-//! key in pictures.
+//! the oldest change of each chunk is stored with its version and create revision. For a later
+//! change, both are computed from the changes before it. In etcd: `keyIndex`. `docs/mvcc.md` shows
+//! the life of a key in pictures.
 
 mod key_change;
 mod chunked_history;

@@ -1,8 +1,8 @@
 //! A key in the tree. A short key is stored in place.
 //!
-//! A search compares a key at every step. With a pointer, each comparison would be a cache miss.
-//! With a counted pointer, copying a node would write to shared memory for each key. So keys of up
-//! to 38 bytes are stored in the slot.
+//! A search compares a key at every step. If the slot had a pointer to the key, each comparison
+//! would be a cache miss. If the pointer were counted, copying a node would write to shared memory
+//! for each key. So keys of up to 38 bytes are stored in the slot.
 //!
 //! A leaf that was not used lately is not in the processor's cache. A binary search in it waits for
 //! five cache lines one after the other, because each comparison decides which line is next. So

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A full channel omits progress notices. It still takes the responses to a client's requests, the
-//! end of a watcher by a compaction, and events that were already being read for an unsynced
-//! watcher. In etcd: `watchStream.ch`.
+//! end of a watcher (after a compaction or a cancellation by the server), and events that were
+//! already being read for an unsynced watcher. In etcd: `watchStream.ch`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -133,8 +133,8 @@ impl WatchChannel {
     }
 
     /// Adds a response without events, even if the channel is full: a response to a request, or the
-    /// end of a watcher whose next events are compacted. The caller must wake the thread that
-    /// serves the client.
+    /// end of a watcher that the server has cancelled or whose next events are compacted. The
+    /// caller must wake the thread that serves the client.
     pub(crate) fn push_response(&self, id: WatchId, revision: i64, kind: ResponseKind) {
         self.state.lock().push(Response { id, revision, kind }, RESPONSE_BYTES);
     }

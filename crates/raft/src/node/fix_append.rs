@@ -1,4 +1,5 @@
-//! Corrects the position of an append so that it matches the append's entries.
+//! Corrects the position of an append (the index before its entries) so that it matches the
+//! append's entries.
 //!
 //! With `batch_append`, raft adds entries to an append that waits to be sent to the same member.
 //! Raft checks that they follow the entries already in that append. Raft makes no such check if the

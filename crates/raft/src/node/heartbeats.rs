@@ -12,9 +12,9 @@
 //! earlier ones: a member that followed this leader after request 9 arrived also did so after
 //! request 7 arrived.
 //!
-//! If all heartbeats were sent, raft would send another append, with up to a message of entries,
-//! for each response of a member that lags. A member that was paused would have to answer thousands
-//! of heartbeats.
+//! If all heartbeats were sent, a member that was paused would have to answer thousands of them.
+//! For each response of a member that lags, raft would send another append, which may be as long as
+//! raft's limit allows.
 
 use raft::eraftpb::MessageType;
 

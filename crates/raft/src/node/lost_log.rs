@@ -8,8 +8,9 @@
 //!   member's term or a later term proves the loss if its commit index is above the member's last
 //!   entry. An append proves nothing, because it may carry a larger commit index.
 //! * **On the leader.** A member that has all entries it acknowledged rejects no append at or below
-//!   the acknowledged index. So such a rejection is late, or the log is lost. In both cases the
-//!   leader keeps the acknowledged index and sends no earlier entries.
+//!   the acknowledged index. So such a rejection is an old message that arrives late, or the member
+//!   has lost entries. In both cases the leader keeps the acknowledged index and sends no earlier
+//!   entries.
 
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole};

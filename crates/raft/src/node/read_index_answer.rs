@@ -10,7 +10,7 @@
 //!   other requests and starts no lease (`tests/golden/node/question`).
 //! * If the requester has not acknowledged all committed entries, the leader also sends it an
 //!   append, because no heartbeat is sent that would detect missing entries. If the leader does not
-//!   know the requester's position, raft handles the request as usual.
+//!   know which entries the requester has, raft handles the request as usual.
 //!
 //! etcd does not do this. `docs/read-index.md` shows why it is safe.
 

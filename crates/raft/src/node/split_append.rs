@@ -9,7 +9,8 @@
 //!   at 4@2, entries 5..9    ──▶    at 4@2, entries 5..7     at 7@2, entries 8..9
 //! ```
 //!
-//! Each part is a message that raft could have sent. The follower responds to each.
+//! Here `4@2` is the entry before the append's entries: index 4, term 2. Each part is a message
+//! that raft could have sent. The follower responds to each.
 
 use raft::eraftpb::{self, MessageType};
 

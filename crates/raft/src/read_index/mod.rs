@@ -9,7 +9,7 @@
 //! The queue has no thread, clock or network. The caller supplies them, so a simulated cluster runs
 //! the same code. The queue uses contexts and indexes, and does not know how they are transported.
 //! Requests and entries are named by [`ids`], which are not used twice. All modes share the code
-//! for waiting, giving up and time.
+//! for waiting, for giving up and for the clock.
 //!
 //! In etcd: the read loop of `v3_server.go`. Before a read gets here, the crate `rpc` rejects it if
 //! this member is a learner, or if no leader is known and the request has the header `hasleader`.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   apply loop    put a │ range │ put b │ end    next entry ...
-//!                       └ read transaction: the state at this position
+//!                       └ read transaction: the state after the first put
 //!   read pool                             range ─▶ into the response; if large, only measured
 //! ```
 //!

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!   request ─▶ check ─▶ proposal, log ─▶ apply ─┬─▶ changes of the store, applied position
-//!              └ wrong in any state: rejected   └─▶ response, without the deferred reads
+//!              └ wrong in every state: rejected └─▶ response, without the deferred reads
 //! ```
 //!
-//! [`check`](mod@check) rejects a request before it is proposed, if it is wrong in any state of the
-//! store. [`apply`] applies an entry. [`range`](mod@range) also serves reads that have no entry.
+//! [`check`](mod@check) rejects a request before it is proposed, if it is wrong in every state of
+//! the store. [`apply`] applies an entry. [`range`](mod@range) also serves reads that have no
+//! entry.
 //!
 //! * [`apply`] ends exactly one write transaction, with the entry's [`AppliedPosition`], unless it
 //!   fails. After a failure the member stops, and applies the entry after its next start.

@@ -1,12 +1,12 @@
 //! The reads of a write transaction, including the records that a delete returns. Each read is made
 //! in the transaction, [deferred](super::deferred_reads) to the waiting request, or skipped.
 //!
-//! With [`TxnReadMode::Deferred`], these reads are made at once: a single key, a count of a range,
-//! and a range that fits into the transaction's [`ReadBudget`]. Most transactions have no other
-//! reads, and a read on another thread would have to wake that thread. A count or a range that
-//! names a revision is always deferred, because the index may have to be walked to count its keys.
-//! After the first deferred range, all ranges with records are deferred, because the request must
-//! wait for that range in any case.
+//! With [`TxnReadMode::Deferred`], these reads are still made in the transaction: a single key, a
+//! count of a range, and a range that fits into the transaction's [`ReadBudget`]. Most transactions
+//! have no other reads, and a read on another thread would have to wake that thread. A count or a
+//! range that names a revision is always deferred, because the index may have to be walked to count
+//! its keys. After the first deferred range, all ranges with records are deferred, because the
+//! request must wait for that range in any case.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;

@@ -11,8 +11,8 @@
 //!   nothing. The leader has every committed entry. The member starts in the leader's term, with a
 //!   vote for the leader.
 //! * The member starts a new cluster, and a majority of the listed members, including itself, is
-//!   new. A member of an unrelated cluster that answers at a listed address is also considered new,
-//!   because clusters are replaced member by member.
+//!   new. A member of an unrelated cluster that answers at a listed address is also considered new:
+//!   a new cluster may replace an old one at the same addresses, one member after the other.
 //! * The member is one of two or four voters, and half of the voters have answered. Two quorums of
 //!   an even number of voters share at least two voters. So another voter knows everything that
 //!   this member may have acknowledged. The member must not wait for a leader in this case, because

@@ -2,9 +2,9 @@
 //! while this leader's log writes other large entries, or while too many bytes of large entries are
 //! not committed by its store. Small proposals overtake the waiting ones.
 //!
-//! * Entries that are appended together are synced together. Without groups, a small put could be
-//!   synced together with, for example, four values of a megabyte each. Before that, it could have
-//!   to wait for the running sync of four more such values.
+//! * Entries that are appended together are synced together. Without groups, a small put could
+//!   first have to wait for a running sync of, for example, four values of a megabyte each. It
+//!   could then be synced together with four more such values.
 //! * The amount of data that the store has not committed is limited, and at that limit the apply
 //!   loop applies no entries. Large proposals wait here earlier, at a quarter of the limit, and
 //!   request a commit.

@@ -1,7 +1,8 @@
-//! A leader's work on leases: it starts their time, and proposes revocations and checkpoints.
+//! A leader's work on leases: it starts their expiry times, and proposes revocations and
+//! checkpoints.
 //!
 //! A member proposes a due revocation or checkpoint only if it leads now, in the term in which it
-//! started the leases' time: `docs/lease.md` explains why.
+//! started the expiry times: `docs/lease.md` explains why.
 
 use clearlane_auth::ROOT;
 use clearlane_proto::etcdserverpb::{

@@ -13,7 +13,7 @@
 //! loop drives [`Applier`]: committed entries become states of the store. The halves exchange
 //! [`ToApply`] and [`ApplyReport`], in order. Neither half starts a thread or reads a clock, and
 //! the only files that they open are stores, through a [`StoreDir`]. The simulated cluster runs
-//! both halves as steps, in any order that threads allow.
+//! both halves as steps, in any order that is possible with threads.
 //!
 //! * A message that depends on a write is sent after that write is on disk (`RaftNode` ensures
 //!   this).

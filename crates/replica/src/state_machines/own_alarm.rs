@@ -1,8 +1,8 @@
 //! The NOSPACE alarm that a member raises and disarms by itself.
 //!
 //! No request waits for such a proposal, and raft may lose it. So the alarm is proposed again while
-//! its cause lasts, but only after an election time-out, or with another leader or term. Until
-//! then, the earlier proposal may still be applied.
+//! its cause lasts, but only after an election time-out, or after the leader or the term has
+//! changed. Until then, the earlier proposal may still be applied.
 
 use std::time::Duration;
 

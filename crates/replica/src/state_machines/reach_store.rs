@@ -1,11 +1,11 @@
 //! Extends a log at startup to the position of the store.
 //!
 //! ```text
-//!   log  1 … 40 │ 41 … 60     store at 50     commit = 50 is written
+//!   log  1 … 40 │ 41 … 60     store at 50     the commit index (│) rises to 50
 //!   log  1 … 40               store at 50     Clearlane wrote both: rejected, the log has lost
 //!                                             41 … 50
 //!                                             etcd wrote both, or the options accept the loss: a
-//!                                             snapshot record at 50 and commit = 50 are written;
+//!                                             snapshot record and the commit index 50 are written;
 //!                                             entries continue with 51
 //! ```
 //!

@@ -1,5 +1,5 @@
-//! Decides whether a read may skip ReadIndex, because this member has applied every acknowledged
-//! write and no other member can acknowledge a later one.
+//! Decides whether a read may skip ReadIndex. It may if this member has applied every acknowledged
+//! write, and no other member can acknowledge a later one.
 //!
 //! A sole voter may answer a read at once if it has applied every write that any member
 //! acknowledged. It acknowledges its own writes after applying them. Other members acknowledged

@@ -7,16 +7,16 @@
 //!                           user, permission               the auth revision has not changed
 //! ```
 //!
-//! Users and roles may change between `authorize` and `check_admission`. Then a read that was
-//! checked for a user fails, and the client must retry. The permission for a write is checked when
-//! the entry is [applied](clearlane_replica::apply::auth). Before that, this module rejects a write
-//! only if its token is invalid, or if it needs a user and names none. The crate `rpc` makes some
-//! further checks in advance: for example, it requires the role `root` for a compaction, for a
-//! change of members, and before it hashes a password.
+//! If users or roles change between `authorize` and `check_admission`, a read whose user was
+//! checked fails, and the client must retry. The permission for a write is checked when the entry
+//! is [applied](clearlane_replica::apply::auth). Before that, this module rejects a write only if
+//! its token is invalid, or if it needs a user and names none. The crate `rpc` makes some further
+//! checks in advance: for example, it requires the role `root` for a compaction, for a change of
+//! members, and before it hashes a password.
 //!
-//! In the eras up to etcd 3.4, `authorize` takes the lock of the batch, and a check of a password
-//! holds it for as long as bcrypt takes. So in these eras a separate thread waits for this lock.
-//! The later eras check passwords in a pool of low priority.
+//! In the eras up to etcd 3.4, `authorize` takes the lock `batchTx`, and a check of a password
+//! holds this lock for as long as bcrypt takes. So in these eras a separate thread waits for this
+//! lock. The later eras check passwords in a pool of low priority.
 
 pub mod credentials;
 

@@ -1,8 +1,8 @@
 //! Hashes of one member's store, for comparing members or checking a suspected disk.
 //!
-//! Both functions read the whole store in one state, which takes a long time. Call them on a thread
-//! that may block. [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash()`] document which
-//! data they cover.
+//! Both functions take a long time: they read the whole store, as it was at one time. Call them on
+//! a thread that may block. [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash()`]
+//! document which data they cover.
 
 use clearlane_mvcc::{Store, backend_hash};
 use clearlane_replica::applied_position::AppliedPosition;

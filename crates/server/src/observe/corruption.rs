@@ -3,8 +3,9 @@
 //!
 //! * [At startup](count_mismatches) a member that differs from the others does not serve.
 //! * [Periodically](PeriodicCheck::find_corrupt_member) the leader compares hashes at its newest
-//!   revision. The first member that differs from the leader is corrupt. If the leader's own hash
-//!   at that revision changes, the leader itself is corrupt.
+//!   revision. The first member that differs from the leader is corrupt. After the replies, the
+//!   leader hashes its own newest revision again. If the revision is still the same and the hash is
+//!   not, the leader itself is corrupt.
 //! * [After compactions](compare_compaction_hashes) the leader compares the hashes that all members
 //!   have stored. All members that differ from the majority are corrupt. If no hash has a majority,
 //!   the corrupt members are unknown.
@@ -12,7 +13,8 @@
 //! Two hashes are compared only if they have the same revision and the same compact revision. A
 //! member that does not respond, or cannot be compared, is not considered corrupt. The periodic
 //! check has one exception: a member that is ahead of the leader, or has compacted further, is
-//! corrupt. [`PeerClients`](crate::threads::PeerClients) requests the hashes of the other members.
+//! corrupt. (It is compared with the leader's state after the replies, so a healthy member is never
+//! ahead.) [`PeerClients`](crate::threads::PeerClients) requests the hashes of the other members.
 
 use std::collections::BTreeMap;
 

@@ -4,9 +4,9 @@
 //! the clock. All time since the end of the previous stage belongs to this stage, so the stages add
 //! up to the total.
 //!
-//! A stage that [ends with locks](RequestTrace::end_stage_with_locks), on the thread that waited,
-//! is recorded without its waits for locks. The waits are recorded as [`Stage::Locks`], together
-//! with the task that [held the lock](clearlane_contention) of the longest wait.
+//! If a stage [ends with locks](RequestTrace::end_stage_with_locks), its time does not include its
+//! waits for locks. These waits are recorded as [`Stage::Locks`], together with the task that [held
+//! the lock](clearlane_contention) of the longest wait.
 //!
 //! [`RequestTrace::log_slow_request`] writes a log line, in etcd's words followed by the stages:
 //! `docs/maintenance.md`.

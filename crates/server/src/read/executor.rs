@@ -15,8 +15,8 @@
 //! revision, 1,024 keys of the index. All other reads are jobs of the read pool, for example sorted
 //! ranges, later pages of a stream, and transactions with ranges.
 //!
-//! In the read pool a short read does not wait for long reads. So each read declares [how many
-//! keys](ReadSize) it may visit. A read of up to 4,096 keys is short.
+//! In the read pool a short read usually waits only for slices of long reads. For this, each read
+//! declares [how many keys](ReadSize) it may visit. A read of up to 4,096 keys is short.
 //!
 //! In an old era a read waits for the locks of its era, and waits for the disk while it holds them.
 //! The number of threads for such reads is limited.

@@ -1,4 +1,5 @@
-//! The path of a read, up to the result that is encoded: `docs/read-path.md`.
+//! The path of a range, from the request to the result, which the crate `rpc` encodes:
+//! `docs/read-path.md`.
 //!
 //! ```text
 //!   client ── Range ──▶ check      is the request valid?

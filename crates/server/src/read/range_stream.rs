@@ -2,17 +2,17 @@
 //!
 //! The pages together equal the response to a Range request at the time of the first page. Header
 //! and count are sent with the last page. In key order, each page is a separate read at the
-//! revision of the first page, so no lock and no old state is held between pages. Then the stream
-//! fails if that revision is compacted, as in etcd, or if users or roles change. Only the first
-//! page counts the keys of the range.
+//! revision of the first page, so no lock and no old state is held between pages. A later page
+//! fails if that revision is compacted, as in etcd, or if users or roles have changed. Only the
+//! first page counts the keys of the range.
 //!
 //! In addition to key order, etcd accepts only one order here: a sort target without a direction.
-//! Such a range is read and sorted at once, and then cut into pages. (etcd sorts each page
+//! Such a range is read and sorted as a whole, and then divided into pages. (etcd sorts each page
 //! separately and continues after the last key of the page, so keys may be sent twice or never.)
 //!
-//! The first page has up to ten keys. The target size of a page is the limit for requests. The
-//! number of keys doubles after a page with less than half of this size, and halves after a page
-//! with more than twice this size.
+//! The first page has up to ten keys. A page should be about as large as the limit for requests. So
+//! the number of keys doubles after a page with less than half of this size, and halves after a
+//! page with more than twice this size.
 
 use std::mem;
 use std::vec::IntoIter;

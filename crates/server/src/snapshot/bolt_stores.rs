@@ -6,9 +6,10 @@
 //!   snap/tmp6                        being received
 //! ```
 //!
-//! A received store is kept by a rename, and promoted by another rename, while it is open. The
-//! replaced `db` stays readable through its open file until its last read ends. `docs/copies.md`
-//! describes a crash at any step.
+//! A rename *keeps* a complete received store: the store gets the name with its index. Another
+//! rename *promotes* it to the current store. The store is open during both renames. The replaced
+//! `db` stays readable through its open file until its last read ends. `docs/copies.md` describes a
+//! crash at any step.
 //!
 //! * Each rename and removal is synced before the next step starts.
 //! * One [`FileStoreDir`] uses the directory, and locks it. It opens no store in a directory that

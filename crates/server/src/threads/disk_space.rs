@@ -4,8 +4,8 @@
 //! The commit thread compares the free space with the needs of the next commit. A commit needs 4
 //! MiB, and twice the bytes that the log has received since the last commit; at most 80 MiB of
 //! these bytes are counted. The picture shows the disk of the store. If the log is on another disk,
-//! the member is also considered low on space if that disk has less free space than the first
-//! limit.
+//! the member is also considered low on space if that disk has less free space than the left limit
+//! in the picture.
 //!
 //! ```text
 //!   free   ────────────────────────────────────────────────────────────▶ 0

@@ -1,6 +1,6 @@
 //! The raft loop: takes its events, polls the [`Replica`], which is the raft half of the member,
-//! and carries out the results. While it is idle, its thread belongs to the
-//! [network](super::Network).
+//! and carries out the results. While it is idle, the [network](super::Network) uses its thread to
+//! send and receive messages.
 //!
 //! The raft loop uses neither the store nor a lock of an era, so no read or write of the store
 //! delays a tick: see `clearlane_raft_tick_lateness_seconds`. In etcd: `raftNode.start`.

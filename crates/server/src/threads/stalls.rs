@@ -4,10 +4,11 @@
 //!
 //! * Log: each write, sync, creation, resizing, renaming or removal of a file that succeeds is
 //!   progress, so a batch of many slow syncs is not a stall.
-//! * Apply: an applied entry is progress, and so are a finished read call and processor time of the
-//!   apply thread. The apply thread may wait for the commit thread, so processor time of the commit
-//!   thread is also progress. So a slow entry does not cost this member its leadership. In the old
-//!   eras the apply loop may wait for locks, as in etcd, and is never considered stalled.
+//! * Apply: an applied entry is progress, and so are a finished system call `read` and processor
+//!   time of the apply thread: a slow entry must not cost this member its leadership. The apply
+//!   thread may wait for the commit thread, so processor time of the commit thread is also
+//!   progress. In the old eras the apply loop may wait for locks, as in etcd, and is never
+//!   considered stalled.
 //! * Network: each network thread must answer a probe about every half election time-out. Processor
 //!   time of a thread that has not answered is progress.
 //!

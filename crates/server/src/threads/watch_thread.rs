@@ -7,8 +7,8 @@
 //!   network threads   are woken once for all their streams, and send
 //! ```
 //!
-//! There are two threads, because a step of the sync may take a millisecond or more.
-//! [`clearlane_mvcc::watch`] and `docs/watch.md` describe the limited queue.
+//! There are two threads, so that a step of the sync, which may take a millisecond or more, does
+//! not delay a delivery. [`clearlane_mvcc::watch`] and `docs/watch.md` describe the limited queue.
 //!
 //! In the old eras writers notify the watchers, and the threads run etcd's two loops. Victims are
 //! watchers with a full channel; every 10 ms the delivery thread tries to send to them again.

@@ -10,8 +10,8 @@
 //!   apply loop                                         check changed keys, decide
 //! ```
 //!
-//! The evaluation may take longer than thousands of puts. The pool therefore updates the result up
-//! to four times, until at most 64 revisions are missing.
+//! Thousands of puts may be applied while the evaluation runs. The pool therefore updates the
+//! result up to four times, until at most 64 revisions are missing.
 //!
 //! The result never changes the outcome and is not in the log. In the following cases there is no
 //! usable result, and the apply loop evaluates all keys:
@@ -39,17 +39,18 @@ use crate::observe::request_trace::RequestTrace;
 use crate::observe::task_labels::READ_TXN;
 use crate::read::executor::{PoolJob, ReadResult, ReadSize};
 
-/// Maximum number of keys that the apply loop evaluates by itself. That takes a fraction of a
-/// millisecond, and no other thread must be woken.
+/// If a transaction compares at most this number of keys, the read pool is not used. The apply loop
+/// evaluates them in a fraction of a millisecond, and no other thread must be woken.
 const APPLIED_KEYS_MAX: u64 = 1024;
-/// Maximum number of newer revisions whose changes are left to the apply loop. After the last
-/// update more revisions may be left.
+/// The pool stops updating the result when at most this number of revisions is missing. The apply
+/// loop checks the changes of these revisions. After the last update, more revisions may be
+/// missing.
 const REVISIONS_LEFT_MAX: u64 = 64;
 /// Maximum number of updates. Each update takes a fraction of the time of the previous one, unless
 /// changes arrive faster than they can be checked.
 const CATCH_UPS_MAX: usize = 4;
-/// Maximum number of changes that an update checks. If there are more changes, all keys are
-/// evaluated again.
+/// Maximum number of changes that an update checks. If the compares need no records, the number of
+/// compared keys is also a limit. If there are more changes, the pool evaluates all keys again.
 const CATCH_UP_CHANGES_MAX: usize = 1 << 16;
 
 /// Longest wait for the read pool, which may be busy. After this time the transaction is proposed

@@ -151,7 +151,8 @@ pub struct WalSnapshot {
     pub index: u64,
     /// The term of that entry.
     pub term: u64,
-    /// The members at that entry. `None` at index 0, and only there.
+    /// The members at that entry. `None` at index 0. Only the writer rejects `None` at a later
+    /// index; a reader accepts it.
     pub conf_state: Option<ConfState>,
 }
 

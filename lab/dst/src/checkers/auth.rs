@@ -96,8 +96,8 @@ pub fn check_buckets(
     })
 }
 
-/// Checks that a member accepts or rejects the entry `index` as the model does, and for the same
-/// reason. `refused` is the member's reason, or `None` if it has accepted the entry.
+/// Checks that auth accepts or rejects the entry `index` on a member as in the model, and for the
+/// same reason. `refused` is the member's reason, or `None` if auth has not rejected the entry.
 pub fn check_outcome(
     member: u64,
     index: u64,

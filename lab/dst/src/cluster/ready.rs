@@ -193,7 +193,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Checks that this member has accepted or rejected each applied request as the model does.
+    /// Checks that auth on this member has rejected exactly the applied requests that the model's
+    /// auth rejects, and for the same reasons. Other rejections are not compared.
     fn check_refusals(&self, id: u64, completions: &Completions) -> CheckResult {
         let Some(running) = self.running(id) else { return Ok(()) };
         for (request, outcome) in completions {

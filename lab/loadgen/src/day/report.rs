@@ -20,7 +20,8 @@ pub struct DayReport {
     pub hours: u64,
     /// Maximum allowed growth of the resident set, in per cent.
     pub bound_percent: f64,
-    /// Number of keys that are updated. `requests` is the number of requests in a period.
+    /// Number of keys that are updated. `requests` is the approximate number of requests in a
+    /// period.
     pub keys: u64,
     pub requests: u64,
     pub seed: u64,
@@ -67,8 +68,9 @@ impl DayReport {
         Verdict::of(&self.points(series), &Windows::of(self.hours))
     }
 
-    /// Fails if the day has ended early, if memory has grown by more than the bound, or if
-    /// something is left over. The error names all of these problems.
+    /// Fails if the day has ended early, if memory has grown by more than the bound, if there
+    /// are no samples from the early or the late hours, or if something is left over. The error
+    /// names all of these problems.
     pub fn check(&self) -> Result<()> {
         let ended = self.ended_early.as_ref().map(|why| format!("the day ended early, {why}"));
         let left = self.left_over.as_ref();

@@ -2,8 +2,9 @@
 //! computes the slope of a line through the last three quarters.
 //!
 //! The early part starts after an eighth of the day. Before that, caches fill and threads start, so
-//! memory grows for a good reason. The values that are compared are medians, so one sample at a bad
-//! time changes nothing.
+//! memory grows for a good reason. (All parts are rounded to whole hours. On a day of less than 16
+//! hours, the early part starts with the first sample.) The values that are compared are medians,
+//! so one sample at a bad time changes nothing, unless the day is short.
 
 use std::ops::RangeInclusive;
 

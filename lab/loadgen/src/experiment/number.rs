@@ -1,6 +1,6 @@
-//! Formats figures as text. A whole number has no decimal point, and any other number below 100 has
-//! one or two digits after the point. Larger numbers are rounded to whole numbers and have commas.
-//! A number that is not finite is shown as `-`.
+//! Formats figures as text. A whole number has no decimal point, and any other number below 99.95
+//! has one or two digits after the point. Larger numbers are rounded to whole numbers and have
+//! commas. A number that is not finite is shown as `-`.
 
 pub(super) fn number(value: f64) -> String {
     let magnitude = value.abs();

@@ -18,7 +18,7 @@ const DOTS_MAX: usize = 40;
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "9 3 2 3"];
 /// Distance of a label above its peak, so that it does not cover the columns next to the peak.
 const ABOVE_PEAK: f64 = 9.0;
-/// Length of the line between the area and a label.
+/// Width of the line that leads to a label, measured from the edge of the area or from the peak.
 const LEADER: f64 = 14.0;
 
 /// The place of a line's label.

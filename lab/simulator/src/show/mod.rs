@@ -29,7 +29,8 @@ fn words(span: &Span) -> String {
     }
 }
 
-/// Returns whether the task waits for a lock or a worker.
+/// Returns whether the task waits for a lock, a worker or another resource, such as a thread that
+/// must wake up.
 fn waits(span: &Span) -> bool {
     matches!(span.activity, Activity::Wait { .. })
 }

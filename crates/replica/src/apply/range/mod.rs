@@ -5,11 +5,11 @@
 //!     └──── count: keys of the range, before all of these steps ────────────▶
 //! ```
 //!
-//! This code serves ranges in an old era, ranges that a transaction reads at once, later pages of a
-//! stream, single keys with an order or a filter, and short ranges sorted by value. The crate
-//! `server` reads all other ranges without decoding their records, with the same results. Records
-//! that cannot be in the response are dropped while the store is read. `more` means that the limit
-//! cut off records that had passed the filters.
+//! This code serves ranges in an old era, ranges that a transaction neither defers nor streams,
+//! later pages of a stream, single keys with an order or a filter, and short ranges sorted by
+//! value. The crate `server` reads all other ranges without decoding their records, with the same
+//! results. Records that cannot be in the response are dropped while the store is read. `more`
+//! means that the limit cut off records that had passed the filters.
 //!
 //! * The revision in the header is the current one, even for a read at a past revision.
 //! * The sort is stable: ties are in the order of the keys, in both directions. In etcd, the order

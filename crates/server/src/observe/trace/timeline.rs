@@ -5,9 +5,9 @@
 //! read twenty thousand records. The timeline then calls it `long range #17` from its start on,
 //! also in the waits of other tasks.
 //!
-//! A wait is recorded only with the label of the holder. Several tasks with this label may have
-//! held the lock when the wait started. From these tasks the timeline chooses the task with the
-//! latest release of the lock. A task that holds the lock until the recording ends is in no event;
+//! The event of a wait has the holder's label, but not its number. Several tasks with this label
+//! may have held the lock when the wait started. From these tasks the timeline chooses the task
+//! that released the lock last. A task that holds the lock until the recording ends is in no event;
 //! then the timeline shows the label.
 //!
 //! The time of a wait is removed from the work of its request or thread, so that a lane shows

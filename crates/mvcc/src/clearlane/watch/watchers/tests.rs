@@ -1,7 +1,8 @@
 //! Compares the counts of each stream with a walk over its watchers after each operation.
 //!
-//! In these tests the store is only a revision number. Channels have a capacity of one byte. So the
-//! watchers of a stream become unsynced if the client has not taken all earlier responses.
+//! In these tests the store is only a revision number. Channels have a capacity of one byte. So if
+//! the client has not taken all earlier responses, a watcher becomes unsynced at the next event
+//! that it wants.
 
 use std::ops::RangeInclusive;
 
@@ -23,7 +24,7 @@ enum Operation {
     Open,
     Close(usize),
     /// Adds a watcher whose start revision is this far above the store's revision, or below it if
-    /// negative. `None` means "now".
+    /// negative. `None` means "now", and so does a start revision of 0 or less.
     Watch(usize, WatchId, Option<i64>),
     Cancel(usize, WatchId),
     /// The store reaches its next revision.

@@ -9,8 +9,8 @@
 //! An entry has the sort field, the number of the key and the length of its record. The index has
 //! all sort fields except the value. Values are read, and [a part of each](value_order) is kept.
 //! Once the order is known, only the numbers remain, and records are read while the response is
-//! sent. A response with only keys is made from the index by the same walk, unless it is sorted by
-//! value.
+//! sent. (The *name* of a record is its revision.) A response with only keys is made from the index
+//! by the same walk, unless it is sorted by value.
 
 mod entry;
 mod key_numbers;

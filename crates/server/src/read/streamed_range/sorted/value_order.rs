@@ -11,8 +11,8 @@
 //! again. For any n values, the expected number of passes is about log n.
 //!
 //! In addition to the entries, the sort needs memory for [`RUN_KEYS_MAX`] heads (4 MiB), for the
-//! names of a sixteenth of the keys or of [`RUN_KEYS_MAX`] keys if these are more, for the pivot,
-//! and for the value that is being read.
+//! names (revisions) of a sixteenth of the keys or of [`RUN_KEYS_MAX`] keys if these are more, for
+//! the pivot, and for the value that is being read.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
