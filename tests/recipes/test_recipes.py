@@ -63,6 +63,11 @@ class ThreeProcesses(Recipe):
         self.assertTrue(refuses(2379))
 
 
+class GrpcProxy(Recipe):
+    def test_page(self):
+        self.reader.follow(blocks_of("grpc-proxy.md"))
+
+
 class ThreeHosts(Recipe):
     """The hosts are addresses of the loopback interface. Each host has its own directory."""
 

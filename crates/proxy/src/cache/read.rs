@@ -43,22 +43,24 @@ impl Cache {
             self.count_forwarded(&span);
             return None;
         };
-        let state = if request.serializable {
+        let (state, oldest) = if request.serializable {
             if !scope.is_fresh(self.config.lag_max) {
                 self.metrics.misses.fetch_add(1, Ordering::Relaxed);
                 return None;
             }
-            scope.wait_for(seen, Instant::now() + SEEN_WAIT_MAX).await?
+            (scope.wait_for(seen, Instant::now() + SEEN_WAIT_MAX).await?, i64::MAX)
         } else {
             let deadline = Instant::now() + WAIT_MAX;
             let probe = self.prober.probe().await.ok()?;
             let state = scope.wait_for(probe.header.revision, deadline).await?;
             scope.mark_fresh(probe.started);
-            state
+            (state, probe.header.revision)
         };
+        // The proxy does not know whether an older revision was compacted, which is an error. But
+        // the newest revision at the time of the probe cannot have been compacted before it.
         let at = match request.revision {
             0 => state.snapshot.revision,
-            asked if (state.snapshot.base..=state.snapshot.revision).contains(&asked) => asked,
+            asked if (oldest..=state.snapshot.revision).contains(&asked) => asked,
             _ => return None,
         };
         self.metrics.hits.fetch_add(1, Ordering::Relaxed);
