@@ -31,6 +31,7 @@ mod compacting;
 mod damaged_log;
 mod full;
 mod leaderless;
+mod grpc_proxy;
 mod heavy;
 mod hostile;
 mod in_turn;

@@ -11,8 +11,9 @@
 //! * when a retry is due and all its readers have given up.
 //!
 //! A request does not end when this member only learns that there is no leader: it ends when the
-//! next leader appears. Readers that wait for the next request stay in the queue, as in etcd, so
-//! the last of them may wait for two time-outs.
+//! next leader appears. Readers that wait for the next request stay in the queue, as in etcd. Here
+//! the last of them may wait for two time-outs. A member gives up each read earlier: 7 to 7.5 s
+//! after it has arrived.
 //!
 //! * At most one ReadIndex request is in flight.
 //! * A reader is released by the response to an attempt that was sent after the reader arrived, or,

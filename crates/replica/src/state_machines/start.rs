@@ -95,7 +95,9 @@ pub struct ReplicaConfig {
     /// store is defragmented.
     pub defragment_at: Option<u64>,
     /// The condition that a renewal of an existing lease waits for at the leader. etcd's gate
-    /// `FastLeaseKeepAlive` changes the condition to [`ReadNeed::Confirmed`].
+    /// `FastLeaseKeepAlive`, which is on by default, changes the condition to
+    /// [`ReadNeed::Confirmed`]. A leader that has not applied an entry of its own term always uses
+    /// [`ReadNeed::Applied`].
     pub need_of_renewals: ReadNeed,
     /// If true, the limits for a lagging apply loop are a tenth higher for revocations of leases
     /// than for other proposals: etcd's gate `PriorityRequest`.

@@ -1,0 +1,277 @@
+//! The gRPC proxy in front of three members that are killed and stopped.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::watch_client::WatchClient;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest,
+    WatchRequest, WatchResponse,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::program::{Program, TIMEOUT, leader_of, members, ports, short_pause};
+
+const PREFIX: &str = "/proxied/";
+
+struct Proxy {
+    port: u16,
+    process: Child,
+}
+
+impl Proxy {
+    async fn start(dir: &Path, members: &[Program], flags: &[&str]) -> Proxy {
+        let port = ports(1)[0];
+        let log = dir.join("proxy.log");
+        let endpoints: Vec<String> = members.iter().map(Program::url).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_clearlane"));
+        command.args(["grpc-proxy", "start", "--endpoints", &endpoints.join(",")]);
+        command.args(["--listen-addr", &format!("127.0.0.1:{port}")]).args(flags);
+        command.env_clear().stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        let process = command.spawn().unwrap();
+        let begin = Instant::now();
+        while !std::fs::read_to_string(&log).unwrap().contains("started gRPC proxy") {
+            assert!(begin.elapsed() < TIMEOUT, "{}", std::fs::read_to_string(&log).unwrap());
+            short_pause().await;
+        }
+        Proxy { port, process }
+    }
+
+    async fn connect(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port)).unwrap();
+        endpoint.timeout(Duration::from_secs(10)).connect().await.unwrap()
+    }
+
+    /// Opens a stream of watches. A timeout would end the stream.
+    async fn watch(&self, create: WatchCreateRequest) -> Watch {
+        let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port)).unwrap();
+        let (requests, receiver) = mpsc::channel(16);
+        let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        requests.send(create).await.unwrap();
+        let mut client = WatchClient::new(endpoint.connect().await.unwrap());
+        let responses = client.watch(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        Watch { _requests: requests, responses }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Watch {
+    _requests: mpsc::Sender<WatchRequest>,
+    responses: Streaming<WatchResponse>,
+}
+
+impl Watch {
+    async fn next(&mut self) -> WatchResponse {
+        let next = tokio::time::timeout(TIMEOUT, self.responses.message()).await;
+        next.expect("a response in time").unwrap().expect("the stream is open")
+    }
+}
+
+fn prefix_watch(start_revision: i64) -> WatchCreateRequest {
+    WatchCreateRequest {
+        key: PREFIX.into(),
+        range_end: "/proxied0".into(),
+        start_revision,
+        ..WatchCreateRequest::default()
+    }
+}
+
+async fn started(dir: &Path) -> Vec<Program> {
+    let mut members = members(dir, 3);
+    members.iter_mut().for_each(Program::start);
+    for member in &mut members {
+        member.ready().await;
+    }
+    leader_of(&mut members).await;
+    members
+}
+
+/// Writes numbered keys until it is told to stop. Returns the revisions of the acknowledged puts.
+async fn write(channel: Channel, is_done: Arc<AtomicBool>, newest: Arc<AtomicI64>) -> Vec<i64> {
+    let mut client = KvClient::new(channel);
+    let mut acknowledged = Vec::new();
+    let mut number = 0;
+    while !is_done.load(Ordering::SeqCst) {
+        let put = PutRequest {
+            key: format!("{PREFIX}{}", number % 50).into(),
+            value: number.to_string().into(),
+            ..PutRequest::default()
+        };
+        number += 1;
+        // A put that fails may have been carried out.
+        if let Ok(done) = client.put(put).await {
+            let revision = done.into_inner().header.unwrap().revision;
+            acknowledged.push(revision);
+            newest.store(revision, Ordering::SeqCst);
+        }
+    }
+    acknowledged
+}
+
+/// Members are killed or stopped, one at a time. Reads through the proxy go on, no connection of a
+/// client ends, no read is older than an acknowledged put, and a watch gets every put once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_a_proxy_notice_no_lost_member() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = started(dir.path()).await;
+    let proxy = Proxy::start(dir.path(), &members, &["--cache-prefix", PREFIX]).await;
+    let mut watch = proxy.watch(prefix_watch(0)).await;
+    assert!(watch.next().await.created);
+    let (is_done, newest) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(0)));
+    let writer =
+        tokio::spawn(write(proxy.connect().await, Arc::clone(&is_done), Arc::clone(&newest)));
+    let mut reader = KvClient::new(proxy.connect().await);
+    let mut longest = Duration::ZERO;
+    for round in 0..6 {
+        let victim = leader_of(&mut members).await;
+        let victim = if round % 2 == 0 { victim } else { (victim + 1) % 3 };
+        let is_killed = round < 3;
+        if is_killed { members[victim].kill() } else { members[victim].signal("STOP") }
+        let begin = Instant::now();
+        let mut reads = 0;
+        while reads < 20 || begin.elapsed() < Duration::from_secs(4) {
+            let before = newest.load(Ordering::SeqCst);
+            let asked = Instant::now();
+            let get = RangeRequest { key: format!("{PREFIX}1").into(), ..RangeRequest::default() };
+            let read = reader.range(get).await.unwrap().into_inner();
+            longest = longest.max(asked.elapsed());
+            let revision = read.header.unwrap().revision;
+            assert!(revision >= before, "read at {revision}, after a put at {before}");
+            reads += 1;
+            short_pause().await;
+        }
+        if is_killed { members[victim].start() } else { members[victim].signal("CONT") }
+        members[victim].ready().await;
+    }
+    is_done.store(true, Ordering::SeqCst);
+    let acknowledged = writer.await.unwrap();
+    let mut seen = Vec::new();
+    while seen.last() < acknowledged.last() {
+        let response = watch.next().await;
+        assert!(!response.canceled, "{response:?}");
+        seen.extend(response.events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision));
+    }
+    assert!(seen.is_sorted_by(|a, b| a < b), "each event once, in order");
+    let missing: Vec<_> = acknowledged.iter().filter(|it| seen.binary_search(it).is_err()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    // An election takes one to two seconds, and the machine may be busy.
+    assert!(longest < Duration::from_secs(10), "a read took {longest:?}");
+}
+
+/// Watches with different starts and filters of one prefix cost the members one watch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_watches_are_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let members = started(dir.path()).await;
+    let proxy = Proxy::start(dir.path(), &members, &["--cache-prefix", PREFIX]).await;
+    let mut client = KvClient::new(proxy.connect().await);
+    let mut first = 0;
+    for number in 0..100 {
+        let put =
+            PutRequest { key: format!("{PREFIX}{number}").into(), ..PutRequest::default() };
+        let revision = client.put(put).await.unwrap().into_inner().header.unwrap().revision;
+        if number == 0 {
+            first = revision;
+        }
+    }
+    let mut watches = Vec::new();
+    for number in 0..100_i64 {
+        let mut watch = proxy.watch(prefix_watch(first + number)).await;
+        assert!(watch.next().await.created);
+        watches.push(watch);
+    }
+    for (number, watch) in (0..).zip(&mut watches) {
+        let mut seen = 0;
+        while seen < 100 - number {
+            seen += watch.next().await.events.len();
+        }
+        assert_eq!(seen, 100 - number, "the watch that starts at {number}");
+    }
+    let begin = Instant::now();
+    loop {
+        let mut upstream = 0;
+        for member in &members {
+            upstream += watchers_of(member).await;
+        }
+        if upstream == 1 {
+            break;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{upstream} watches upstream");
+        short_pause().await;
+    }
+}
+
+/// Returns the number of watches from the member's metrics page.
+async fn watchers_of(member: &Program) -> u64 {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", member.client)).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await.unwrap();
+    let line = page.lines().find_map(|it| it.strip_prefix("etcd_debugging_mvcc_watcher_total "));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// The keep-alives of many clients are answered at once, and the lease ends when they stop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_lives_as_long_as_its_clients_ask() {
+    let dir = tempfile::tempdir().unwrap();
+    let members = started(dir.path()).await;
+    let proxy = Proxy::start(dir.path(), &members, &[]).await;
+    let mut client = LeaseClient::new(proxy.connect().await);
+    let grant = LeaseGrantRequest { ttl: 3, id: 7 };
+    assert_eq!(client.lease_grant(grant).await.unwrap().into_inner().ttl, 3);
+    let mut put = KvClient::new(proxy.connect().await);
+    let key = PutRequest { key: "leased".into(), lease: 7, ..PutRequest::default() };
+    put.put(key).await.unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let (requests, receiver) = mpsc::channel(4);
+        requests.send(LeaseKeepAliveRequest { id: 7 }).await.unwrap();
+        let stream = ReceiverStream::new(receiver);
+        let answers = client.lease_keep_alive(stream).await.unwrap().into_inner();
+        streams.push((requests, answers));
+    }
+    for (_, answers) in &mut streams {
+        assert_eq!(answers.message().await.unwrap().unwrap().ttl, 3);
+    }
+    // A missing lease has the TTL 0, as without the proxy.
+    let (requests, answers) = &mut streams[0];
+    requests.send(LeaseKeepAliveRequest { id: 99 }).await.unwrap();
+    assert_eq!(answers.message().await.unwrap().unwrap().ttl, 0);
+    // For longer than the TTL, one client keeps the lease alive.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(5) {
+        requests.send(LeaseKeepAliveRequest { id: 7 }).await.unwrap();
+        let answer = answers.message().await.unwrap().unwrap();
+        assert_eq!((answer.id, answer.ttl), (7, 3));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let last = Instant::now();
+    loop {
+        let get = RangeRequest { key: "leased".into(), ..RangeRequest::default() };
+        let found = put.range(get).await.unwrap().into_inner();
+        if found.kvs.is_empty() {
+            break;
+        }
+        assert!(last.elapsed() < TIMEOUT, "the lease does not end");
+        short_pause().await;
+    }
+    assert!(last.elapsed() >= Duration::from_secs(2), "it lived {:?}", last.elapsed());
+}
