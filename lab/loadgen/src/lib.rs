@@ -33,6 +33,8 @@ pub mod day;
 pub mod disk;
 pub mod experiment;
 pub mod fill;
+#[cfg(test)]
+mod golden;
 pub mod keys;
 mod load_thread;
 pub mod named;

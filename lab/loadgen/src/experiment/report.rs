@@ -125,6 +125,8 @@ fn checks(plan: &CheckPlan, values: &Values, measured: &Measurements) -> Vec<Che
 mod tests {
     use super::*;
     use crate::experiment::check::Verdict;
+    use crate::golden;
+    use crate::page::html;
 
     fn measured() -> Measurements {
         let mut measured = Measurements::new(["3.2", "etcd"].map(str::to_owned).to_vec());
@@ -133,25 +135,26 @@ mod tests {
         measured.add("etcd", "calm/get/p99", 2.0);
         measured.add("etcd", "beside/get/p99", 5.0);
         measured.add("etcd", "x", 7.0);
+        for at in [0.5, 10.0, 1000.0] {
+            measured.add_at("etcd", "rate", at, 8.0 * at);
+        }
+        measured.add_at("3.2", "rate", 10.0, 7.0);
         measured
     }
 
     #[test]
-    fn the_table_has_three_columns_for_each_class() {
-        let classes = vec!["get".to_owned()];
-        let columns = vec![["x, s", "x"].map(str::to_owned).to_vec()];
-        let quantile = "p99".to_owned();
-        let shown = Shown::Beside { classes, quantile, has_percentiles: true, columns };
-        let shown = sections(&shown, &Values::default(), &measured());
-        let [Section::Table { columns, rows }, Section::Figure { .. }, Section::Figure { .. }] =
-            &shown[..]
-        else {
-            panic!("{shown:?}")
-        };
-        let expected =
-            ["server", "get p99 calm, ms", "get p99 beside, ms", "get p99 times", "x, s"];
-        assert_eq!(*columns, expected);
-        assert_eq!(rows[1], ["etcd", "2", "5", "2.50", "7"]);
+    fn tables_and_plots_are_as_they_were() {
+        let plan: Plan = toml::from_str(
+            "shown = [
+                { classes = ['get'], quantile = 'p99', has_percentiles = true, columns = [['x, s', 'x']] },
+                { columns = [['puts/s', 'rate']], by = 'clients' },
+                { title = 'Puts', x = 'clients', y = 'log puts/s', higher_is_better = true, figure = 'rate' },
+                { title = 'x', y = 'x, s', bars = [['calm', 'calm/get/p99'], ['x', 'x']] },
+            ]",
+        )
+        .expect("it is right");
+        let findings = Findings::of(&plan, &Values::default(), measured());
+        golden::compare("findings.html", &html("Findings", &findings.shown));
     }
 
     #[test]

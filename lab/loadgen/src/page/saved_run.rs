@@ -49,49 +49,23 @@ pub(super) fn histogram<'de, D: Deserializer<'de>>(buckets: D) -> Result<Histogr
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use serde_json::json;
 
     use super::*;
-    use crate::class_metrics::{ClassMetrics, CompletedRequest};
-    use crate::process::DriverUsage;
-    use crate::report::{ClassReport, Report};
-    use crate::response_scanner::ResponseStats;
+    use crate::report::tests::report;
 
     #[test]
     fn a_run_is_read_as_it_was_written() {
-        let mut metrics = ClassMetrics::default();
-        for number in 1..=500_u64 {
-            let (due, answered) = (number * 10, number * 10 + number % 7 + 1);
-            let [due, answered] = [due, answered].map(Duration::from_millis);
-            let result = Ok(ResponseStats::default());
-            metrics.add(CompletedRequest { due, sent: due, answered, result });
-        }
-        metrics.add_failures("gone".to_owned(), 3);
-        let (p99, name) = (metrics.latency_ms(0.99), "put".to_owned());
-        let elapsed = Duration::from_secs(5);
-        let report = Report {
-            endpoints: "http://a:1/".to_owned(),
-            servers: Vec::new(),
-            seed: 1,
-            window: elapsed,
-            is_open_loop: true,
-            classes: vec![ClassReport { name, operation: "put", rate: Some(100.0), metrics }],
-            usage: None,
-            server_latency: Vec::new(),
-            driver: DriverUsage { processor: None, elapsed, threads: 1 },
-            notes: vec!["something".to_owned()],
-        };
-        let run = RunSummary::from_json("mine", &report.json()).expect("it is complete");
-        assert_eq!(run.warnings, ["something"]);
-        let class = &run.classes[0];
-        assert_eq!((class.answered, class.failed, class.series.len()), (500, 3, 6));
-        assert_eq!(class.errors, BTreeMap::from([("gone".to_owned(), 3)]));
-        let read = class.histogram.value_at_quantile(0.99) as f64 / 1e6;
-        assert!((read / p99.unwrap_or_default() - 1.0).abs() < 0.002, "{read} {p99:?}");
-        let told = RunSummary::from_json("x", &json!({})).map(drop);
+        let run = RunSummary::from_json("mine", &report().json()).expect("it is complete");
+        let [cheap, failed] = &run.classes[..] else { panic!("{run:?}") };
+        assert_eq!((cheap.answered, cheap.failed, cheap.series.len()), (100, 0, 2));
+        assert_eq!(failed.errors, BTreeMap::from([("Unavailable: gone".to_owned(), 7)]));
+        let median = cheap.histogram.value_at_quantile(0.5) as f64 / 1e6;
+        assert!((median / 50.0 - 1.0).abs() < 0.002, "{median}");
+        assert_eq!(run.warnings[0], "something");
+        let error = RunSummary::from_json("x", &json!({})).map(drop);
         let no_file = "no seconds; this is not a file of `clearlane-load --json`";
-        assert_eq!(told, Err(no_file.to_owned()));
+        assert_eq!(error, Err(no_file.to_owned()));
     }
 }
