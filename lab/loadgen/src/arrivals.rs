@@ -21,6 +21,7 @@ use clearlane_net::sched::SchedClass;
 use itertools::Itertools as _;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::stop::Stop;
@@ -28,7 +29,8 @@ use crate::stop::Stop;
 /// Interval at which a sleeping thread checks whether it is stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Spacing {
     Constant,
     /// The gaps have an exponential distribution: a Poisson process.

@@ -10,12 +10,14 @@
 use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
+use serde::Serialize;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeySpace {
     pub prefix: String,
     pub count: u64,
     /// The size of each key in bytes.
+    #[serde(rename = "size")]
     pub key_size: u64,
     /// The sizes of the values that a fill puts.
     pub value: Sizes,
@@ -46,7 +48,8 @@ impl KeySpace {
 }
 
 /// How often each key is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Distribution {
     /// All keys are equally likely.
     #[default]
@@ -64,11 +67,6 @@ impl Distribution {
         ("zipf", Distribution::Zipf),
         ("sequential", Distribution::Sequential),
     ];
-
-    pub fn name(self) -> &'static str {
-        let of = Distribution::WORDS.into_iter().find(|(_, distribution)| *distribution == self);
-        of.map_or("", |(word, _)| word)
-    }
 }
 
 /// Chooses the first key of each request. A request uses a fixed number of consecutive keys.
@@ -135,7 +133,7 @@ fn zipf_rank(count: u64, choices: &mut SmallRng) -> u64 {
 }
 
 /// A range of sizes in bytes, including both ends. All sizes are equally likely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
     pub min: u64,
     pub max: u64,
