@@ -4,11 +4,12 @@
 //! cores. A *bar* is a goal of this project. A report shows whether it is reached, but nothing
 //! fails if it is not.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::number::number;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The claim in words, with the bound.
     pub claim: String,
@@ -16,13 +17,19 @@ pub struct Check {
     pub verdict: Verdict,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A verdict. In files it has the name that a report shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
+    #[serde(rename = "holds")]
     Holds,
+    #[serde(rename = "FAILS")]
     Fails,
     /// The check compares a server that was not measured or has no responses.
+    #[serde(rename = "not measured")]
     NotMeasured,
+    #[serde(rename = "our bar: reached")]
     BarReached,
+    #[serde(rename = "our bar: missed")]
     BarMissed,
 }
 
@@ -59,37 +66,11 @@ impl Check {
         let Check { claim, measured, verdict } = self;
         format!("{}: {claim}; measured: {measured}", verdict.name())
     }
-
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "claim": self.claim,
-            "measured": self.measured,
-            "verdict": self.verdict.name(),
-        })
-    }
 }
 
 impl Verdict {
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Holds => "holds",
-            Verdict::Fails => "FAILS",
-            Verdict::NotMeasured => "not measured",
-            Verdict::BarReached => "our bar: reached",
-            Verdict::BarMissed => "our bar: missed",
-        }
-    }
-
-    /// Returns the verdict with this name, or `None` if there is no such verdict.
-    pub(super) fn named(name: &str) -> Option<Verdict> {
-        let all = [
-            Verdict::Holds,
-            Verdict::Fails,
-            Verdict::NotMeasured,
-            Verdict::BarReached,
-            Verdict::BarMissed,
-        ];
-        all.into_iter().find(|verdict| verdict.name() == name)
+    pub fn name(self) -> String {
+        json!(self).as_str().unwrap_or_default().to_owned()
     }
 
     /// Returns the verdict of several checks. It is `Fails` if a check fails, otherwise `Holds` if

@@ -109,7 +109,7 @@ impl Findings {
         sections.push(text(&format!("Source: {source}.")));
         sections.extend([heading("Ours and the published figures"), text(differs)]);
         let rows = self.checks.iter().map(|Check { claim, measured, verdict }| {
-            vec![claim.clone(), measured.clone(), verdict.name().to_owned()]
+            vec![claim.clone(), measured.clone(), verdict.name()]
         });
         let columns = ["requirement", "measured", ""].map(str::to_owned).to_vec();
         sections.push(Section::Table { columns, rows: rows.collect() });
@@ -127,8 +127,8 @@ impl Findings {
             "machine": conditions.machine,
             "withheld_percent": conditions.withheld_percent,
             "versions": conditions.versions,
-            "verdict": self.verdict().name(),
-            "checks": self.checks.iter().map(Check::json).collect::<Vec<_>>(),
+            "verdict": self.verdict(),
+            "checks": self.checks,
             "warnings": self.measured.warnings(),
             "figures": self.measured.json(),
         })

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::Experiment;
@@ -69,7 +70,7 @@ impl Output {
     fn entry(&self, name: &str) -> Option<Vec<Section>> {
         let read = |ending| fs::read_to_string(self.dir.join(format!("{name}.{ending}"))).ok();
         let report = serde_json::from_str::<Value>(&read("json")?).ok()?;
-        let verdict = Verdict::named(report["verdict"].as_str()?)?.sentence();
+        let verdict = Verdict::deserialize(&report["verdict"]).ok()?.sentence();
         let scale = report["scale"].as_str()?;
         let svg = read("svg").filter(|svg| !svg.is_empty());
         let heading = Section::Heading(report["title"].as_str()?.to_owned());
