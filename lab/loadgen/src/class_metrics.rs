@@ -5,9 +5,11 @@
 //! response. Failures are counted by their texts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 
 use crate::response_scanner::ResponseStats;
 use crate::time_series::{IntervalMetrics, TimeSeries};
@@ -17,6 +19,9 @@ const LATENCY_MAX: Duration = Duration::from_secs(3600);
 /// Maximum number of different error texts. Further texts are counted together.
 const ERROR_TEXTS_MAX: usize = 20;
 const OTHER_ERRORS: &str = "other errors";
+
+/// The counts of a response, or the text of an error.
+pub(crate) type CallResult = Result<ResponseStats, String>;
 
 #[derive(Clone, Debug)]
 pub struct CompletedRequest {
@@ -168,6 +173,38 @@ impl ClassMetrics {
     pub fn answered_per_second(&self, window: Duration) -> f64 {
         let elapsed = window.max(self.last_answer).as_secs_f64();
         if elapsed > 0.0 { self.answered() as f64 / elapsed } else { 0.0 }
+    }
+}
+
+/// The metrics of a closed loop, which its clients share. Times are counted from `start`.
+#[derive(Clone, Debug)]
+pub(crate) struct LoopMetrics {
+    pub(crate) start: Instant,
+    metrics: Arc<Mutex<ClassMetrics>>,
+}
+
+impl LoopMetrics {
+    pub(crate) fn start() -> LoopMetrics {
+        LoopMetrics { start: Instant::now(), metrics: Arc::default() }
+    }
+
+    /// Sends a request, and adds its latency or its error. Returns false if it has failed.
+    pub(crate) async fn add(&self, request: impl Future<Output = CallResult>) -> bool {
+        let sent = self.start.elapsed();
+        let result = request.await;
+        let is_answered = result.is_ok();
+        let answered = self.start.elapsed();
+        self.metrics.lock().add(CompletedRequest { due: sent, sent, answered, result });
+        is_answered
+    }
+
+    pub(crate) fn add_failures(&self, text: String, count: u64) {
+        self.metrics.lock().add_failures(text, count);
+    }
+
+    /// Returns the metrics so far, and starts new ones.
+    pub(crate) fn take(&self) -> ClassMetrics {
+        std::mem::take(&mut *self.metrics.lock())
     }
 }
 

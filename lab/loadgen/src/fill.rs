@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 
 use crate::connection::Endpoints;
 use crate::keys::{KeySpace, ValueGenerator};
-use crate::requests::{self, Call};
+use crate::requests;
 use crate::users::Session;
 use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
 use crate::{Error, Result, connection};
@@ -99,8 +99,7 @@ pub(crate) async fn check_filled(
     owner: &str,
     remedy: &str,
 ) -> Result<i64> {
-    let count = Call::count(space);
-    let count = Session::request_of(session, count);
+    let count = Session::request_of(session, requests::count(space));
     let count = KvClient::new(channel).range(count).await;
     let count = count.map_err(connection::error("cannot count the keys"))?;
     let RangeResponse { header, count: found, .. } = count.into_inner();

@@ -140,7 +140,7 @@ pub async fn run(
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report> {
     let OpenTarget { endpoints, session, .. } = &options.target;
-    let channel = connection::open(endpoints, 1).await?.remove(0);
+    let channel = connection::channel(endpoints).await?;
     check_filled(workload, channel.clone(), session.as_deref()).await?;
     let revision = revision(workload, channel, session.as_deref()).await?;
     let stop_at_drop = StopAtDrop::new(&options.stop);

@@ -21,20 +21,16 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::Result;
-use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::class_metrics::{CallResult, ClassMetrics, CompletedRequest};
 use crate::connection::{Connection, Endpoints};
 use crate::load_thread::{END_INTERVAL, drain, start_thread, with_progress};
 use crate::requests::Call;
-use crate::response_scanner::ResponseStats;
 use crate::stop::{Stop, StopAtDrop};
 use crate::users::Session;
 
 /// Pause after a failed request. Without it, the clients would send thousands of requests that fail
 /// while a server restarts.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
-
-/// The counts of the response, or the text of an error.
-pub(crate) type CallResult = std::result::Result<ResponseStats, String>;
 
 pub(crate) enum LoopRequest {
     Call {
@@ -55,6 +51,8 @@ pub(crate) type WarmUp = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) struct LoopOptions {
     pub(crate) endpoints: Endpoints,
     pub(crate) session: Option<Arc<Session>>,
+    /// Number of connections, which clients use in turn. 0 if no source makes a
+    /// [`LoopRequest::Call`].
     pub(crate) connections: u64,
     pub(crate) clients: u64,
     pub(crate) threads: u64,
@@ -80,7 +78,8 @@ impl LoopOptions {
     /// it has, and the numbers of its clients.
     fn shares(&self) -> impl Iterator<Item = ((u64, u64), Vec<u64>)> {
         let (threads, clients) = (self.threads(), self.clients);
-        let all = self.connections.min(clients).max(threads);
+        let all =
+            if self.connections == 0 { 0 } else { self.connections.min(clients).max(threads) };
         // If the connections cannot be divided equally, the first threads have one more.
         let first = move |thread: u64| all / threads * thread + thread.min(all % threads);
         (0..threads).map(move |thread| {
@@ -204,9 +203,9 @@ async fn run_clients(
     // Another thread may have failed to open its connections. Then there is no load.
     let Ok(shared) = has_begun.await else { return Duration::ZERO };
     let mut running = JoinSet::new();
-    for (client, connection) in clients.into_iter().zip(connections.iter().cycle()) {
-        let (connection, shared) = (connection.clone(), Arc::clone(&shared));
-        running.spawn(run_client(client, connection, shared, Arc::clone(&state)));
+    for (place, client) in clients.into_iter().enumerate() {
+        let connection = connections.get(place % connections.len().max(1)).cloned();
+        running.spawn(run_client(client, connection, Arc::clone(&shared), Arc::clone(&state)));
     }
     if let Some(why) = drain(&mut running, || shared.is_over(), &shared.stop, |()| {}).await {
         state.metrics.lock()[0].add_failures(why, running.len() as u64);
@@ -217,7 +216,7 @@ async fn run_clients(
 
 async fn run_client(
     client: u64,
-    connection: Connection,
+    connection: Option<Connection>,
     shared: Arc<SharedLoop>,
     state: Arc<ClientThread>,
 ) {
@@ -229,7 +228,8 @@ async fn run_client(
         let sent = shared.begin.elapsed();
         let (class, result) = match request {
             LoopRequest::Call { class, call } => {
-                (class, Session::call(shared.session.as_deref(), &connection, &call).await)
+                let connection = connection.as_ref().expect("a loop of calls has connections");
+                (class, Session::call(shared.session.as_deref(), connection, &call).await)
             }
             LoopRequest::Calls(calls) => (0, calls.await),
         };

@@ -59,13 +59,13 @@ async fn run_requests(
         let allowed = "it compares members, but --endpoints has one address";
         return Err(Error::Local(format!("--check-hashkv: {allowed}")));
     }
-    let channel = connection::open(&target.endpoints, 1).await?.remove(0);
+    let channel = connection::channel(&target.endpoints).await?;
     let LoopArguments { common, total, rate, seconds, threads } = options;
     let sources = Sources::prepare(asked, common, target).await?;
     let loop_options = LoopOptions {
         endpoints: target.endpoints.clone(),
         session: target.session.clone(),
-        connections: common.conns,
+        connections: if sources.has_calls { common.conns } else { 0 },
         clients: common.clients,
         threads: *threads,
         total: *total,

@@ -5,22 +5,19 @@ use clearlane_proto::etcdserverpb::compare::CompareResult;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
-use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
-    TxnRequest, WatchRequest, WatchResponse,
+    TxnRequest,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Streaming};
 
 use super::mix::{Job, JobKind};
-use crate::connection::{self, text};
+use crate::connection::{self, OpenWatch, open_watch, text};
 use crate::keys::{KeySpace, ValueGenerator};
-use crate::requests::{compare_version, delete, operations, range, watch_all, watch_request};
+use crate::requests::{compare_version, delete, operations, range, watch_all};
 
 const LEASE_KEYS: u64 = 3;
 const REVOKED_TTL_SECONDS: i64 = 60 * 60;
@@ -51,10 +48,7 @@ pub(super) struct JobContext {
 }
 
 /// A watch on its own connection. Nobody reads its events.
-pub(super) type SlowWatch = (Channel, Watch);
-
-/// An open watch stream. It ends when both halves are dropped.
-pub(super) type Watch = (mpsc::Sender<WatchRequest>, Streaming<WatchResponse>);
+pub(super) type SlowWatch = (Channel, OpenWatch);
 
 impl JobContext {
     /// Runs a job. Returns the number of requests that it has sent.
@@ -117,13 +111,9 @@ impl JobContext {
 
     /// Watches all keys of the space, starting after the older of the two revisions in
     /// `period_ends`.
-    async fn watch(&self, channel: Channel) -> Done<Watch> {
+    async fn watch(&self, channel: Channel) -> Done<OpenWatch> {
         let create = watch_all(&self.space, self.period_ends[0] + 1);
-        let (requests, stream) = mpsc::channel(1);
-        let _ = requests.send(watch_request(create)).await;
-        let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
-        let answers = client.watch(ReceiverStream::new(stream)).await.map_err(text)?;
-        Ok((requests, answers.into_inner()))
+        open_watch(channel, None, create).await.map_err(text)
     }
 
     /// Grants a lease and puts its keys. Revokes the lease if the job is a `RevokedLease`. Returns
@@ -186,8 +176,7 @@ impl JobContext {
 }
 
 async fn connect(endpoint: Endpoint) -> Done<Channel> {
-    let opened = connection::open(&endpoint.into(), 1).await;
-    opened.map(|mut channels| channels.remove(0)).map_err(|error| error.to_string())
+    connection::channel(&endpoint.into()).await.map_err(|error| error.to_string())
 }
 
 /// Puts a key if its version compares to 0 as `result` requires. Fails if the compare does not

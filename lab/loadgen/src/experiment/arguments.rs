@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::Experiment;
-use crate::arguments::quoted;
+use crate::arguments::{quoted, within};
 use crate::named::Named;
 use crate::servers::{ERAS, era_of_version};
 
@@ -42,11 +42,11 @@ pub struct ExperimentArguments {
     pub redis: Option<String>,
     /// Number of rounds, in which the servers take turns: figures are medians (by default 1 at
     /// scale small and 5 at scale full)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "N", value_parser = within(1..=100))]
     pub rounds: Option<u64>,
     /// Number of keys in each expensive read (by default a number that holds a lock for 100 ms,
     /// measured before the load)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    #[arg(long, value_name = "N", value_parser = within(100..=10_000_000))]
     pub keys: Option<u64>,
     /// Seed of random times, keys and values; the same seed repeats them
     #[arg(long, value_name = "N", default_value_t = 1)]

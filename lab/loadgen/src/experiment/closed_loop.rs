@@ -11,36 +11,23 @@ use tokio::time::sleep;
 
 use super::load::{WARM_UP, warn_of_failures};
 use super::measurements::Measurements;
+use crate::Result;
 use crate::class_metrics::ClassMetrics;
-use crate::closed_loop::engine::{self, LoopOptions, LoopRequest, RequestSource, WarmUp};
+use crate::closed_loop::engine::{self, LoopOptions, LoopRequest, RequestSource};
 use crate::connection::{self, Endpoints};
 use crate::requests::RequestGenerator;
-use crate::run::WindowBegin;
 use crate::stop::Stop;
-use crate::workload::Workload;
-use crate::{Error, Result};
+use crate::workload::{Class, Workload};
 
 const THREADS_MAX: usize = 8;
 /// Maximum number of clients on a connection, as in etcd's own measurements.
 const CLIENTS_PER_CONNECTION: u64 = 10;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ClosedLoop<'a> {
-    /// The servers. Clients are spread over them.
-    pub(super) endpoints: &'a [String],
-    pub(super) workload: &'a Workload,
-    /// The name of the class whose requests are sent. Its rate and arrivals are ignored.
-    pub(super) class: &'a str,
-    pub(super) clients: u64,
-    pub(super) window: Duration,
-    pub(super) seed: u64,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct ClosedLoopReport {
     pub(super) metrics: ClassMetrics,
     /// How long requests were sent and answered.
-    pub(super) window: Duration,
+    window: Duration,
 }
 
 impl ClosedLoopReport {
@@ -53,11 +40,10 @@ impl ClosedLoopReport {
     pub(super) fn record(
         &self,
         figure: &str,
-        at: impl Into<Option<f64>>,
+        at: Option<f64>,
         server: &str,
         into: &mut Measurements,
     ) {
-        let at = at.into();
         into.add_at(server, &format!("{figure}/per second"), at, self.per_second());
         for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
             let latency = self.metrics.latency_ms(quantile);
@@ -67,49 +53,54 @@ impl ClosedLoopReport {
     }
 }
 
-impl ClosedLoop<'_> {
-    /// Runs the loop, and counts requests after a warm-up. The warm-up lasts
-    /// [`WARM_UP`]. An open loop sets `begin`: then the warm-up ends when the window of the open
-    /// loop starts.
-    pub(super) async fn run(self, begin: Option<WindowBegin>) -> Result<ClosedLoopReport> {
-        let warm_up: WarmUp = match begin {
-            Some(begin) => Box::pin(async move { begin.wait().await }),
-            None => Box::pin(sleep(WARM_UP)),
-        };
-        let ClosedLoop { endpoints, workload, class, clients, window, seed } = self;
-        let found = workload.classes.iter().find(|known| known.name == class);
-        let no_class = || Error::Workload(format!("the workload has no class {class}"));
-        let class = found.ok_or_else(no_class)?;
-        let endpoints = endpoints.iter().map(|endpoint| connection::endpoint(endpoint));
-        let endpoints = endpoints.collect::<Result<Vec<_>>>()?;
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (cores / 2).clamp(1, THREADS_MAX) as u64;
-        // Each thread has the same number of connections to each endpoint, if there are enough
-        // clients.
-        let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
-        let options = LoopOptions {
-            connections: connections.next_multiple_of(endpoints.len() as u64 * threads),
-            endpoints: Endpoints::new(endpoints)?,
-            session: None,
-            clients,
-            threads,
-            total: u64::MAX,
-            rate: None,
-            warm_up: Some(warm_up),
-            window: Some(window),
-            stop: Stop::default(),
-        };
-        let generator = |thread: u64| {
-            let seed = seed.wrapping_mul(1 << 20).wrapping_add(thread);
-            RequestGenerator::new(class, workload, (None, 0), seed)
-        };
-        let generators = (0..options.threads()).map(generator);
-        let mut generators = generators.collect::<Result<Vec<_>>>()?.into_iter();
-        let mut source = |_| -> RequestSource {
-            let mut requests = generators.next().expect("there is one for each thread");
-            Box::new(move |_| LoopRequest::Call { class: 0, call: requests.next_call() })
-        };
-        let (mut metrics, window) = engine::run(options, 1, &mut source, &mut |_| {}).await?;
-        Ok(ClosedLoopReport { metrics: metrics.remove(0), window })
-    }
+/// Returns the options of a loop that starts with a warm-up and then lasts for `window`. Clients
+/// are spread over the servers.
+pub(super) fn options(endpoints: &[String], clients: u64, window: Duration) -> Result<LoopOptions> {
+    let endpoints = endpoints.iter().map(|endpoint| connection::endpoint(endpoint));
+    let endpoints = endpoints.collect::<Result<Vec<_>>>()?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores / 2).clamp(1, THREADS_MAX) as u64;
+    // Each thread has the same number of connections to each endpoint, if there are enough
+    // clients.
+    let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
+    Ok(LoopOptions {
+        connections: connections.next_multiple_of(endpoints.len() as u64 * threads),
+        endpoints: Endpoints::new(endpoints)?,
+        session: None,
+        clients,
+        threads,
+        total: u64::MAX,
+        rate: None,
+        warm_up: Some(Box::pin(sleep(WARM_UP))),
+        window: Some(window),
+        stop: Stop::default(),
+    })
+}
+
+pub(super) async fn run(
+    options: LoopOptions,
+    source: &mut dyn FnMut(u64) -> RequestSource,
+) -> Result<ClosedLoopReport> {
+    let (mut metrics, window) = engine::run(options, 1, source, &mut |_| {}).await?;
+    Ok(ClosedLoopReport { metrics: metrics.remove(0), window })
+}
+
+/// Sends the requests of a class. Its rate and arrivals are ignored.
+pub(super) async fn run_class(
+    options: LoopOptions,
+    workload: &Workload,
+    class: &Class,
+    seed: u64,
+) -> Result<ClosedLoopReport> {
+    let generator = |thread: u64| {
+        let seed = seed.wrapping_mul(1 << 20).wrapping_add(thread);
+        RequestGenerator::new(class, workload, (None, 0), seed)
+    };
+    let generators = (0..options.threads()).map(generator);
+    let mut generators = generators.collect::<Result<Vec<_>>>()?.into_iter();
+    let mut source = |_| -> RequestSource {
+        let mut requests = generators.next().expect("there is one for each thread");
+        Box::new(move |_| LoopRequest::Call { class: 0, call: requests.next_call() })
+    };
+    run(options, &mut source).await
 }

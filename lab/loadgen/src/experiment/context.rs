@@ -294,7 +294,7 @@ impl Running {
 }
 
 pub(super) async fn channel(endpoint: &str) -> Result<Channel> {
-    Ok(connection::open(&connection::endpoint(endpoint)?.into(), 1).await?.remove(0))
+    connection::channel(&connection::endpoint(endpoint)?.into()).await
 }
 
 async fn check_answers(endpoint: &str) -> Result<()> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::try_join;
 
-use super::closed_loop::ClosedLoop;
+use super::closed_loop::{self, run_class};
 use super::context::Running;
 use super::load::open_loop;
 use super::measurements::Measurements;
@@ -58,20 +58,22 @@ pub(super) async fn run_loops(
     for LoopPlan { figure, class, clients, is_spread, .. } in &turn.plan.loops {
         let leader = slice::from_ref(&running.leader);
         let endpoints = if *is_spread { &running.endpoints[..] } else { leader };
-        let clients = turn.values.number(clients)?;
-        let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
+        let mut options = closed_loop::options(endpoints, turn.values.number(clients)?, window)?;
+        let class = workload.class(class)?;
         let report = match &turn.plan.open_loop {
             Some(open) if at != Some(0.0) => {
+                // The warm-up ends when the window of the open loop starts.
                 let begin = WindowBegin::default();
-                let open = run_open_loop(turn, running, (open, begin.clone()), at, into);
-                try_join!(closed.run(Some(begin)), open)?.0
+                let has_begun = begin.clone();
+                options.warm_up = Some(Box::pin(async move { has_begun.wait().await }));
+                let closed = run_class(options, workload, class, seed);
+                let open = run_open_loop(turn, running, (open, begin), at, into);
+                try_join!(closed, open)?.0
             }
-            _ => closed.run(None).await?,
+            _ => run_class(options, workload, class, seed).await?,
         };
         report.record(figure, at, server, into);
-        let classes = &workload.classes;
-        let operation = classes.iter().find(|known| known.name == *class).map(|it| it.operation);
-        if let Some(Operation::Put { value }) = operation {
+        if let Operation::Put { value } = class.operation {
             let mb = (value.min + value.max) as f64 / 2.0 / 1e6;
             into.add_at(server, &format!("{figure}/MB per second"), at, report.per_second() * mb);
         }

@@ -10,9 +10,8 @@ use super::context::{Context, Running, Subject, channel};
 use super::load;
 use super::plan::{Plan, Values};
 use crate::keys::KeySpace;
-use crate::requests::Call;
 use crate::servers::ClusterOptions;
-use crate::{Error, Result, connection};
+use crate::{Error, Result, connection, requests};
 
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -67,7 +66,7 @@ async fn wait_for_keys(endpoint: &str, space: &KeySpace) -> Result<()> {
     let mut client = KvClient::new(channel(endpoint).await?);
     let deadline = Instant::now() + CATCH_UP_TIMEOUT;
     loop {
-        let count = RangeRequest { serializable: true, ..Call::count(space) };
+        let count = RangeRequest { serializable: true, ..requests::count(space) };
         let found = client.range(count).await;
         let found =
             found.map_err(connection::error("the keys of the learner could not be counted"))?;

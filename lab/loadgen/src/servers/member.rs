@@ -167,7 +167,7 @@ impl Member {
 
     pub(super) async fn channel(&self) -> Result<Channel> {
         let endpoint = connection::endpoint(&self.endpoint())?;
-        Ok(connection::open(&endpoint.into(), 1).await?.remove(0))
+        connection::channel(&endpoint.into()).await
     }
 
     fn failure(&self, program: &str, what: &str) -> Error {

@@ -32,6 +32,7 @@ pub use self::plan::Row;
 use self::plan::{Plan, Prepared, Repetition};
 pub use self::report::StallReport;
 use self::window::Window;
+use crate::arguments::within;
 use crate::connection::{Connection, Endpoints, open_direct};
 use crate::fill::{check_filled, fill_with_lease};
 use crate::keys::KeySpace;
@@ -50,17 +51,15 @@ const FILL_CONNECTIONS: u64 = 4;
 pub struct StallOptions {
     /// Number of keys that `clearlane-load keys` has put
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    #[arg(value_parser = within(1000..=100_000_000))]
     pub keys: u64,
     // Probes start with a count of their keys. Without the head start, the count would wait for the
     // first expensive request.
     /// Time from the start of the probes to the first expensive request, in seconds
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(0..=3600))]
     pub head_start: u64,
     /// Number of clients in the row authenticate, each with its own connection
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = within(1..=100_000))]
     pub clients: u64,
 }
 
@@ -91,7 +90,7 @@ impl Stall {
     /// connection cannot be opened. The row `authenticate` enables authentication.
     pub async fn prepare(row: Row, target: StallTarget, options: StallOptions) -> Result<Stall> {
         let space = workload::key_space(options.keys, KEY_SIZE, VALUE_SIZE)?;
-        let channel = connection::open(&target.endpoint, 1).await?.remove(0);
+        let channel = connection::channel(&target.endpoint).await?;
         let mut prepared = Prepared::default();
         if row == Row::Authenticate {
             // This row reads no keys, so they are not counted. Once authentication is enabled, a
@@ -142,8 +141,7 @@ impl Stall {
             }
         }
         window.wait_for_end().await;
-        let (elapsed, metrics) =
-            (window.start.elapsed(), std::mem::take(&mut *window.metrics.lock()));
+        let (elapsed, metrics) = (window.metrics.start.elapsed(), window.metrics.take());
         let usage = usage_before.zip(processor()?);
         let processor = usage.map(|(before, after)| after.processor - before.processor);
         Ok(StallReport { row: self.row, keys: self.keys, elapsed, processor, metrics })

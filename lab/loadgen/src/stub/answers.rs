@@ -13,7 +13,9 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::mvccpb::{Event, KeyValue};
 
 use super::body::{self, Pieces};
-use crate::requests::{AUTHENTICATE, DELETE_RANGE, LEASE_GRANT, PUT, RANGE, TXN, WATCH, framed};
+use crate::requests::{
+    AUTHENTICATE, DELETE_RANGE, LEASE_GRANT, PUT, RANGE, RANGE_STREAM, SNAPSHOT, TXN, WATCH, framed,
+};
 
 /// Approximate size of a piece of records.
 const PIECE_BYTES: usize = 64 << 10;
@@ -100,8 +102,8 @@ impl Answers {
         Some(match path {
             RANGE => with_prefix(self.range(&decoded(request)?)),
             TXN => with_prefix(self.txn(&decoded(request)?)),
-            "/etcdserverpb.KV/RangeStream" => self.range_stream(&decoded(request)?),
-            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(),
+            RANGE_STREAM => self.range_stream(&decoded(request)?),
+            SNAPSHOT => self.snapshot(),
             WATCH => self.watch(&decoded(request)?)?,
             PUT => vec![framed(&PutResponse { header: header(), prev_kv: None })],
             DELETE_RANGE => vec![framed(&deleted(&decoded(request)?))],
