@@ -1,6 +1,6 @@
 //! Horizontal bars in groups, each with its value.
 
-use super::drawing::{Anchor, Drawing, WIDTH};
+use super::drawing::{Drawing, END, START, WIDTH};
 use super::frame::{Frame, LINE_HEIGHT, MARGIN, end_of_texts};
 use super::labels::{LABEL_CHARACTERS_MAX, shortened, width_of};
 use super::range::{AxisRange, End, is_drawable};
@@ -40,7 +40,7 @@ impl Bars {
         for group in &self.groups {
             if !group.label.is_empty() {
                 y += LINE_HEIGHT;
-                drawing.text("group halo", (MARGIN, y - 5.0), Anchor::START, &group.label);
+                drawing.text("group halo", (MARGIN, y - 5.0), START, &group.label);
             }
             for bar in &group.bars {
                 draw_bar(&mut drawing, &frame, y, bar);
@@ -84,16 +84,15 @@ fn draw_bar(
 ) {
     let text = top + BAR - 4.0;
     let label = shortened(label, LABEL_CHARACTERS_MAX);
-    drawing.text("", (frame.left - 8.0, text), Anchor::END, &label);
+    drawing.text("", (frame.left - 8.0, text), END, &label);
     if !is_drawable(*value) {
-        drawing.text("faint halo", (frame.left + 6.0, text), Anchor::START, "no data");
+        drawing.text("faint halo", (frame.left + 6.0, text), START, "no data");
         return;
     }
     // On a log scale, zero is at the left edge.
     let (zero, end) = (frame.x(0.0), frame.x(*value));
     let (from, to) = (zero.min(end), zero.max(end));
-    drawing.begin_series(*colour);
-    drawing.bar(*colour, (from, top), ((to - from).max(1.0), BAR));
-    drawing.end_series();
-    drawing.text("halo", (to + 6.0, text), Anchor::START, &short(*value));
+    let size = ((to - from).max(1.0), BAR);
+    drawing.series(*colour, |drawing| drawing.bar(*colour, (from, top), size));
+    drawing.text("halo", (to + 6.0, text), START, &short(*value));
 }

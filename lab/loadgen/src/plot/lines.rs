@@ -2,7 +2,7 @@
 
 use itertools::Itertools as _;
 
-use super::drawing::{Anchor, Drawing, Point, WIDTH};
+use super::drawing::{Drawing, END, Point, START, WIDTH};
 use super::frame::{Frame, MARGIN, end_of_texts};
 use super::labels::{LABEL_CHARACTERS_MAX, shortened, spread, width_of};
 use super::range::{AxisRange, End, is_drawable};
@@ -41,9 +41,8 @@ impl Plot {
         for (index, line) in self.lines.iter().enumerate() {
             // If an earlier line has the same colour, this line gets other dashes.
             let earlier = self.lines[..index].iter().filter(|other| other.colour == line.colour);
-            drawing.begin_series(line.colour);
-            draw_line(&mut drawing, &frame, line, DASHES[earlier.count() % DASHES.len()], place);
-            drawing.end_series();
+            let dashes = DASHES[earlier.count() % DASHES.len()];
+            drawing.series(line.colour, |drawing| draw_line(drawing, &frame, line, dashes, place));
         }
         draw_labels(&mut drawing, &frame, &self.lines, place);
         drawing.finish()
@@ -127,15 +126,15 @@ fn draw_labels(drawing: &mut Drawing, frame: &Frame<'_>, lines: &[Line], place: 
     let heights = spread(&wanted, LABEL_GAP, frame.top, frame.bottom);
     for ((line, (x, y)), height) in labelled.into_iter().zip(heights) {
         let (edge, side, anchor) = match place {
-            LabelPlace::End => (frame.right, 1.0, Anchor::START),
-            LabelPlace::Peak if x < frame.middle().0 => (x, 1.0, Anchor::START),
-            LabelPlace::Peak => (x, -1.0, Anchor::END),
+            LabelPlace::End => (frame.right, 1.0, START),
+            LabelPlace::Peak if x < frame.middle().0 => (x, 1.0, START),
+            LabelPlace::Peak => (x, -1.0, END),
         };
         let beside = |distance: f64| edge + side * distance;
         let leader = [(x, y), (beside(LEADER / 2.0), height), (beside(LEADER), height)];
-        drawing.begin_series(line.colour);
-        drawing.polyline("leader", line.colour, "", &leader);
-        drawing.end_series();
+        drawing.series(line.colour, |drawing| {
+            drawing.polyline("leader", line.colour, "", &leader);
+        });
         let label = shortened(&line.label, LABEL_CHARACTERS_MAX);
         drawing.text(class, (beside(LEADER + 3.0), height + 4.0), anchor, &label);
     }
