@@ -31,3 +31,24 @@ pub trait Named: ValueEnum + 'static {
 impl Named for crate::experiment::Experiment {}
 impl Named for crate::stall::Row {}
 impl Named for crate::storm::StormKind {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: Named>() {
+        let list = T::list();
+        assert_eq!(list.lines().count(), T::all().len(), "{list}");
+        for (value, line) in T::all().iter().zip(list.lines()) {
+            assert_eq!(line.split_once(' ').map(|(name, _)| name), Some(&*value.name()));
+            assert!(!value.about().is_empty() && line.ends_with(&value.about()), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_value_is_listed_with_its_description() {
+        check::<crate::experiment::Experiment>();
+        check::<crate::stall::Row>();
+        check::<crate::storm::StormKind>();
+    }
+}
