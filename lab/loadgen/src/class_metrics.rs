@@ -47,13 +47,9 @@ pub struct ClassMetrics {
 
 impl Default for ClassMetrics {
     fn default() -> ClassMetrics {
-        let histogram = || {
-            let longest = LATENCY_MAX.as_nanos() as u64;
-            Histogram::new_with_bounds(1000, longest, 3).expect("the bounds are sound")
-        };
         ClassMetrics {
-            latency: histogram(),
-            send_delay: histogram(),
+            latency: ClassMetrics::empty_histogram(),
+            send_delay: ClassMetrics::empty_histogram(),
             errors: BTreeMap::new(),
             keys: 0,
             bytes: 0,
@@ -67,6 +63,12 @@ impl ClassMetrics {
     /// Creates empty metrics for a run of this length.
     pub fn of_window(window: Duration) -> ClassMetrics {
         ClassMetrics { series: TimeSeries::of_window(window), ..ClassMetrics::default() }
+    }
+
+    /// Returns an empty histogram of latencies in nanoseconds.
+    pub(crate) fn empty_histogram() -> Histogram<u64> {
+        let longest = LATENCY_MAX.as_nanos() as u64;
+        Histogram::new_with_bounds(1000, longest, 3).expect("the bounds are sound")
     }
 
     pub fn add(&mut self, done: CompletedRequest) {

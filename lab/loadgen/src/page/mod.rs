@@ -6,7 +6,6 @@
 
 mod markdown;
 mod report_page;
-mod saved_run;
 
 use std::collections::BTreeSet;
 use std::iter;
