@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
+use crate::TextResult;
 use crate::response_scanner::ResponseStats;
 use crate::time_series::{IntervalMetrics, TimeSeries};
 
@@ -21,7 +22,7 @@ const ERROR_TEXTS_MAX: usize = 20;
 const OTHER_ERRORS: &str = "other errors";
 
 /// The counts of a response, or the text of an error.
-pub(crate) type CallResult = Result<ResponseStats, String>;
+pub(crate) type CallResult = TextResult<ResponseStats>;
 
 #[derive(Clone, Debug)]
 pub struct CompletedRequest {
@@ -31,7 +32,7 @@ pub struct CompletedRequest {
     pub sent: Duration,
     pub answered: Duration,
     /// The counts of the response, or the text of an error.
-    pub result: Result<ResponseStats, String>,
+    pub result: CallResult,
 }
 
 #[derive(Clone, Debug)]

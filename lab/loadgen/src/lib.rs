@@ -76,3 +76,6 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// A result whose error is a short text, so that equal errors can be counted together.
+pub(crate) type TextResult<T> = std::result::Result<T, String>;

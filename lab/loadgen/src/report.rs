@@ -181,14 +181,13 @@ impl Report {
         });
         json!({
             "endpoint": self.endpoints,
-            "servers": self.servers.iter().map(ServerInfo::json).collect::<Vec<_>>(),
+            "servers": self.servers,
             "seed": self.seed,
             "seconds": self.window.as_secs_f64(),
             "open_loop": self.is_open_loop,
             "classes": self.classes.iter().map(|class| class.json(self.window)).collect::<Vec<_>>(),
             "server": used,
-            "server_latency":
-                self.server_latency.iter().map(LatencyComparison::json).collect::<Vec<_>>(),
+            "server_latency": self.server_latency,
             "driver": {
                 "processor_s": self.driver.processor.map(|used| used.as_secs_f64()),
                 "threads": self.driver.threads,

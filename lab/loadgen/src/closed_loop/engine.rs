@@ -68,6 +68,22 @@ pub(crate) struct LoopOptions {
 }
 
 impl LoopOptions {
+    /// Creates options for clients on one thread, without connections, user or limits.
+    pub(crate) fn new(endpoints: Endpoints, clients: u64) -> LoopOptions {
+        LoopOptions {
+            endpoints,
+            session: None,
+            connections: 0,
+            clients,
+            threads: 1,
+            total: u64::MAX,
+            rate: None,
+            warm_up: None,
+            window: None,
+            stop: Stop::default(),
+        }
+    }
+
     /// Returns the number of threads. It is at most the number of clients, so that each thread has
     /// a client.
     pub(crate) fn threads(&self) -> u64 {
@@ -322,18 +338,9 @@ mod tests {
         let sizes = StubSizes { key: 1, value: 1, snapshot: 1 };
         let listen = "127.0.0.1:0".parse().expect("an address");
         let address = stub::start(listen, sizes).expect("a free port").to_string();
-        LoopOptions {
-            endpoints: connection::endpoint(&address).expect("an address").into(),
-            session: None,
-            connections: 2,
-            clients: 4,
-            threads: 2,
-            total,
-            rate: None,
-            warm_up,
-            window: None,
-            stop: Stop::default(),
-        }
+        let endpoint = connection::endpoint(&address).expect("an address");
+        let options = LoopOptions::new(endpoint.into(), 4);
+        LoopOptions { connections: 2, threads: 2, total, warm_up, ..options }
     }
 
     fn gets(_thread: u64) -> RequestSource {

@@ -63,16 +63,14 @@ async fn run_requests(
     let LoopArguments { common, total, rate, seconds, threads } = options;
     let sources = Sources::prepare(asked, common, target).await?;
     let loop_options = LoopOptions {
-        endpoints: target.endpoints.clone(),
         session: target.session.clone(),
         connections: if sources.has_calls { common.conns } else { 0 },
-        clients: common.clients,
         threads: *threads,
         total: *total,
         rate: (*rate > 0).then_some(*rate),
-        warm_up: None,
         window: seconds.map(Duration::from_secs),
         stop,
+        ..LoopOptions::new(target.endpoints.clone(), common.clients)
     };
     let (names, mut notes) = (sources.classes, Vec::new());
     let driver = DriverUsage::begin(loop_options.threads());

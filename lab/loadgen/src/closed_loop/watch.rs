@@ -142,18 +142,12 @@ pub(super) async fn run(
     let shared = Arc::new(SharedEvents { start: Instant::now(), events: Mutex::default() });
     let streams = streams.into_iter().map(|stream| receive(stream, Arc::clone(&shared)));
     let mut receivers: JoinSet<()> = streams.collect();
+    // The puts use the channels of the watches.
     let options = LoopOptions {
-        endpoints: target.endpoints.clone(),
-        session: None,
-        // The puts use the channels of the watches.
-        connections: 0,
-        clients: common.clients,
-        threads: 1,
         total: *put_total,
         rate: plan.rate,
-        warm_up: None,
-        window: None,
         stop: stop.clone(),
+        ..LoopOptions::new(target.endpoints.clone(), common.clients)
     };
     let mut source = |_| put_source(&plan, &channels, target.session.as_ref(), &shared);
     let mut progress = |line: &str| {

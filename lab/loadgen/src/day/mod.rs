@@ -56,7 +56,7 @@ use crate::connection::{self, text};
 use crate::fill::{self, fill};
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::process::Process;
-use crate::{Error, Result};
+use crate::{Error, Result, TextResult};
 
 pub const PERIODS_PER_HOUR: u64 = 12;
 
@@ -347,7 +347,7 @@ async fn grant_kept_leases(channel: Channel) -> Result<Vec<i64>> {
 async fn answered<T>(
     what: &str,
     limit: Duration,
-    answer: impl Future<Output = std::result::Result<T, String>>,
+    answer: impl Future<Output = TextResult<T>>,
 ) -> Result<T> {
     let why = match timeout(limit, answer).await {
         Ok(Ok(answer)) => return Ok(answer),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::sample::Sample;
 use super::verdict::{HOURS_MIN, Verdict, Windows};
-use crate::{Error, Result};
+use crate::{Error, Result, TextResult};
 
 const MB: f64 = 1e6;
 
@@ -112,7 +112,7 @@ impl DayReport {
     }
 
     /// Reads a report. The error names the missing field, or a number of hours that is too small.
-    pub fn from_json(value: &Value) -> std::result::Result<DayReport, String> {
+    pub fn from_json(value: &Value) -> TextResult<DayReport> {
         let report = DayReport::deserialize(value);
         let report = report.map_err(|error| {
             format!("{error}; this is not a file of `clearlane-load day --json`")

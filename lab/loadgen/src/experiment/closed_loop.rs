@@ -16,7 +16,6 @@ use crate::class_metrics::ClassMetrics;
 use crate::closed_loop::engine::{self, LoopOptions, LoopRequest, RequestSource};
 use crate::connection::{self, Endpoints};
 use crate::requests::RequestGenerator;
-use crate::stop::Stop;
 use crate::workload::{Class, Workload};
 
 const THREADS_MAX: usize = 8;
@@ -65,15 +64,10 @@ pub(super) fn options(endpoints: &[String], clients: u64, window: Duration) -> R
     let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
     Ok(LoopOptions {
         connections: connections.next_multiple_of(endpoints.len() as u64 * threads),
-        endpoints: Endpoints::new(endpoints)?,
-        session: None,
-        clients,
         threads,
-        total: u64::MAX,
-        rate: None,
         warm_up: Some(Box::pin(sleep(WARM_UP))),
         window: Some(window),
-        stop: Stop::default(),
+        ..LoopOptions::new(Endpoints::new(endpoints)?, clients)
     })
 }
 

@@ -177,7 +177,8 @@ impl Hold {
             let took = begin.elapsed();
             answer.map_err(connection::error(format!("a read of {keys} keys failed")))?;
             let held = held_before.zip(seconds_held(endpoint).await?);
-            let held = held.map(|(before, after)| Duration::from_secs_f64((after - before).max(0.0)));
+            let held =
+                held.map(|(before, after)| Duration::from_secs_f64((after - before).max(0.0)));
             holds.push(Hold { time: held.unwrap_or(took), is_of_lock: held.is_some() });
         }
         Ok(holds.into_iter().min().expect("there is more than one read"))

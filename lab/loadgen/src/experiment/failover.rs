@@ -27,12 +27,6 @@ const PAGE_KEYS: i64 = 5000;
 /// Maximum time to read all keys again. The restarted member must catch up before it answers.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
-    Follower,
-    Leader,
-}
-
 #[derive(Clone, Debug, Default)]
 struct Written {
     /// For each acknowledged put: the time of its response, since the start, and its key.
@@ -46,15 +40,11 @@ struct Written {
 pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<()> {
     let (mut running, server) = (turn.start(&[]).await?, turn.server());
     let cluster = running.cluster.as_mut().ok_or_else(given)?;
-    for victim in [Victim::Follower, Victim::Leader] {
+    for name in ["follower", "leader"] {
         let leader = cluster.leader().await?;
-        let killed = match victim {
-            Victim::Follower => (leader + 1) % cluster.len(),
-            Victim::Leader => leader,
-        };
-        let name = victim.name();
+        let killed = if name == "leader" { leader } else { (leader + 1) % cluster.len() };
         turn.context.tell(&format!("{server}: killing the {name}"));
-        let (written, at) = write_and_kill(turn, cluster, killed, victim).await?;
+        let (written, at) = write_and_kill(turn, cluster, killed, name).await?;
         // The keys are read at the member that was killed, or at the next member if etcd's member
         // does not restart.
         let (back, asked) = match cluster.restart(killed).await {
@@ -67,7 +57,7 @@ pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<
             }
             Err(error) => return Err(error),
         };
-        let lost = count_lost(&cluster.endpoint(asked), &written, victim).await?;
+        let lost = count_lost(&cluster.endpoint(asked), &written, name).await?;
         let gap = longest_gap(&written, at).as_secs_f64();
         into.add(server, &format!("{name}/gap s"), gap);
         into.add(server, &format!("{name}/lost"), lost as f64);
@@ -80,17 +70,8 @@ pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<
     Ok(())
 }
 
-impl Victim {
-    fn name(self) -> &'static str {
-        match self {
-            Victim::Follower => "follower",
-            Victim::Leader => "leader",
-        }
-    }
-
-    fn prefix(self) -> String {
-        format!("{PREFIX}failover/{}/", self.name())
-    }
+fn prefix(victim: &str) -> String {
+    format!("{PREFIX}failover/{victim}/")
 }
 
 /// Kills a member while writers put keys. Returns the writes, and the time from the start of the
@@ -99,7 +80,7 @@ async fn write_and_kill(
     turn: &Turn<'_>,
     cluster: &mut Cluster,
     killed: usize,
-    victim: Victim,
+    victim: &str,
 ) -> Result<(Written, Duration)> {
     let seconds = |name| turn.values.get(name).map(Duration::from_secs);
     let (before, after) = (seconds("seconds_before")?, seconds("seconds_after")?);
@@ -111,7 +92,7 @@ async fn write_and_kill(
     let mut writers = JoinSet::new();
     for number in 0..turn.values.get("writers")? {
         let members = Members { endpoints: endpoints.clone(), at: number, channel: None, patience };
-        let prefix = format!("{}{}/{number}/", victim.prefix(), turn.seed);
+        let prefix = format!("{}{}/{number}/", prefix(victim), turn.seed);
         writers.spawn(write(members, prefix, start, Arc::clone(&is_over)));
     }
     sleep(before).await;
@@ -201,8 +182,8 @@ fn longest_gap(written: &Written, killed: Duration) -> Duration {
 
 /// Counts the acknowledged keys that are missing or have a wrong value. The reads are linearizable,
 /// so the member first catches up.
-async fn count_lost(endpoint: &str, written: &Written, victim: Victim) -> Result<usize> {
-    let found = timeout(VERIFY_TIMEOUT, keys_below(endpoint, &victim.prefix())).await;
+async fn count_lost(endpoint: &str, written: &Written, victim: &str) -> Result<usize> {
+    let found = timeout(VERIFY_TIMEOUT, keys_below(endpoint, &prefix(victim))).await;
     let late = || Error::Server("the keys could not be read again within 60 s".to_owned());
     let found = found.map_err(|_| late())??;
     let is_lost = |key: &Bytes| found.binary_search(key).is_err();
