@@ -57,6 +57,7 @@ pub mod target;
 pub mod time_series;
 mod tls;
 pub mod users;
+mod waiting;
 pub mod workload;
 
 /// An error as one line of text. The variant shows who can fix the error.

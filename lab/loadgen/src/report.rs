@@ -314,15 +314,8 @@ impl ClassReport {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::class_metrics::CompletedRequest;
+    use crate::class_metrics::tests::done;
     use crate::golden;
-    use crate::response_scanner::ResponseStats;
-
-    fn done([due, sent, answered]: [u64; 3]) -> CompletedRequest {
-        let [due, sent, answered] = [due, sent, answered].map(Duration::from_millis);
-        let result = Ok(ResponseStats { keys: 3, bytes: 40 });
-        CompletedRequest { due, sent, answered, result }
-    }
 
     pub(crate) fn report() -> Report {
         let class = |name: &str, rate, metrics| ClassReport {

@@ -307,30 +307,26 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_begins_so_many_events_before_the_run() {
-        let watch: WatchRequest = decoded(&call(Operation::Watch { events: 30 }));
-        let Some(RequestUnion::CreateRequest(create)) = watch.request_union else {
-            panic!("it creates a watch")
-        };
-        assert_eq!(create.start_revision, 71);
+    fn what_a_class_lacks_is_reported() {
+        for (operation, expected) in [
+            (Operation::Authenticate, "logs in, so it needs --user NAME:PASSWORD"),
+            (
+                Operation::Watch { events: 100 },
+                "the store has only 100 revisions, too few for a watch of 100 events",
+            ),
+        ] {
+            let error = generator(operation).map(drop).expect_err(expected).to_string();
+            assert!(error.starts_with("class some") && error.ends_with(expected), "{error}");
+        }
     }
 
     #[test]
-    fn what_a_class_lacks_is_told() {
-        let told = |operation| {
-            generator(operation).map(drop).expect_err("something is missing").to_string()
-        };
-        let login = "class some logs in, so it needs --user NAME:PASSWORD";
-        assert_eq!(told(Operation::Authenticate), login);
-        let watch =
-            "class some: the store has only 100 revisions, too few for a watch of 100 events";
-        assert_eq!(told(Operation::Watch { events: 100 }), watch);
-    }
-
-    #[test]
-    fn puts_stay_in_the_space() {
+    fn puts_stay_in_the_space_and_watches_start_before_the_run() {
         let put: PutRequest = decoded(&call(Operation::Put { value: Sizes { min: 2, max: 5 } }));
         assert!(put.key.starts_with(SPACE.as_bytes()) && (2..=5).contains(&put.value.len()));
+        let watch: WatchRequest = decoded(&call(Operation::Watch { events: 30 }));
+        let Some(RequestUnion::CreateRequest(create)) = watch.request_union else { panic!() };
+        assert_eq!(create.start_revision, 71);
     }
 
     #[test]

@@ -40,7 +40,6 @@ use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
 pub use self::curves::{check_comparable, markdown, svg};
@@ -56,7 +55,8 @@ use crate::connection::{self, text};
 use crate::fill::{self, fill};
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::process::Process;
-use crate::{Error, Result, TextResult};
+use crate::waiting::{answered, read_until};
+use crate::{Error, Result};
 
 pub const PERIODS_PER_HOUR: u64 = 12;
 
@@ -289,7 +289,7 @@ impl Load {
         // The number of leases that still expire depends on the speed of the server. Samples are
         // taken only when they all have expired, so that hours can be compared.
         let expected = self.live_before.leases;
-        let leases = until(|leases| *leases <= expected, || self.sampler.leases()).await?;
+        let leases = read_until(END_TIMEOUT, POLL_INTERVAL, |leases| *leases <= expected, async || self.sampler.leases().await).await?;
         if leases > expected {
             let what = format!("{} leases did not expire", leases - expected);
             return Err(Error::Server(format!("{what} within {} s", END_TIMEOUT.as_secs())));
@@ -304,24 +304,8 @@ impl Load {
         let jobs = deletions(self.options.requests, self.context.period).collect();
         self.run_jobs(jobs).await?;
         let before = self.live_before;
-        let live = until(|live| *live == before, || self.sampler.live_counts()).await?;
+        let live = read_until(END_TIMEOUT, POLL_INTERVAL, |live| *live == before, async || self.sampler.live_counts().await).await?;
         Ok((live != before).then(|| format!("{live} (before the first period: {before})")))
-    }
-}
-
-/// Reads a value again and again until it is as expected. After [`END_TIMEOUT`] it returns the last
-/// value.
-async fn until<T>(
-    is_expected: impl Fn(&T) -> bool,
-    read: impl AsyncFn() -> Result<T>,
-) -> Result<T> {
-    let deadline = Instant::now() + END_TIMEOUT;
-    loop {
-        let value = read().await?;
-        if is_expected(&value) || Instant::now() >= deadline {
-            return Ok(value);
-        }
-        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -340,19 +324,4 @@ async fn grant_kept_leases(channel: Channel) -> Result<Vec<i64>> {
         leases.push(granted.into_inner().id);
     }
     Ok(leases)
-}
-
-/// Waits for a response. Fails if the call fails, or has no response within `limit`. The error
-/// names the call with `what`.
-async fn answered<T>(
-    what: &str,
-    limit: Duration,
-    answer: impl Future<Output = TextResult<T>>,
-) -> Result<T> {
-    let why = match timeout(limit, answer).await {
-        Ok(Ok(answer)) => return Ok(answer),
-        Ok(Err(why)) => why,
-        Err(_) => format!("no response within {} s", limit.as_secs()),
-    };
-    Err(Error::Server(format!("{what} failed: {why}")))
 }

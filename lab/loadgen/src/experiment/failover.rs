@@ -20,7 +20,8 @@ use super::context::{PREFIX, channel, given};
 use super::measurements::Measurements;
 use super::turn::Turn;
 use crate::servers::{Cluster, ETCD};
-use crate::{Error, Result, connection};
+use crate::waiting::answered;
+use crate::{Error, Result, TextResult, connection};
 
 const PAUSE: Duration = Duration::from_millis(10);
 const PAGE_KEYS: i64 = 5000;
@@ -183,32 +184,26 @@ fn longest_gap(written: &Written, killed: Duration) -> Duration {
 /// Counts the acknowledged keys that are missing or have a wrong value. The reads are linearizable,
 /// so the member first catches up.
 async fn count_lost(endpoint: &str, written: &Written, victim: &str) -> Result<usize> {
-    let found = timeout(VERIFY_TIMEOUT, keys_below(endpoint, &prefix(victim))).await;
-    let late = || Error::Server("the keys could not be read again within 60 s".to_owned());
-    let found = found.map_err(|_| late())??;
+    let found = keys_below(endpoint, prefix(victim));
+    let found = answered("a read of all keys", VERIFY_TIMEOUT, found).await?;
     let is_lost = |key: &Bytes| found.binary_search(key).is_err();
     Ok(written.acknowledged.iter().filter(|(_, key)| is_lost(key)).count())
 }
 
 /// Returns the keys below a prefix, in order. A key whose value is not the value that was put is
 /// skipped.
-async fn keys_below(endpoint: &str, prefix: &str) -> Result<Vec<Bytes>> {
-    let mut client = KvClient::new(channel(endpoint).await?);
+async fn keys_below(endpoint: &str, prefix: String) -> TextResult<Vec<Bytes>> {
+    let channel = channel(endpoint).await.map_err(|error| error.to_string())?;
+    let mut client = KvClient::new(channel);
     let range_end = Bytes::from(format!("{}0", prefix.trim_end_matches('/')));
-    let (mut keys, mut from) = (Vec::new(), Bytes::from(prefix.to_owned()));
+    let (mut keys, mut key) = (Vec::new(), Bytes::from(prefix));
     loop {
-        let page = RangeRequest {
-            key: from,
-            range_end: range_end.clone(),
-            limit: PAGE_KEYS,
-            ..RangeRequest::default()
-        };
-        let page = client.range(page).await;
-        let page =
-            page.map_err(connection::error("the keys could not be read again"))?.into_inner();
+        let (range_end, limit) = (range_end.clone(), PAGE_KEYS);
+        let page = RangeRequest { key, range_end, limit, ..RangeRequest::default() };
+        let page = client.range(page).await.map_err(connection::text)?.into_inner();
         let Some(last) = page.kvs.last() else { return Ok(keys) };
         // The smallest possible key after the last one.
-        from = [&last.key[..], &[0]].concat().into();
+        key = [&last.key[..], &[0]].concat().into();
         let right = page.kvs.into_iter().filter(|pair| pair.key == pair.value);
         keys.extend(right.map(|pair| pair.key));
         if !page.more {

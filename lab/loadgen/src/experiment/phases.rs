@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{CompactionRequest, DefragmentRequest, RangeRequest};
-use tokio::time::{sleep, timeout};
+use futures_util::TryFutureExt as _;
+use tokio::time::sleep;
 use tokio::try_join;
 
 use super::context::{Running, channel};
@@ -18,8 +19,9 @@ use super::turn::Turn;
 use crate::requests::{Call, RANGE, range, watch_all};
 use crate::run::WindowBegin;
 use crate::users::{self, User};
+use crate::waiting::answered;
 use crate::workload::Workload;
-use crate::{Error, Result, connection, fill};
+use crate::{Result, connection, fill};
 
 /// Time from the start of the window until the phase sends its single request, if it has one.
 const ONCE_AFTER: Duration = Duration::from_secs(1);
@@ -134,13 +136,11 @@ impl Prepared<'_> {
                 }
             }
         };
-        let name = match once {
-            Once::Compact => "compaction",
-            Once::Defragment => "defragmentation",
+        let what = match once {
+            Once::Compact => "a compaction",
+            Once::Defragment => "a defragmentation",
         };
-        let late = || Error::Server(format!("the {name} did not end within 120 s"));
-        let result = timeout(ONCE_TIMEOUT, request).await.map_err(|_| late())?;
-        result.map_err(connection::error(name))?;
+        answered(what, ONCE_TIMEOUT, request.map_err(connection::text)).await?;
         Ok(Some(begin.elapsed().as_secs_f64()))
     }
 }
