@@ -229,7 +229,8 @@ mod tests {
     #[test]
     fn ranges_stay_within_the_space() {
         let (space, mut choices) = (space("", 10, 2), SmallRng::seed_from_u64(5));
-        let starts: BTreeSet<u64> = (0..1000).map(|_| space.random_start(8, &mut choices)).collect();
+        let starts: BTreeSet<u64> =
+            (0..1000).map(|_| space.random_start(8, &mut choices)).collect();
         assert!(starts.into_iter().eq(0..=2));
         assert_eq!(space.random_start(10, &mut choices), 0);
     }

@@ -289,7 +289,13 @@ impl Load {
         // The number of leases that still expire depends on the speed of the server. Samples are
         // taken only when they all have expired, so that hours can be compared.
         let expected = self.live_before.leases;
-        let leases = read_until(END_TIMEOUT, POLL_INTERVAL, |leases| *leases <= expected, async || self.sampler.leases().await).await?;
+        let leases = read_until(
+            END_TIMEOUT,
+            POLL_INTERVAL,
+            |leases| *leases <= expected,
+            async || self.sampler.leases().await,
+        )
+        .await?;
         if leases > expected {
             let what = format!("{} leases did not expire", leases - expected);
             return Err(Error::Server(format!("{what} within {} s", END_TIMEOUT.as_secs())));
@@ -304,7 +310,13 @@ impl Load {
         let jobs = deletions(self.options.requests, self.context.period).collect();
         self.run_jobs(jobs).await?;
         let before = self.live_before;
-        let live = read_until(END_TIMEOUT, POLL_INTERVAL, |live| *live == before, async || self.sampler.live_counts().await).await?;
+        let live = read_until(
+            END_TIMEOUT,
+            POLL_INTERVAL,
+            |live| *live == before,
+            async || self.sampler.live_counts().await,
+        )
+        .await?;
         Ok((live != before).then(|| format!("{live} (before the first period: {before})")))
     }
 }

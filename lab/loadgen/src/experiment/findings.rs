@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::check::{Check, Verdict};
@@ -51,9 +51,11 @@ pub enum Outcome {
 }
 
 /// The conditions of a measurement, for its report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Conditions<'a> {
+    #[serde(rename = "experiment")]
     pub(super) name: &'a str,
+    #[serde(skip)]
     pub(super) story: &'a Story,
     pub(super) command: &'a str,
     pub(super) scale: &'a str,
@@ -117,21 +119,13 @@ impl Findings {
     }
 
     pub(super) fn json(&self, conditions: &Conditions<'_>) -> Value {
-        json!({
-            "experiment": conditions.name,
-            "title": conditions.story.title,
-            "command": conditions.command,
-            "scale": conditions.scale,
-            "rounds": conditions.rounds,
-            "seed": conditions.seed,
-            "machine": conditions.machine,
-            "withheld_percent": conditions.withheld_percent,
-            "versions": conditions.versions,
-            "verdict": self.verdict(),
-            "checks": self.checks,
-            "warnings": self.measured.warnings(),
-            "figures": self.measured.json(),
-        })
+        let mut report = json!(conditions);
+        report["title"] = conditions.story.title.as_str().into();
+        report["verdict"] = json!(self.verdict());
+        report["checks"] = json!(self.checks);
+        report["warnings"] = self.measured.warnings().into();
+        report["figures"] = self.measured.json();
+        report
     }
 }
 

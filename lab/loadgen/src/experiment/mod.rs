@@ -13,9 +13,7 @@
 //! of each round. A figure is the median of its rounds. [`run`] fails if a check fails.
 
 mod arguments;
-mod charts;
 mod check;
-mod closed_loop;
 mod context;
 mod curve;
 mod expensive;

@@ -94,7 +94,7 @@ fn of_file(path: &Path, error: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::Check;
+    use super::super::check::{Bound, Check};
     use super::super::findings::Story;
     use super::super::machine::Machine;
     use super::super::measurements::Measurements;
@@ -105,7 +105,7 @@ mod tests {
         Findings {
             setting: Vec::new(),
             shown: vec![figure],
-            checks: vec![Check::at_least("a", Some(value), 1.0)],
+            checks: vec![Check::new("a", Some(value), Bound::AtLeast(1.0), false)],
             measured: Measurements::default(),
         }
     }

@@ -11,9 +11,8 @@ use tokio::join;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::closed_loop;
 use super::context::{PREFIX, channel};
-use super::curve::run_loops;
+use super::curve::{loop_options, run_loop, run_loops};
 use super::measurements::Measurements;
 use super::plan::LoopPlan;
 use super::resp::{RedisConnection, Reply};
@@ -68,11 +67,11 @@ async fn measure_redis(turn: &Turn<'_>, address: &str, into: &mut Measurements) 
     let window = Duration::from_secs(turn.values.get("seconds")?);
     for LoopPlan { figure, class, clients, .. } in &turn.plan.loops {
         let clients = turn.values.number(clients)?;
-        let options = closed_loop::options(&[address.to_owned()], clients, window)?;
+        let options = loop_options(&[address.to_owned()], clients, window)?;
         // The requests use connections to Redis, which their source opens.
         let options = LoopOptions { connections: 0, ..options };
         let mut source = |thread| records.source(address, class == "put", thread);
-        closed_loop::run(options, &mut source).await?.record(figure, None, REDIS, into);
+        run_loop(options, &mut source).await?.record(figure, None, REDIS, into);
     }
     record_notifications(REDIS, &subscribe_and_publish(address).await?, into);
     Ok(())

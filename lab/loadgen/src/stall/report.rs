@@ -82,7 +82,13 @@ mod tests {
     fn a_line_has_counts_durations_and_errors() {
         let report = |metrics| {
             let [elapsed, processor] = [2500, 80].map(Duration::from_millis);
-            StallReport { row: Row::RangeOld, keys: 5, elapsed, processor: Some(processor), metrics }
+            StallReport {
+                row: Row::RangeOld,
+                keys: 5,
+                elapsed,
+                processor: Some(processor),
+                metrics,
+            }
         };
         let mut metrics = ClassMetrics::default();
         metrics.add_failures("Unavailable: gone".to_owned(), 2);
