@@ -2,10 +2,8 @@
 //! texts.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, ValueEnum};
 
 use crate::closed_loop::arguments::ClosedLoop;
@@ -14,6 +12,7 @@ use crate::experiment::ExperimentArguments;
 use crate::stall::{KEY_SIZE, Row, StallOptions, VALUE_SIZE};
 use crate::storm::{StormKind, StormOptions};
 use crate::target::Target;
+use crate::within::within;
 
 /// Puts any server of etcd's API under load, and reports what its clients wait for
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -217,11 +216,6 @@ pub struct FillOptions {
     /// Number of connections for the puts
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = within(1..=1000))]
     pub connections: u64,
-}
-
-/// Returns a parser for a whole number within these bounds.
-pub(crate) fn within(bounds: RangeInclusive<u64>) -> RangedU64ValueParser {
-    RangedU64ValueParser::new().range(bounds)
 }
 
 /// Returns an argument as it must be typed in a shell, with quotes if it needs them.

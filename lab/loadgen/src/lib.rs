@@ -58,6 +58,7 @@ pub mod time_series;
 mod tls;
 pub mod users;
 mod waiting;
+mod within;
 pub mod workload;
 
 /// An error as one line of text. The variant shows who can fix the error.

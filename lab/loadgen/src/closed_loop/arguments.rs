@@ -2,8 +2,9 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::arguments::{OutputArguments, within};
+use crate::arguments::OutputArguments;
 use crate::target::Target;
+use crate::within::within;
 
 const BILLION: u64 = 1_000_000_000;
 

@@ -50,12 +50,12 @@ pub use self::report::DayReport;
 pub use self::sample::Sample;
 use self::sample::{LiveCounts, Sampler};
 pub use self::verdict::{HOURS_MIN, Verdict, Windows};
-use crate::arguments::within;
 use crate::connection::{self, text};
 use crate::fill::{self, fill};
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::process::Process;
 use crate::waiting::{answered, read_until};
+use crate::within::within;
 use crate::{Error, Result};
 
 pub const PERIODS_PER_HOUR: u64 = 12;

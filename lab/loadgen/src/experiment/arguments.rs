@@ -6,9 +6,10 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::Experiment;
-use crate::arguments::{quoted, within};
+use crate::arguments::quoted;
 use crate::named::Named;
 use crate::servers::{ERAS, era_of_version};
+use crate::within::within;
 
 /// The value of `--era` for experiments without a server of ours.
 pub(super) const NO_ERA: &str = "none";

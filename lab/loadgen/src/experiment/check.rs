@@ -110,7 +110,11 @@ mod tests {
             // NaN is neither above nor below a bound.
             (Bound::AtMost(3.0), Some(f64::NAN), Verdict::Fails),
         ] {
-            assert_eq!(Check::new("a", value, bound, false).verdict, verdict, "{bound:?} {value:?}");
+            assert_eq!(
+                Check::new("a", value, bound, false).verdict,
+                verdict,
+                "{bound:?} {value:?}"
+            );
         }
         let line = at_least(Some(14.23), false).line();
         assert_eq!(line, "holds: times: at least 3; measured: 14.2");

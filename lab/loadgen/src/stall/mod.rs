@@ -32,11 +32,11 @@ pub use self::plan::Row;
 use self::plan::{Plan, Prepared, Repetition};
 pub use self::report::StallReport;
 use self::window::Window;
-use crate::arguments::within;
 use crate::connection::{Connection, Endpoints, open_direct};
 use crate::fill::{check_filled, fill_with_lease};
 use crate::keys::KeySpace;
 use crate::process::Process;
+use crate::within::within;
 use crate::{Result, connection, users, workload};
 
 /// The size in bytes of the keys that are read. `benches/stalls` fills servers with keys and values

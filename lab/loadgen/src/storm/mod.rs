@@ -26,9 +26,9 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 pub use self::kind::StormKind;
-use crate::arguments::within;
 use crate::named::Named;
 use crate::tls::TlsFiles;
+use crate::within::within;
 use crate::{Error, Result};
 
 /// Maximum number of attempts in progress.
