@@ -7,7 +7,6 @@ use clap::{Args, ValueEnum};
 
 use super::Experiment;
 use crate::arguments::quoted;
-use crate::named::Named;
 use crate::servers::{ERAS, era_of_version};
 use crate::within::within;
 
@@ -75,7 +74,7 @@ impl Scale {
 pub enum Selection {
     All,
     List,
-    One(Experiment),
+    One(&'static Experiment),
 }
 
 impl ExperimentArguments {
@@ -110,14 +109,11 @@ impl FromStr for Selection {
         match text {
             "all" => Ok(Selection::All),
             "list" => Ok(Selection::List),
-            name => match Experiment::all().iter().find(|experiment| experiment.name() == name) {
-                Some(experiment) => Ok(Selection::One(*experiment)),
-                None => {
-                    let names = Experiment::all().iter().map(|experiment| experiment.name());
-                    let names = names.collect::<Vec<_>>().join(", ");
-                    Err(format!("unknown experiment; known are all, list, {names}"))
-                }
-            },
+            name => Experiment::named(name).map(Selection::One).ok_or_else(|| {
+                let names = Experiment::all().iter().map(|experiment| experiment.name.as_str());
+                let names = names.collect::<Vec<_>>().join(", ");
+                format!("unknown experiment; known are all, list, {names}")
+            }),
         }
     }
 }

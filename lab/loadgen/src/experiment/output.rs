@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::Experiment;
 use super::check::Verdict;
 use super::findings::{Conditions, Findings};
-use crate::named::Named;
 use crate::page::{self, Section};
 use crate::{Error, Result};
 
@@ -17,7 +16,7 @@ use crate::{Error, Result};
 pub(super) struct Output {
     dir: PathBuf,
     /// The skipped experiments with the reasons.
-    skipped: Vec<(Experiment, String)>,
+    skipped: Vec<(String, String)>,
 }
 
 const ABOUT: &str = "Others have published each experiment about etcd. Here it is repeated with \
@@ -38,7 +37,7 @@ impl Output {
         findings: &Findings,
         conditions: &Conditions<'_>,
     ) -> Result<PathBuf> {
-        let (name, title) = (conditions.name, &conditions.story.title);
+        let Experiment { name, title, .. } = conditions.experiment;
         let sections = findings.sections(conditions);
         self.write(&format!("{name}.md"), &page::markdown(title, &sections))?;
         self.write(&format!("{name}.svg"), findings.first_figure().unwrap_or_default())?;
@@ -48,8 +47,8 @@ impl Output {
         Ok(path)
     }
 
-    pub(super) fn add_skipped(&mut self, experiment: Experiment, reason: &str) -> Result<()> {
-        self.skipped.push((experiment, reason.to_owned()));
+    pub(super) fn add_skipped(&mut self, name: &str, reason: &str) -> Result<()> {
+        self.skipped.push((name.to_owned(), reason.to_owned()));
         self.write_index()
     }
 
@@ -57,11 +56,10 @@ impl Output {
     /// is written after each experiment, so that it exists even after an interruption.
     fn write_index(&self) -> Result<()> {
         let mut index = vec![Section::Text(ABOUT.to_owned())];
-        for experiment in Experiment::all() {
-            let name = experiment.name();
-            let skipped = self.skipped.iter().filter(|(skipped, _)| skipped == experiment);
+        for Experiment { name, .. } in Experiment::all() {
+            let skipped = self.skipped.iter().filter(|(skipped, _)| skipped == name);
             index.extend(skipped.map(|(_, reason)| Section::Text(format!("{name}: {reason}"))));
-            index.extend(self.entry(&name).into_iter().flatten());
+            index.extend(self.entry(name).into_iter().flatten());
         }
         self.write("index.html", &page::html("Experiments", &index)).map(drop)
     }
@@ -95,7 +93,6 @@ fn of_file(path: &Path, error: &std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::super::check::{Bound, Check};
-    use super::super::findings::Story;
     use super::super::machine::Machine;
     use super::super::measurements::Measurements;
     use super::*;
@@ -115,9 +112,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("there is room");
         let machine = Machine::of_this_system();
         let report = |output: &Output, name: &str, scale: &str, (title, value): (&str, f64)| {
+            let (name, title) = (name.to_owned(), title.to_owned());
             let conditions = Conditions {
-                name,
-                story: &Story { title: title.to_owned(), ..Story::default() },
+                experiment: &Experiment { name, title: title.clone(), ..Experiment::default() },
                 command: "",
                 scale,
                 rounds: 1,
@@ -126,14 +123,14 @@ mod tests {
                 withheld_percent: 0.0,
                 versions: &[],
             };
-            output.report(&findings(title, value), &conditions).expect("it is written");
+            output.report(&findings(&title, value), &conditions).expect("it is written");
         };
         let first = Output::new(dir.path()).expect("it is there");
         report(&first, "members", "full", ("Some members", 0.0));
         report(&first, "failover", "full", ("Killed", 2.0));
         let mut second = Output::new(dir.path()).expect("it is there");
         report(&second, "failover", "small", ("Killed again", 2.0));
-        second.add_skipped(Experiment::Redis, "skipped: there is none").expect("it is written");
+        second.add_skipped("redis", "skipped: there is none").expect("it is written");
         let page = fs::read_to_string(dir.path().join("index.html")).expect("it was written");
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
         let parts = [
