@@ -37,7 +37,8 @@ pub(crate) enum LoopRequest {
         class: usize,
         call: Call,
     },
-    /// A request of the first class that consists of several calls.
+    /// A request of the first class that does not use the client's connection: several calls, or
+    /// a call whose source needs its response.
     Calls(Pin<Box<dyn Future<Output = CallResult> + Send>>),
 }
 

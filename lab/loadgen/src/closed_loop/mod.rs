@@ -1,7 +1,7 @@
 //! The closed loops of `clearlane-load`, with the names and flags of etcd's `benchmark`.
 //!
-//! `watch` and `watch-latency` put keys and count the events of watches ([`watch`]). In the other
-//! loops, each client has one request at a time ([`engine`]).
+//! Each client has one request at a time ([`engine`]). `watch` and `watch-latency` also count the
+//! events of watches ([`watch`]).
 
 pub mod arguments;
 pub(crate) mod engine;
