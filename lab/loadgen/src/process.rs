@@ -65,17 +65,15 @@ pub struct DriverUsage {
     pub threads: u64,
 }
 
-/// Measures the driver's processor time from the start of a run.
-#[derive(Debug)]
-pub struct DriverTimer {
-    before: Option<Duration>,
-    start: Instant,
-    threads: u64,
-}
-
 impl DriverUsage {
-    pub fn begin(threads: u64) -> DriverTimer {
-        DriverTimer { before: own_processor_time(), start: Instant::now(), threads }
+    /// Starts to measure. The result is a function that ends the measurement.
+    pub fn begin(threads: u64) -> impl FnOnce() -> DriverUsage {
+        let (before, start) = (own_processor_time(), Instant::now());
+        move || DriverUsage {
+            processor: own_processor_time().zip(before).map(|(after, before)| after - before),
+            elapsed: start.elapsed(),
+            threads,
+        }
     }
 
     /// Returns the fraction of the time that the driver's threads were running, or `None` if the
@@ -83,16 +81,6 @@ impl DriverUsage {
     pub fn share(&self) -> Option<f64> {
         let all = self.elapsed.as_secs_f64() * self.threads as f64;
         self.processor.map(|used| used.as_secs_f64() / all.max(f64::MIN_POSITIVE))
-    }
-}
-
-impl DriverTimer {
-    pub fn end(self) -> DriverUsage {
-        DriverUsage {
-            processor: own_processor_time().zip(self.before).map(|(after, before)| after - before),
-            elapsed: self.start.elapsed(),
-            threads: self.threads,
-        }
     }
 }
 

@@ -131,14 +131,10 @@ impl Session {
         }
     }
 
-    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
-        with_token(message, &self.token.lock())
-    }
-
     /// Creates a request, with the token of the user if there is one.
     pub(crate) fn request_of<T>(session: Option<&Session>, message: T) -> Request<T> {
         match session {
-            Some(session) => session.request(message),
+            Some(session) => with_token(message, &session.token.lock()),
             None => Request::new(message),
         }
     }

@@ -90,7 +90,7 @@ async fn run_requests(
         }
         _ => work.await?,
     };
-    let driver = driver.end();
+    let driver = driver();
     if has_check && let Err(error) = hashes::compare(&target.endpoints, session).await {
         notes.push(error.to_string());
     }

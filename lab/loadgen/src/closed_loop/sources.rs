@@ -16,9 +16,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tonic::transport::Channel;
 
-use super::arguments::{
-    ClosedLoop, CommonArguments, Consistency, KeyArguments, RangeArguments, Ratio,
-};
+use super::arguments::{ClosedLoop, CommonArguments, Consistency, KeyArguments, RangeArguments};
 use super::engine::{LoopRequest, RequestSource};
 use super::key_space;
 use crate::class_metrics::CallResult;
@@ -87,7 +85,7 @@ impl Sources {
                     ..RangeRequest::default()
                 };
                 let read = call(TXN, &txn([Op::RequestRange(range)]));
-                let (puts, Ratio(reads)) = (PutSource::new(*keys, seed)?, *rw_ratio);
+                let (puts, reads) = (PutSource::new(*keys, seed)?, *rw_ratio);
                 Ok(Sources::of_calls(&["read", "write"], move |_, rng| {
                     match rng.random_range(0..reads + 1000) < reads {
                         true => (0, read.clone()),

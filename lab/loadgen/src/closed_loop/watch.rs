@@ -157,7 +157,7 @@ pub(super) async fn run(
     };
     let (mut puts, _) = engine::run(options, 1, &mut source, &mut progress).await?;
     wait_for_events(&shared, &mut receivers, &stop).await;
-    let driver = driver.end();
+    let driver = driver();
     receivers.shutdown().await;
     let mut events = std::mem::take(&mut *shared.events.lock());
     let missing = events.expected.saturating_sub(events.metrics.answered());

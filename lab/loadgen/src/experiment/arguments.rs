@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::Experiment;
 use crate::arguments::quoted;
+use crate::named::Named;
 use crate::servers::{ERAS, era_of_version};
 use crate::within::within;
 
@@ -61,14 +62,7 @@ pub enum Scale {
     Full,
 }
 
-impl Scale {
-    pub fn name(self) -> &'static str {
-        match self {
-            Scale::Small => "small",
-            Scale::Full => "full",
-        }
-    }
-}
+impl Named for Scale {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {

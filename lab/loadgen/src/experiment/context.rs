@@ -213,7 +213,7 @@ impl Context {
                 if result.is_err() {
                     subject.clean_up().await;
                 }
-                result.map_err(|error| of_server(name, &error))?;
+                result.map_err(|error| Error::Server(format!("{name}: {error}")))?;
                 all.take(own);
             }
         }
@@ -229,10 +229,6 @@ fn no_server() -> Error {
 /// The error of an experiment that cannot use a given cluster.
 pub(super) fn given() -> Error {
     Error::Local(STARTS_ITS_SERVERS.to_owned())
-}
-
-fn of_server(name: &str, error: &Error) -> Error {
-    Error::Server(format!("{name}: {error}"))
 }
 
 impl Subject {

@@ -34,7 +34,7 @@ pub(super) struct Conditions<'a> {
     #[serde(skip)]
     pub(super) experiment: &'a Experiment,
     pub(super) command: &'a str,
-    pub(super) scale: &'a str,
+    pub(super) scale: String,
     pub(super) rounds: u64,
     pub(super) seed: u64,
     pub(super) machine: &'a Machine,

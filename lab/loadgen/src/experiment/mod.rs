@@ -50,6 +50,7 @@ use self::machine::Ticks;
 use self::output::Output;
 use self::plan::{OwnCode, Plan, Plans};
 use self::turn::Turn;
+use crate::named::Named as _;
 use crate::stop::Stop;
 use crate::{Error, Result, page};
 

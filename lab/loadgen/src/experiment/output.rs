@@ -116,7 +116,7 @@ mod tests {
             let conditions = Conditions {
                 experiment: &Experiment { name, title: title.clone(), ..Experiment::default() },
                 command: "",
-                scale,
+                scale: scale.to_owned(),
                 rounds: 1,
                 seed: 1,
                 machine: &machine,

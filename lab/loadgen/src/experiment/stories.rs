@@ -56,7 +56,8 @@ mod tests {
     #[test]
     fn each_experiment_has_all_texts() {
         assert_eq!(Experiment::list().lines().count(), 18);
-        for Experiment { name, about, title, see, published, source, differs } in Experiment::all() {
+        for Experiment { name, about, title, see, published, source, differs } in Experiment::all()
+        {
             let texts = [about, title, see, published, source, differs];
             assert!(texts.iter().all(|text| !text.is_empty()), "{name}");
         }

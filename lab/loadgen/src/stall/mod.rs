@@ -105,7 +105,11 @@ impl Stall {
                 check_filled(channel.clone(), &space, None, "row", &remedy).await?;
         }
         match row {
-            Row::RangeOld | Row::CountOld => write_once(channel).await?,
+            Row::RangeOld | Row::CountOld => {
+                // After one write, the revision before it is an old revision.
+                let put = KvClient::new(channel).put(plan::put("now")).await;
+                put.map_err(connection::error("the put before the row failed"))?;
+            }
             Row::Revoke => prepared.lease = lease_with_keys(channel, &space, &target).await?,
             _ => {}
         }
@@ -146,12 +150,6 @@ impl Stall {
         let processor = usage.map(|(before, after)| after.processor - before.processor);
         Ok(StallReport { row: self.row, keys: self.keys, elapsed, processor, metrics })
     }
-}
-
-/// Writes one key. So the revision before the write becomes an old revision.
-async fn write_once(channel: Channel) -> Result<()> {
-    let put = KvClient::new(channel).put(plan::put("now")).await;
-    put.map(drop).map_err(connection::error("the put before the row failed"))
 }
 
 async fn lease_with_keys(
