@@ -285,10 +285,8 @@ impl ClassReport {
 
     fn json(&self, window: Duration) -> Value {
         let ClassReport { name, operation, rate, metrics } = self;
-        let latency: serde_json::Map<String, Value> = QUANTILES
-            .map(|(name, quantile)| (name.to_owned(), metrics.latency_ms(quantile).into()))
-            .into_iter()
-            .collect();
+        let latency = QUANTILES.map(|(name, quantile)| (name, metrics.latency_ms(quantile)));
+        let latency = Value::from_iter(latency);
         let buckets = metrics.latency_histogram().iter_recorded();
         let buckets = buckets.map(|of| json!([of.value_iterated_to(), of.count_at_value()]));
         json!({
