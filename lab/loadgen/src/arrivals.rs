@@ -21,6 +21,7 @@ use clearlane_net::sched::SchedClass;
 use itertools::Itertools as _;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::stop::Stop;
@@ -28,7 +29,8 @@ use crate::stop::Stop;
 /// Interval at which a sleeping thread checks whether it is stopped.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Spacing {
     Constant,
     /// The gaps have an exponential distribution: a Poisson process.
@@ -118,19 +120,17 @@ pub fn pace(
 mod tests {
     use super::*;
 
-    /// Returns the relative error of the rate over 300,000 arrivals. For Poisson arrivals, 1 % is
-    /// five times the standard deviation.
-    fn rate_error(spacing: Spacing, rate: f64, seed: u64) -> f64 {
-        const ARRIVALS: usize = 300_000;
-        let last = Schedule::new(spacing, rate, seed).nth(ARRIVALS - 1).expect("it has no end");
-        (ARRIVALS as f64 / last.as_secs_f64() / rate - 1.0).abs()
-    }
+    const BOTH: [Spacing; 2] = [Spacing::Constant, Spacing::Poisson];
 
     #[test]
     fn rates_hold_over_hours() {
+        const ARRIVALS: usize = 300_000;
         for (seed, rate) in [(0, 0.2), (1, 20.0), (2, 100.0), (3, 5000.0)] {
-            for spacing in [Spacing::Constant, Spacing::Poisson] {
-                let off = rate_error(spacing, rate, seed);
+            for spacing in BOTH {
+                let last = Schedule::new(spacing, rate, seed).nth(ARRIVALS - 1);
+                let last = last.expect("it has no end").as_secs_f64();
+                // For Poisson arrivals, 1 % is five times the standard deviation.
+                let off = (ARRIVALS as f64 / last / rate - 1.0).abs();
                 assert!(off < 0.01, "{spacing:?}, {rate} a second, seed {seed}: {off}");
             }
         }
@@ -138,42 +138,38 @@ mod tests {
 
     #[test]
     fn constant_gaps_are_equal_and_poisson_gaps_are_exponential() {
-        let gaps = |spacing| {
+        let [constant, poisson] = BOTH.map(|spacing| {
             let due: Vec<Duration> = Schedule::new(spacing, 10.0, 3).take(20_000).collect();
             due.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect::<Vec<_>>()
-        };
-        assert!(gaps(Spacing::Constant).iter().all(|gap| (gap - 0.1).abs() < 1e-6));
-        let gaps = gaps(Spacing::Poisson);
+        });
+        assert!(constant.iter().all(|gap| (gap - 0.1).abs() < 1e-6));
         // Of exponential gaps, a share of e^-1 is longer than the mean. A share of e^-2 is longer
         // than twice the mean.
         for times in [1.0, 2.0_f64] {
-            let longer = gaps.iter().filter(|gap| **gap > 0.1 * times).count();
-            let share = longer as f64 / gaps.len() as f64;
+            let longer = poisson.iter().filter(|gap| **gap > 0.1 * times).count();
+            let share = longer as f64 / poisson.len() as f64;
             assert!((share - (-times).exp()).abs() < 0.01, "{share}");
         }
     }
 
     #[test]
     fn a_seed_repeats_and_another_differs() {
-        for spacing in [Spacing::Constant, Spacing::Poisson] {
+        for spacing in BOTH {
             let some = |seed| Schedule::new(spacing, 7.0, seed).take(50).collect::<Vec<_>>();
-            assert_eq!(some(1), some(1));
-            assert_ne!(some(1), some(2));
+            assert!(some(1) == some(1) && some(1) != some(2), "{spacing:?}");
         }
     }
 
     #[test]
     fn merged_arrivals_ascend_end_with_the_window_and_lose_nothing() {
         let window = Duration::from_secs(30);
-        let schedules =
-            [(Spacing::Constant, 1.0), (Spacing::Poisson, 100.0), (Spacing::Poisson, 20.0)];
+        let schedules = [(BOTH[0], 1.0), (BOTH[1], 100.0), (BOTH[1], 20.0)];
         let schedules = schedules.map(|(spacing, rate)| Schedule::new(spacing, rate, 9));
         let merged: Vec<_> = merge(schedules.clone(), window).collect();
         assert!(merged.is_sorted());
         for (class, schedule) in schedules.into_iter().enumerate() {
-            let alone: Vec<Duration> = schedule.take_while(|due| *due < window).collect();
-            let of_class = merged.iter().filter(|(_, of)| *of == class);
-            assert_eq!(of_class.map(|(due, _)| *due).collect::<Vec<_>>(), alone);
+            let of_class = merged.iter().filter(|(_, of)| *of == class).map(|(due, _)| *due);
+            assert!(of_class.eq(schedule.take_while(|due| *due < window)), "{class}");
         }
         assert_eq!(merged.iter().filter(|(_, class)| *class == 0).count(), 30);
     }

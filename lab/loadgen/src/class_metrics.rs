@@ -5,10 +5,13 @@
 //! response. Failures are counted by their texts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 
+use crate::TextResult;
 use crate::response_scanner::ResponseStats;
 use crate::time_series::{IntervalMetrics, TimeSeries};
 
@@ -18,6 +21,9 @@ const LATENCY_MAX: Duration = Duration::from_secs(3600);
 const ERROR_TEXTS_MAX: usize = 20;
 const OTHER_ERRORS: &str = "other errors";
 
+/// The counts of a response, or the text of an error.
+pub(crate) type CallResult = TextResult<ResponseStats>;
+
 #[derive(Clone, Debug)]
 pub struct CompletedRequest {
     /// The time when the request was due, since the start of the run. `sent` and `answered` are
@@ -26,7 +32,7 @@ pub struct CompletedRequest {
     pub sent: Duration,
     pub answered: Duration,
     /// The counts of the response, or the text of an error.
-    pub result: Result<ResponseStats, String>,
+    pub result: CallResult,
 }
 
 #[derive(Clone, Debug)]
@@ -42,13 +48,9 @@ pub struct ClassMetrics {
 
 impl Default for ClassMetrics {
     fn default() -> ClassMetrics {
-        let histogram = || {
-            let longest = LATENCY_MAX.as_nanos() as u64;
-            Histogram::new_with_bounds(1000, longest, 3).expect("the bounds are sound")
-        };
         ClassMetrics {
-            latency: histogram(),
-            send_delay: histogram(),
+            latency: ClassMetrics::empty_histogram(),
+            send_delay: ClassMetrics::empty_histogram(),
             errors: BTreeMap::new(),
             keys: 0,
             bytes: 0,
@@ -62,6 +64,12 @@ impl ClassMetrics {
     /// Creates empty metrics for a run of this length.
     pub fn of_window(window: Duration) -> ClassMetrics {
         ClassMetrics { series: TimeSeries::of_window(window), ..ClassMetrics::default() }
+    }
+
+    /// Returns an empty histogram of latencies in nanoseconds.
+    pub(crate) fn empty_histogram() -> Histogram<u64> {
+        let longest = LATENCY_MAX.as_nanos() as u64;
+        Histogram::new_with_bounds(1000, longest, 3).expect("the bounds are sound")
     }
 
     pub fn add(&mut self, done: CompletedRequest) {
@@ -171,6 +179,38 @@ impl ClassMetrics {
     }
 }
 
+/// The metrics of a closed loop, which its clients share. Times are counted from `start`.
+#[derive(Clone, Debug)]
+pub(crate) struct LoopMetrics {
+    pub(crate) start: Instant,
+    metrics: Arc<Mutex<ClassMetrics>>,
+}
+
+impl LoopMetrics {
+    pub(crate) fn start() -> LoopMetrics {
+        LoopMetrics { start: Instant::now(), metrics: Arc::default() }
+    }
+
+    /// Sends a request, and adds its latency or its error. Returns false if it has failed.
+    pub(crate) async fn add(&self, request: impl Future<Output = CallResult>) -> bool {
+        let sent = self.start.elapsed();
+        let result = request.await;
+        let is_answered = result.is_ok();
+        let answered = self.start.elapsed();
+        self.metrics.lock().add(CompletedRequest { due: sent, sent, answered, result });
+        is_answered
+    }
+
+    pub(crate) fn add_failures(&self, text: String, count: u64) {
+        self.metrics.lock().add_failures(text, count);
+    }
+
+    /// Returns the metrics so far, and starts new ones.
+    pub(crate) fn take(&self) -> ClassMetrics {
+        std::mem::take(&mut *self.metrics.lock())
+    }
+}
+
 fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -181,71 +221,69 @@ fn ms(histogram: &Histogram<u64>, quantile: f64) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn done(due_ms: u64, sent_ms: u64, answered_ms: u64) -> CompletedRequest {
-        let [due, sent, answered] = [due_ms, sent_ms, answered_ms].map(Duration::from_millis);
-        let outcome = Ok(ResponseStats { keys: 2, bytes: 100 });
-        CompletedRequest { due, sent, answered, result: outcome }
+    /// Returns a request that was answered. Times are in milliseconds.
+    pub(crate) fn done([due, sent, answered]: [u64; 3]) -> CompletedRequest {
+        let [due, sent, answered] = [due, sent, answered].map(Duration::from_millis);
+        let result = Ok(ResponseStats { keys: 3, bytes: 40 });
+        CompletedRequest { due, sent, answered, result }
     }
 
-    fn near(found: Option<f64>, expected: f64) -> bool {
+    fn is_near(found: Option<f64>, expected: f64) -> bool {
         found.is_some_and(|found| (found / expected - 1.0).abs() < 0.002)
     }
 
     #[test]
-    fn percentiles_are_those_of_the_latencies_from_the_time_they_were_due() {
-        let mut tally = ClassMetrics::default();
+    fn latencies_are_measured_from_the_time_when_requests_were_due() {
+        let mut metrics = ClassMetrics::default();
         // Latencies of 1 to 1,000 ms. Each request is sent 0 to 99 ms after it was due.
-        (1..=1000).for_each(|latency| tally.add(done(500, 500 + latency % 100, 500 + latency)));
-        for (quantile, expected) in [(0.5, 500.0), (0.9, 900.0), (0.99, 990.0), (0.999, 999.0)] {
-            let found = tally.latency_ms(quantile);
-            assert!(near(found, expected), "{quantile}: {found:?}");
+        (1..=1000).for_each(|ms| metrics.add(done([500, 500 + ms % 100, 500 + ms])));
+        for quantile in [0.5, 0.9, 0.99, 0.999, 1.0] {
+            let found = metrics.latency_ms(quantile);
+            assert!(is_near(found, quantile * 1000.0), "{quantile}: {found:?}");
         }
-        assert!(near(tally.latency_ms(1.0), 1000.0), "{:?}", tally.latency_ms(1.0));
-        assert!(near(tally.send_delay_ms(1.0), 99.0), "{:?}", tally.send_delay_ms(1.0));
-        assert_eq!((tally.answered(), tally.failed()), (1000, 0));
-        assert_eq!((tally.keys_per_answer(), tally.bytes_per_answer()), (2.0, 100.0));
+        assert!(is_near(metrics.send_delay_ms(1.0), 99.0), "{:?}", metrics.send_delay_ms(1.0));
+        assert_eq!((metrics.answered(), metrics.failed()), (1000, 0));
+        assert_eq!((metrics.keys_per_answer(), metrics.bytes_per_answer()), (3.0, 40.0));
     }
 
     #[test]
-    fn a_server_that_stands_still_is_seen_by_all_who_were_due() {
+    fn all_requests_that_were_due_show_that_a_server_is_blocked() {
         // 100 requests a second for 5 s. The server answers no request from 2 s to 3 s.
-        let mut tally = ClassMetrics::default();
+        let mut metrics = ClassMetrics::default();
         for due in (0..5000).step_by(10) {
-            tally.add(done(due, due, if (2000..3000).contains(&due) { 3000 } else { due + 1 }));
+            let answered = if (2000..3000).contains(&due) { 3000 } else { due + 1 };
+            metrics.add(done([due, due, answered]));
         }
-        assert!(near(tally.latency_ms(0.80), 1.0), "{:?}", tally.latency_ms(0.80));
-        assert!(near(tally.latency_ms(0.90), 500.0), "{:?}", tally.latency_ms(0.90));
-        assert!(near(tally.latency_ms(0.99), 950.0), "{:?}", tally.latency_ms(0.99));
+        for (quantile, expected) in [(0.8, 1.0), (0.9, 500.0), (0.99, 950.0)] {
+            let found = metrics.latency_ms(quantile);
+            assert!(is_near(found, expected), "{quantile}: {found:?}");
+        }
     }
 
     #[test]
     fn failures_are_counted_by_their_text_and_have_no_latency() {
-        let mut tally = ClassMetrics::default();
-        assert_eq!(
-            (tally.latency_ms(0.5), tally.answered_per_second(Duration::from_secs(1))),
-            (None, 0.0)
-        );
+        let mut metrics = ClassMetrics::default();
         for number in 0..100 {
-            let outcome = Err(format!("text {number}"));
-            tally.add(CompletedRequest { result: outcome, ..done(0, 0, 10) });
-            tally.add_failures("text 0".to_owned(), 2);
+            let result = Err(format!("text {number}"));
+            metrics.add(CompletedRequest { result, ..done([0, 0, 10]) });
+            metrics.add_failures("text 0".to_owned(), 2);
         }
-        assert_eq!((tally.answered(), tally.failed()), (0, 300));
-        assert_eq!(tally.errors()["text 0"], 201);
-        assert_eq!(tally.errors()[OTHER_ERRORS], 80);
-        assert_eq!(tally.errors().len(), ERROR_TEXTS_MAX + 1);
-        assert_eq!(tally.latency_ms(0.5), None);
+        assert_eq!((metrics.answered(), metrics.failed()), (0, 300));
+        assert_eq!((metrics.errors()["text 0"], metrics.errors()[OTHER_ERRORS]), (201, 80));
+        assert_eq!(metrics.errors().len(), ERROR_TEXTS_MAX + 1);
+        let rate = metrics.answered_per_second(Duration::from_secs(1));
+        assert_eq!((metrics.latency_ms(0.5), rate), (None, 0.0));
     }
 
     #[test]
-    fn a_late_answer_lowers_the_rate() {
-        let mut tally = ClassMetrics::default();
-        (0..100).for_each(|at| tally.add(done(at, at, at)));
-        assert_eq!(tally.answered_per_second(Duration::from_secs(10)), 10.0);
-        tally.add(done(0, 0, 20_200));
-        assert_eq!(tally.answered_per_second(Duration::from_secs(10)), 5.0);
+    fn a_late_response_lowers_the_rate() {
+        let mut metrics = ClassMetrics::default();
+        (0..100).for_each(|at| metrics.add(done([at, at, at])));
+        assert_eq!(metrics.answered_per_second(Duration::from_secs(10)), 10.0);
+        metrics.add(done([0, 0, 20_200]));
+        assert_eq!(metrics.answered_per_second(Duration::from_secs(10)), 5.0);
     }
 }

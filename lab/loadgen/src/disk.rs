@@ -93,10 +93,8 @@ impl DiskReport {
     }
 
     pub fn json(&self) -> Value {
-        let latency: serde_json::Map<String, Value> = QUANTILES
-            .map(|(name, quantile)| (name.to_owned(), self.ms(quantile).into()))
-            .into_iter()
-            .collect();
+        let latency = QUANTILES.map(|(name, quantile)| (name, self.ms(quantile)));
+        let latency = Value::from_iter(latency);
         json!({
             "writes": self.latency.len(),
             "write_bytes": WRITE_BYTES,

@@ -9,18 +9,15 @@ use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
-use clearlane_proto::etcdserverpb::{
-    PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
-};
+use clearlane_proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse, TxnRequest};
+use futures_util::stream::{self, StreamExt as _};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::task::{JoinError, JoinSet};
-use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::connection::Endpoints;
 use crate::keys::{KeySpace, ValueGenerator};
-use crate::requests::{self, Call};
+use crate::requests::{self, operations};
 use crate::users::Session;
 use crate::workload::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
 use crate::{Error, Result, connection};
@@ -63,31 +60,32 @@ pub(crate) async fn fill_with_lease(
 }
 
 async fn put_batches(
-    mut batches: FillBatches<'_>,
+    batches: FillBatches<'_>,
     channels: &[Channel],
     session: Option<Arc<Session>>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<FillReport> {
     let begin = Instant::now();
-    let mut last_told = begin;
-    let mut in_flight = JoinSet::new();
-    for channel in channels.iter().cycle() {
-        let Some(txn) = batches.next() else { break };
-        if in_flight.len() >= channels.len() * IN_FLIGHT_PER_CONNECTION {
-            in_flight.join_next().await.map_or(Ok(()), check)?;
-        }
+    let (mut last_told, count) = (begin, batches.space.count);
+    let put = |(batch, channel): (FillBatch, &Channel)| {
+        let FillBatch { txn, keys, bytes } = batch;
         let mut client = KvClient::new(channel.clone());
         let txn = Session::request_of(session.as_deref(), txn);
-        in_flight.spawn(async move { client.txn(txn).await.map(drop) });
+        async move { client.txn(txn).await.map(|_| (keys, bytes)) }
+    };
+    let puts = stream::iter(batches.zip(channels.iter().cycle())).map(put);
+    let mut puts = puts.buffer_unordered(channels.len() * IN_FLIGHT_PER_CONNECTION);
+    let mut report = FillReport { keys: 0, bytes: 0, elapsed: Duration::ZERO };
+    while let Some(done) = puts.next().await {
+        let (keys, bytes) = done.map_err(connection::error("a transaction of the fill failed"))?;
+        report.keys += keys;
+        report.bytes += bytes;
         if last_told.elapsed() >= Duration::from_secs(1) {
             last_told = Instant::now();
-            tell(&format!("{} of {} keys", batches.next, batches.space.count));
+            tell(&format!("{} of {count} keys", report.keys));
         }
     }
-    while let Some(done) = in_flight.join_next().await {
-        check(done)?;
-    }
-    Ok(FillReport { keys: batches.next, bytes: batches.bytes, elapsed: begin.elapsed() })
+    Ok(FillReport { elapsed: begin.elapsed(), ..report })
 }
 
 /// Checks that the server has all keys of the space, and returns the store's revision. The error
@@ -99,8 +97,7 @@ pub(crate) async fn check_filled(
     owner: &str,
     remedy: &str,
 ) -> Result<i64> {
-    let count = Call::count(space);
-    let count = Session::request_of(session, count);
+    let count = Session::request_of(session, requests::count(space));
     let count = KvClient::new(channel).range(count).await;
     let count = count.map_err(connection::error("cannot count the keys"))?;
     let RangeResponse { header, count: found, .. } = count.into_inner();
@@ -119,9 +116,12 @@ pub(crate) async fn revision(channel: Channel, session: Option<&Session>) -> Res
     Ok(answer.into_inner().header.unwrap_or_default().revision)
 }
 
-fn check(done: std::result::Result<std::result::Result<(), Status>, JoinError>) -> Result<()> {
-    done.expect("a request neither panics nor is stopped")
-        .map_err(connection::error("a transaction of the fill failed"))
+/// A transaction, with the number of its keys, and their size with the values.
+#[derive(Debug)]
+struct FillBatch {
+    txn: TxnRequest,
+    keys: u64,
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -131,20 +131,19 @@ struct FillBatches<'s> {
     values: ValueGenerator,
     rng: SmallRng,
     next: u64,
-    bytes: u64,
 }
 
 impl<'s> FillBatches<'s> {
     fn new(space: &'s KeySpace, lease: i64, seed: u64) -> FillBatches<'s> {
         let values = ValueGenerator::new(space.value, seed);
-        FillBatches { space, lease, values, rng: SmallRng::seed_from_u64(seed), next: 0, bytes: 0 }
+        FillBatches { space, lease, values, rng: SmallRng::seed_from_u64(seed), next: 0 }
     }
 }
 
 impl Iterator for FillBatches<'_> {
-    type Item = TxnRequest;
+    type Item = FillBatch;
 
-    fn next(&mut self) -> Option<TxnRequest> {
+    fn next(&mut self) -> Option<FillBatch> {
         let (mut puts, mut bytes) = (Vec::new(), 0);
         // A transaction is full if a put of the largest size might no longer fit. It always has at
         // least one put.
@@ -157,11 +156,12 @@ impl Iterator for FillBatches<'_> {
             let put =
                 PutRequest { lease: self.lease, ..requests::put(self.space, self.next, value) };
             bytes += (put.key.len() + put.value.len()) as u64;
-            puts.push(RequestOp { request: Some(Op::RequestPut(put)) });
+            puts.push(Op::RequestPut(put));
             self.next += 1;
         }
-        self.bytes += bytes;
-        (!puts.is_empty()).then(|| TxnRequest { success: puts, ..TxnRequest::default() })
+        let keys = puts.len() as u64;
+        let txn = TxnRequest { success: operations(puts), ..TxnRequest::default() };
+        (keys > 0).then_some(FillBatch { txn, keys, bytes })
     }
 }
 
@@ -177,18 +177,18 @@ mod tests {
         let prefix = KeySpace::DEFAULT_PREFIX.to_owned();
         for value in [Sizes::constant(0), Sizes::constant(1 << 20), Sizes { min: 1, max: 40_000 }] {
             let space = KeySpace { prefix: prefix.clone(), count: 300, key_size: 20, value };
-            let mut batches = FillBatches::new(&space, NO_LEASE, 1);
-            let txns: Vec<TxnRequest> = batches.by_ref().collect();
-            assert!(txns.iter().all(|txn| txn.success.len() <= 128));
-            assert!(txns.iter().all(|txn| txn.encoded_len() < 1_500_000));
-            let puts =
-                txns.iter().flat_map(|txn| &txn.success).filter_map(|op| match &op.request {
-                    Some(Op::RequestPut(put)) => Some((put.key.clone(), put.value.len())),
-                    _ => None,
-                });
+            let batches: Vec<FillBatch> = FillBatches::new(&space, NO_LEASE, 1).collect();
+            assert!(batches.iter().all(|batch| batch.txn.success.len() <= 128));
+            assert!(batches.iter().all(|batch| batch.txn.encoded_len() < 1_500_000));
+            let operations = batches.iter().flat_map(|batch| &batch.txn.success);
+            let puts = operations.filter_map(|operation| match &operation.request {
+                Some(Op::RequestPut(put)) => Some((put.key.clone(), put.value.len())),
+                _ => None,
+            });
             let (keys, values): (Vec<_>, Vec<_>) = puts.unzip();
             assert_eq!(keys, (0..300).map(|number| space.key(number)).collect::<Vec<_>>());
-            assert_eq!(batches.bytes, 300 * 20 + values.iter().sum::<usize>() as u64);
+            let bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
+            assert_eq!(bytes, 300 * 20 + values.iter().sum::<usize>() as u64);
         }
     }
 }

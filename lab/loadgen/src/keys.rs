@@ -10,12 +10,14 @@
 use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
+use serde::Serialize;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeySpace {
     pub prefix: String,
     pub count: u64,
     /// The size of each key in bytes.
+    #[serde(rename = "size")]
     pub key_size: u64,
     /// The sizes of the values that a fill puts.
     pub value: Sizes,
@@ -46,7 +48,8 @@ impl KeySpace {
 }
 
 /// How often each key is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Distribution {
     /// All keys are equally likely.
     #[default]
@@ -64,11 +67,6 @@ impl Distribution {
         ("zipf", Distribution::Zipf),
         ("sequential", Distribution::Sequential),
     ];
-
-    pub fn name(self) -> &'static str {
-        let of = Distribution::WORDS.into_iter().find(|(_, distribution)| *distribution == self);
-        of.map_or("", |(word, _)| word)
-    }
 }
 
 /// Chooses the first key of each request. A request uses a fixed number of consecutive keys.
@@ -135,7 +133,7 @@ fn zipf_rank(count: u64, choices: &mut SmallRng) -> u64 {
 }
 
 /// A range of sizes in bytes, including both ends. All sizes are equally likely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
     pub min: u64,
     pub max: u64,
@@ -185,12 +183,16 @@ impl ValueGenerator {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
+    fn space(prefix: &str, count: u64, key_size: u64) -> KeySpace {
+        KeySpace { prefix: prefix.to_owned(), count, key_size, value: Sizes::constant(1) }
+    }
+
     fn numbers(distribution: Distribution, count: u64, draws: usize) -> Vec<u64> {
-        let value = Sizes::constant(1);
-        let space = KeySpace { prefix: String::new(), count, key_size: 8, value };
-        let mut chooser = KeyChooser::new(distribution, &space, 1);
+        let mut chooser = KeyChooser::new(distribution, &space("", count, 8), 1);
         let mut rng = SmallRng::seed_from_u64(3);
         (0..draws).map(|_| chooser.next_start(&mut rng)).collect()
     }
@@ -198,6 +200,7 @@ mod tests {
     #[test]
     fn keys_are_chosen_as_often_as_their_distribution_says() {
         assert_eq!(numbers(Distribution::Sequential, 3, 5), [0, 1, 2, 0, 1]);
+        assert_eq!(numbers(Distribution::Uniform, 10, 1000).into_iter().max(), Some(9));
         for count in [1, 2, 7, 1000] {
             let draws = 200_000;
             let mut times = vec![0_u32; count as usize];
@@ -212,14 +215,11 @@ mod tests {
                 assert!((share / expected - 1.0).abs() < 0.1, "{rank} of {count}: {share}");
             }
         }
-        let most = numbers(Distribution::Uniform, 10, 1000).into_iter().max();
-        assert_eq!(most, Some(9));
     }
 
     #[test]
     fn keys_have_one_size_and_the_order_of_their_numbers() {
-        let value = Sizes::constant(1);
-        let space = KeySpace { prefix: "/a/".to_owned(), count: 1000, key_size: 7, value };
+        let space = space("/a/", 1000, 7);
         assert_eq!(space.key(42), "/a/0042");
         assert_eq!(KeySpace::min_key_size("/a/", 1000), 7);
         assert!((0..1000).all(|number| space.key(number) < space.key(number + 1)));
@@ -228,34 +228,26 @@ mod tests {
 
     #[test]
     fn ranges_stay_within_the_space() {
-        let value = Sizes::constant(1);
-        let space = KeySpace { prefix: String::new(), count: 10, key_size: 2, value };
-        let mut choices = SmallRng::seed_from_u64(5);
-        let mut from = (0..1000).map(|_| space.random_start(8, &mut choices)).collect::<Vec<_>>();
-        from.sort_unstable();
-        from.dedup();
-        assert_eq!(from, [0, 1, 2]);
+        let (space, mut choices) = (space("", 10, 2), SmallRng::seed_from_u64(5));
+        let starts: BTreeSet<u64> =
+            (0..1000).map(|_| space.random_start(8, &mut choices)).collect();
+        assert!(starts.into_iter().eq(0..=2));
         assert_eq!(space.random_start(10, &mut choices), 0);
     }
 
     #[test]
-    fn all_sizes_come_and_no_other() {
-        let values = ValueGenerator::new(Sizes { min: 3, max: 6 }, 1);
+    fn values_have_all_sizes_and_are_seldom_equal() {
         let mut choices = SmallRng::seed_from_u64(2);
+        let mut values = |min, max, count: usize| -> Vec<Bytes> {
+            let values = ValueGenerator::new(Sizes { min, max }, 1);
+            (0..count).map(|_| values.random_value(&mut choices)).collect()
+        };
         let mut seen = [0; 8];
-        (0..4000).for_each(|_| seen[values.random_value(&mut choices).len()] += 1);
+        values(3, 6, 4000).iter().for_each(|value| seen[value.len()] += 1);
         assert_eq!([seen[0], seen[1], seen[2], seen[7]], [0; 4]);
         assert!(seen[3..=6].iter().all(|times| *times > 800), "{seen:?}");
-        assert_eq!(ValueGenerator::new(Sizes::constant(0), 1).random_value(&mut choices), "");
-    }
-
-    #[test]
-    fn small_values_are_seldom_equal() {
-        let values = ValueGenerator::new(Sizes::constant(64), 1);
-        let mut choices = SmallRng::seed_from_u64(2);
-        let mut drawn = (0..1000).map(|_| values.random_value(&mut choices)).collect::<Vec<_>>();
-        drawn.sort_unstable();
-        drawn.dedup();
-        assert!(drawn.len() > 990, "{}", drawn.len());
+        assert_eq!(values(0, 0, 1), [""]);
+        let different: BTreeSet<Bytes> = values(64, 64, 1000).into_iter().collect();
+        assert!(different.len() > 990, "{}", different.len());
     }
 }

@@ -33,6 +33,8 @@ pub mod day;
 pub mod disk;
 pub mod experiment;
 pub mod fill;
+#[cfg(test)]
+mod golden;
 pub mod keys;
 mod load_thread;
 pub mod named;
@@ -55,6 +57,8 @@ pub mod target;
 pub mod time_series;
 mod tls;
 pub mod users;
+mod waiting;
+mod within;
 pub mod workload;
 
 /// An error as one line of text. The variant shows who can fix the error.
@@ -74,3 +78,6 @@ pub enum Error {
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// A result whose error is a short text, so that equal errors can be counted together.
+pub(crate) type TextResult<T> = std::result::Result<T, String>;

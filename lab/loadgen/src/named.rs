@@ -22,12 +22,35 @@ pub trait Named: ValueEnum + 'static {
 
     /// Returns one line for each value: its word and its description.
     fn list() -> String {
-        let widest = Self::all().iter().map(|value| value.name().len()).max().unwrap_or(0);
-        let line = |value: &Self| format!("{:widest$} {}", value.name(), value.about());
-        Self::all().iter().map(line).collect::<Vec<_>>().join("\n")
+        aligned(Self::all().iter().map(|value| (value.name(), value.about())))
     }
 }
 
-impl Named for crate::experiment::Experiment {}
+/// Returns one line for each name and its description.
+pub(crate) fn aligned(named: impl Iterator<Item = (String, String)> + Clone) -> String {
+    let widest = named.clone().map(|(name, _)| name.len()).max().unwrap_or(0);
+    named.map(|(name, about)| format!("{name:widest$} {about}")).collect::<Vec<_>>().join("\n")
+}
+
 impl Named for crate::stall::Row {}
 impl Named for crate::storm::StormKind {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: Named>() {
+        let list = T::list();
+        assert_eq!(list.lines().count(), T::all().len(), "{list}");
+        for (value, line) in T::all().iter().zip(list.lines()) {
+            assert_eq!(line.split_once(' ').map(|(name, _)| name), Some(&*value.name()));
+            assert!(!value.about().is_empty() && line.ends_with(&value.about()), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_value_is_listed_with_its_description() {
+        check::<crate::stall::Row>();
+        check::<crate::storm::StormKind>();
+    }
+}

@@ -65,17 +65,15 @@ pub struct DriverUsage {
     pub threads: u64,
 }
 
-/// Measures the driver's processor time from the start of a run.
-#[derive(Debug)]
-pub struct DriverTimer {
-    before: Option<Duration>,
-    start: Instant,
-    threads: u64,
-}
-
 impl DriverUsage {
-    pub fn begin(threads: u64) -> DriverTimer {
-        DriverTimer { before: own_processor_time(), start: Instant::now(), threads }
+    /// Starts to measure. The result is a function that ends the measurement.
+    pub fn begin(threads: u64) -> impl FnOnce() -> DriverUsage {
+        let (before, start) = (own_processor_time(), Instant::now());
+        move || DriverUsage {
+            processor: own_processor_time().zip(before).map(|(after, before)| after - before),
+            elapsed: start.elapsed(),
+            threads,
+        }
     }
 
     /// Returns the fraction of the time that the driver's threads were running, or `None` if the
@@ -83,16 +81,6 @@ impl DriverUsage {
     pub fn share(&self) -> Option<f64> {
         let all = self.elapsed.as_secs_f64() * self.threads as f64;
         self.processor.map(|used| used.as_secs_f64() / all.max(f64::MIN_POSITIVE))
-    }
-}
-
-impl DriverTimer {
-    pub fn end(self) -> DriverUsage {
-        DriverUsage {
-            processor: own_processor_time().zip(self.before).map(|(after, before)| after - before),
-            elapsed: self.start.elapsed(),
-            threads: self.threads,
-        }
     }
 }
 
@@ -132,16 +120,8 @@ mod tests {
     #[test]
     fn memory_is_given_in_kib() {
         let status = "Name:\ta\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n";
-        assert_eq!(memory_bytes(status, "VmHWM:"), Some(2 << 20));
-        assert_eq!(memory_bytes(status, "VmRSS:"), Some(1 << 20));
-        assert_eq!(memory_bytes(status, "VmSwap:"), None);
-    }
-
-    #[test]
-    fn a_process_that_is_not_there_is_told() {
-        // This ID is above the largest process ID of Linux.
-        let told = Process::open(u32::MAX).map(drop).expect_err("no process has it").to_string();
-        assert!(told.starts_with("--pid 4294967295: "), "{told}");
+        let bytes = ["VmHWM:", "VmRSS:", "VmSwap:"].map(|name| memory_bytes(status, name));
+        assert_eq!(bytes, [Some(2 << 20), Some(1 << 20), None]);
     }
 
     #[test]

@@ -181,14 +181,13 @@ impl Report {
         });
         json!({
             "endpoint": self.endpoints,
-            "servers": self.servers.iter().map(ServerInfo::json).collect::<Vec<_>>(),
+            "servers": self.servers,
             "seed": self.seed,
             "seconds": self.window.as_secs_f64(),
             "open_loop": self.is_open_loop,
             "classes": self.classes.iter().map(|class| class.json(self.window)).collect::<Vec<_>>(),
             "server": used,
-            "server_latency":
-                self.server_latency.iter().map(LatencyComparison::json).collect::<Vec<_>>(),
+            "server_latency": self.server_latency,
             "driver": {
                 "processor_s": self.driver.processor.map(|used| used.as_secs_f64()),
                 "threads": self.driver.threads,
@@ -286,10 +285,8 @@ impl ClassReport {
 
     fn json(&self, window: Duration) -> Value {
         let ClassReport { name, operation, rate, metrics } = self;
-        let latency: serde_json::Map<String, Value> = QUANTILES
-            .map(|(name, quantile)| (name.to_owned(), metrics.latency_ms(quantile).into()))
-            .into_iter()
-            .collect();
+        let latency = QUANTILES.map(|(name, quantile)| (name, metrics.latency_ms(quantile)));
+        let latency = Value::from_iter(latency);
         let buckets = metrics.latency_histogram().iter_recorded();
         let buckets = buckets.map(|of| json!([of.value_iterated_to(), of.count_at_value()]));
         json!({
@@ -313,95 +310,59 @@ impl ClassReport {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::class_metrics::CompletedRequest;
-    use crate::response_scanner::ResponseStats;
+    use crate::class_metrics::tests::done;
+    use crate::golden;
 
-    fn class(name: &str, rate: f64, metrics: ClassMetrics) -> ClassReport {
-        ClassReport { name: name.to_owned(), operation: "delete", rate: Some(rate), metrics }
-    }
-
-    fn report() -> Report {
-        let mut tally = ClassMetrics::default();
-        for number in 1..=100 {
-            tally.add(CompletedRequest {
-                due: Duration::ZERO,
-                sent: Duration::from_millis(1),
-                answered: Duration::from_millis(number),
-                result: Ok(ResponseStats { keys: 3, bytes: 40 }),
-            });
-        }
+    pub(crate) fn report() -> Report {
+        let class = |name: &str, rate, metrics| ClassReport {
+            name: name.to_owned(),
+            operation: "delete",
+            rate,
+            metrics,
+        };
+        let mut cheap = ClassMetrics::of_window(Duration::from_secs(2));
+        (1..=100).for_each(|number| cheap.add(done([number * 15, number * 15 + 1, number * 16])));
         let mut failed = ClassMetrics::default();
         failed.add_failures("Unavailable: gone".to_owned(), 7);
-        let used = |processor, resident_bytes, peak_bytes| ProcessUsage {
-            processor: Duration::from_millis(processor),
-            resident_bytes,
-            peak_bytes,
+        let used = |processor, resident_bytes, peak_bytes| {
+            let processor = Duration::from_millis(processor);
+            ProcessUsage { processor, resident_bytes, peak_bytes }
         };
+        let (elapsed, threads) = (Duration::from_secs(10), 2);
         Report {
             endpoints: "http://127.0.0.1:2379/".to_owned(),
             servers: Vec::new(),
             seed: 3,
             is_open_loop: true,
-            window: Duration::from_secs(10),
-            classes: vec![class("cheap", 10.0, tally), class("a-longer-name", 0.7, failed)],
-            notes: Vec::new(),
-            driver: DriverUsage {
-                processor: Some(Duration::from_millis(20)),
-                elapsed: Duration::from_secs(10),
-                threads: 2,
-            },
+            window: elapsed,
+            classes: vec![class("cheap", Some(10.0), cheap), class("longer, name", None, failed)],
+            notes: vec!["something".to_owned()],
+            driver: DriverUsage { processor: Some(Duration::from_millis(20)), elapsed, threads },
             usage: Some((used(1000, 5_000_000, 9_000_000), used(3500, 6_000_000, 9_600_000))),
             server_latency: Vec::new(),
         }
     }
 
     #[test]
-    fn the_table_has_a_row_per_class_and_tells_errors_and_use() {
-        let expected = "\
-class           asked/s answered/s  answered    errors    p50 ms    p90 ms    p99 ms  p99.9 ms    max ms late p99 ms
-cheap                10      10.00       100         0     50.00     90.05     99.02    100.01    100.01        1.00
-a-longer-name       0.7       0.00         0         7         -         -         -         -         -           -
-a-longer-name: 7 x Unavailable: gone
-server: 2.50 s of processor time, 6 MB resident, 10 MB at its peak since it started
-driver: 0.02 s of processor time, 200.0 us for each of 100 responses
-";
-        let table = report().table();
-        assert_eq!(table, expected, "\n{table}");
+    fn a_report_is_as_it_was_in_each_format() {
+        let report = report();
+        let (text, csv) = (report.table() + &report.histograms(), report.csv());
+        let all = format!("{text}{}\n{csv}\n{:#}\n", report.samples(), report.json());
+        golden::compare("report.txt", &all);
     }
 
     #[test]
-    fn a_driver_that_was_late_is_told() {
+    fn a_driver_that_was_late_is_reported() {
         let sent_after = |ms| {
             let mut metrics = ClassMetrics::default();
-            metrics.add(CompletedRequest {
-                due: Duration::ZERO,
-                sent: Duration::from_millis(ms),
-                answered: Duration::from_millis(8),
-                result: Ok(ResponseStats::default()),
-            });
+            metrics.add(done([0, ms, 8]));
             late_warning("cheap", &metrics)
         };
         assert_eq!(sent_after(1), None);
-        let told = sent_after(4).unwrap_or_default();
-        assert!(told.starts_with("cheap: THE DRIVER WAS THE LIMIT. "), "{told}");
+        let warning = sent_after(4).unwrap_or_default();
+        assert!(warning.starts_with("cheap: THE DRIVER WAS THE LIMIT. "), "{warning}");
         assert_eq!(late_warning("cheap", &ClassMetrics::default()), None);
-    }
-
-    #[test]
-    fn the_json_has_the_same_figures() {
-        let json = report().json();
-        let cheap = &json["classes"][0];
-        assert_eq!((&cheap["name"], &cheap["operation"]), (&json!("cheap"), &json!("delete")));
-        assert_eq!((&cheap["answered"], &cheap["failed"]), (&json!(100), &json!(0)));
-        assert_eq!(cheap["keys_per_answer"], json!(3.0));
-        assert!((cheap["latency_ms"]["p50"].as_f64().unwrap_or(0.0) - 50.0).abs() < 0.1, "{cheap}");
-        let failed = &json["classes"][1];
-        assert_eq!(failed["errors"], json!({ "Unavailable: gone": 7 }));
-        assert_eq!(failed["latency_ms"]["max"], Value::Null);
-        assert_eq!(json["server"]["processor_s"], json!(2.5));
-        assert_eq!(json["server"]["peak_before_bytes"], json!(9_000_000));
-        assert_eq!((&json["seed"], &json["seconds"]), (&json!(3), &json!(10.0)));
     }
 }

@@ -6,8 +6,8 @@ use clearlane_proto::etcdserverpb::compare::{CompareResult, CompareTarget, Targe
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    AuthenticateRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest,
-    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest,
+    Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RequestOp,
+    SnapshotRequest, TxnRequest, WatchCreateRequest, WatchRequest,
 };
 use http::HeaderValue;
 use rand::SeedableRng;
@@ -21,6 +21,8 @@ use crate::{Error, Result};
 
 /// Paths of gRPC methods.
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(crate) const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
+pub(crate) const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 pub(crate) const PUT: &str = "/etcdserverpb.KV/Put";
 pub(crate) const DELETE_RANGE: &str = "/etcdserverpb.KV/DeleteRange";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -49,14 +51,25 @@ impl Call {
         Call { path, body: framed(message), answer: ResponseShape::Message, keys, token: None }
     }
 
+    /// Creates a call whose response consists of several messages.
+    pub(crate) fn stream(path: &'static str, message: &impl Message, keys: Option<u64>) -> Call {
+        Call { answer: ResponseShape::Stream, ..Call::new(path, message, keys) }
+    }
+
     /// Creates a watch that ends after `events` events. If `events` is `None`, it never ends.
     pub(crate) fn watch(create: WatchCreateRequest, events: Option<u64>) -> Call {
         let answer = ResponseShape::Watch;
         Call { answer, ..Call::new(WATCH, &watch_request(create), events) }
     }
 
-    pub fn count(space: &KeySpace) -> RangeRequest {
-        RangeRequest { count_only: true, ..range(space, 0, space.count) }
+    /// Creates a login with a password.
+    pub(crate) fn login(user: &User) -> Call {
+        Call::new(AUTHENTICATE, &user.authenticate_request(), None)
+    }
+
+    /// Creates a snapshot for a client.
+    pub(crate) fn snapshot() -> Call {
+        Call::stream(SNAPSHOT, &SnapshotRequest::default(), None)
     }
 }
 
@@ -66,8 +79,8 @@ pub struct RequestGenerator {
     operation: Operation,
     chooser: KeyChooser,
     values: Option<ValueGenerator>,
-    /// The login request of the user, for classes that authenticate. `None` if there is no user.
-    login: Option<AuthenticateRequest>,
+    /// The login of the user, for classes that authenticate. `None` if there is no user.
+    login: Option<Call>,
     /// The revision of the store before the run.
     revision: i64,
     /// If true, a range response with another number of keys than expected is an error.
@@ -111,7 +124,7 @@ impl RequestGenerator {
             operation: class.operation,
             chooser: KeyChooser::new(class.distribution, &workload.space, keys),
             values,
-            login: user.map(User::authenticate_request),
+            login: user.map(Call::login),
             revision,
             expects_all_keys: !workload.has_deletes(),
             rng: SmallRng::seed_from_u64(seed),
@@ -148,10 +161,7 @@ impl RequestGenerator {
                 let grant = LeaseGrantRequest { ttl: ttl as i64, id: 0 };
                 Call::new(LEASE_GRANT, &grant, None)
             }
-            Operation::Authenticate => {
-                let login = self.login.clone().unwrap_or_default();
-                Call::new(AUTHENTICATE, &login, None)
-            }
+            Operation::Authenticate => self.login.clone().expect("`new` checks it"),
         }
     }
 
@@ -201,6 +211,11 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
     body.put_u32(length as u32);
     message.encode(&mut body).expect("a buffer of bytes grows");
     body.freeze()
+}
+
+/// Returns a request for the number of keys of a space.
+pub(crate) fn count(space: &KeySpace) -> RangeRequest {
+    RangeRequest { count_only: true, ..range(space, 0, space.count) }
 }
 
 /// Returns a request for a watch of all keys of a space, starting at a revision.
@@ -292,30 +307,26 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_begins_so_many_events_before_the_run() {
-        let watch: WatchRequest = decoded(&call(Operation::Watch { events: 30 }));
-        let Some(RequestUnion::CreateRequest(create)) = watch.request_union else {
-            panic!("it creates a watch")
-        };
-        assert_eq!(create.start_revision, 71);
+    fn what_a_class_lacks_is_reported() {
+        for (operation, expected) in [
+            (Operation::Authenticate, "logs in, so it needs --user NAME:PASSWORD"),
+            (
+                Operation::Watch { events: 100 },
+                "the store has only 100 revisions, too few for a watch of 100 events",
+            ),
+        ] {
+            let error = generator(operation).map(drop).expect_err(expected).to_string();
+            assert!(error.starts_with("class some") && error.ends_with(expected), "{error}");
+        }
     }
 
     #[test]
-    fn what_a_class_lacks_is_told() {
-        let told = |operation| {
-            generator(operation).map(drop).expect_err("something is missing").to_string()
-        };
-        let login = "class some logs in, so it needs --user NAME:PASSWORD";
-        assert_eq!(told(Operation::Authenticate), login);
-        let watch =
-            "class some: the store has only 100 revisions, too few for a watch of 100 events";
-        assert_eq!(told(Operation::Watch { events: 100 }), watch);
-    }
-
-    #[test]
-    fn puts_stay_in_the_space() {
+    fn puts_stay_in_the_space_and_watches_start_before_the_run() {
         let put: PutRequest = decoded(&call(Operation::Put { value: Sizes { min: 2, max: 5 } }));
         assert!(put.key.starts_with(SPACE.as_bytes()) && (2..=5).contains(&put.value.len()));
+        let watch: WatchRequest = decoded(&call(Operation::Watch { events: 30 }));
+        let Some(RequestUnion::CreateRequest(create)) = watch.request_union else { panic!() };
+        assert_eq!(create.start_revision, 71);
     }
 
     #[test]

@@ -140,9 +140,8 @@ pub async fn run(
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report> {
     let OpenTarget { endpoints, session, .. } = &options.target;
-    let channel = connection::open(endpoints, 1).await?.remove(0);
-    check_filled(workload, channel.clone(), session.as_deref()).await?;
-    let revision = revision(workload, channel, session.as_deref()).await?;
+    let channel = connection::channel(endpoints).await?;
+    let revision = prepare(workload, channel, session.as_deref()).await?;
     let stop_at_drop = StopAtDrop::new(&options.stop);
     let mut threads = Vec::new();
     let mut first = 0;
@@ -166,7 +165,7 @@ pub async fn run(
         options.begin.set(start);
         let sent_for = run_window(&threads, options, start, (window, options.seed), tell).await?;
         stop_at_drop.disarm();
-        let driver = driver.end();
+        let driver = driver();
         let report = |ClassThread { class, progress, .. }| ClassReport {
             name: class.name,
             operation: class.operation.name(),
@@ -258,30 +257,21 @@ async fn start_class(
     Ok(ClassThread { class: class.clone(), progress, windows })
 }
 
+/// Returns the store's revision if a class watches events of the past, otherwise 0.
+///
 /// Fails if a workload reads ranges and its keys are missing. A workload that also deletes keys is
 /// not checked. Reads of missing keys are fast and would look like good results.
-async fn check_filled(
-    workload: &Workload,
-    channel: Channel,
-    session: Option<&Session>,
-) -> Result<()> {
-    if workload.has_deletes() || !workload.has_ranges() {
-        return Ok(());
+async fn prepare(workload: &Workload, channel: Channel, session: Option<&Session>) -> Result<i64> {
+    if workload.has_ranges() && !workload.has_deletes() {
+        let (space, remedy) = (&workload.space, "clearlane-load fill");
+        fill::check_filled(channel.clone(), space, session, "workload", remedy).await?;
     }
-    let space = &workload.space;
-    let remedy = "clearlane-load fill";
-    fill::check_filled(channel, space, session, "workload", remedy).await.map(drop)
-}
-
-/// Returns the store's revision, which watches use to read events of the past. Returns 0 if no
-/// class reads such events.
-async fn revision(workload: &Workload, channel: Channel, session: Option<&Session>) -> Result<i64> {
-    let has_watch =
+    let watches_past =
         |class: &Class| matches!(class.operation, Operation::Watch { events } if events > 0);
-    if !workload.classes.iter().any(has_watch) {
-        return Ok(0);
+    match workload.classes.iter().any(watches_past) {
+        true => fill::revision(channel, session).await,
+        false => Ok(0),
     }
-    fill::revision(channel, session).await
 }
 
 fn progress(threads: &[ClassThread], start: Instant) -> String {

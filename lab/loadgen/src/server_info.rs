@@ -3,7 +3,7 @@
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{MemberListRequest, StatusRequest, StatusResponse};
-use serde_json::{Value, json};
+use serde::Serialize;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
@@ -15,13 +15,16 @@ use crate::{Error, Result, connection};
 const ERA_METRIC: &str = "clearlane_era{era=\"";
 const NOT_TOLD: [Code; 2] = [Code::Unimplemented, Code::PermissionDenied];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerInfo {
     pub endpoint: String,
+    /// The product as text: `Clearlane, era 3.2`.
+    product: String,
     /// The era, if the server is Clearlane. `None` for other servers, and for all servers with TLS,
     /// because their metrics page is not read.
     pub era: Option<String>,
     pub version: String,
+    #[serde(rename = "leader")]
     pub is_leader: bool,
     /// Number of members of the cluster. 0 if the server does not report it.
     pub members: usize,
@@ -51,23 +54,16 @@ impl ServerInfo {
         // Some servers of this API do not list members, so an error is ignored.
         let members = ClusterClient::new(channel).member_list(request).await;
         let member = status.header.as_ref().map_or(0, |header| header.member_id);
+        let era = era(endpoint).await;
         Ok(ServerInfo {
-            era: era(endpoint).await,
+            product: product(era.as_deref(), &name),
+            era,
             version: status.version,
             is_leader: member != 0 && status.leader == member,
             members: members.map_or(0, |list| list.into_inner().members.len()),
             db_bytes: status.db_size,
             endpoint: name,
         })
-    }
-
-    /// Returns the product as text: `Clearlane, era 3.2`.
-    pub fn product(&self) -> String {
-        match &self.era {
-            Some(era) => format!("Clearlane, era {era}"),
-            None if self.endpoint.starts_with("https") => "a server of etcd's API".to_owned(),
-            None => "etcd or alike".to_owned(),
-        }
     }
 
     /// Returns the era. For a server without an era, returns `server` if it has TLS, and `etcd`
@@ -85,23 +81,16 @@ impl ServerInfo {
         let mib = self.db_bytes as f64 / f64::from(1 << 20);
         format!(
             "{}: {}, version {}, {role} of {} members, store of {mib:.1} MiB",
-            self.endpoint,
-            self.product(),
-            self.version,
-            self.members
+            self.endpoint, self.product, self.version, self.members
         )
     }
+}
 
-    pub fn json(&self) -> Value {
-        json!({
-            "endpoint": self.endpoint,
-            "product": self.product(),
-            "era": self.era,
-            "version": self.version,
-            "leader": self.is_leader,
-            "members": self.members,
-            "db_bytes": self.db_bytes,
-        })
+fn product(era: Option<&str>, endpoint: &str) -> String {
+    match era {
+        Some(era) => format!("Clearlane, era {era}"),
+        None if endpoint.starts_with("https") => "a server of etcd's API".to_owned(),
+        None => "etcd or alike".to_owned(),
     }
 }
 
@@ -121,6 +110,7 @@ mod tests {
     fn a_line_says_what_a_report_is_about() {
         let info = ServerInfo {
             endpoint: "http://a:1/".to_owned(),
+            product: product(Some("3.2"), "http://a:1/"),
             era: Some("3.2".to_owned()),
             version: "3.7.1".to_owned(),
             is_leader: true,
@@ -130,6 +120,6 @@ mod tests {
         let line = "http://a:1/: Clearlane, era 3.2, version 3.7.1, leader of 3 members, \
                     store of 1.5 MiB";
         assert_eq!(info.line(), line);
-        assert_eq!(ServerInfo { era: None, ..info }.product(), "etcd or alike");
+        assert_eq!(product(None, "http://a:1/"), "etcd or alike");
     }
 }

@@ -26,10 +26,8 @@ impl TlsFiles {
         pair: Option<(&Path, &Path)>,
     ) -> Result<Option<TlsFiles>> {
         let cacert = cacert.map(|path| read("cacert", path)).transpose()?;
-        let pair = match pair {
-            Some((cert, key)) => Some((read("cert", cert)?, read("key", key)?)),
-            None => None,
-        };
+        let pair = pair.map(|(cert, key)| Ok((read("cert", cert)?, read("key", key)?)));
+        let pair = pair.transpose()?;
         Ok((cacert.is_some() || pair.is_some()).then_some(TlsFiles { cacert, pair }))
     }
 

@@ -25,7 +25,7 @@ use tonic::{Request, Status};
 use crate::connection::Connection;
 use crate::requests::Call;
 use crate::response_scanner::ResponseStats;
-use crate::{Error, Result, connection};
+use crate::{Error, Result, TextResult, connection};
 
 pub(crate) const TOKEN: &str = "token";
 /// One zero byte. If both the key and the range end have this value, the range has all keys.
@@ -52,7 +52,7 @@ impl fmt::Debug for User {
 impl FromStr for User {
     type Err = String;
 
-    fn from_str(text: &str) -> std::result::Result<User, String> {
+    fn from_str(text: &str) -> TextResult<User> {
         match text.split_once(':') {
             Some((name, password)) if !name.is_empty() && !password.is_empty() => {
                 Ok(User { name: name.to_owned(), password: password.to_owned() })
@@ -117,7 +117,7 @@ impl Session {
         session: Option<&Session>,
         connection: &Connection,
         call: &Call,
-    ) -> std::result::Result<ResponseStats, String> {
+    ) -> TextResult<ResponseStats> {
         let Some(session) = session else { return connection.call(call).await };
         let token = session.token.lock().clone();
         let of_user = |token| Call { token: Some(token), ..call.clone() };
@@ -131,19 +131,15 @@ impl Session {
         }
     }
 
-    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
-        with_token(message, &self.token.lock())
-    }
-
     /// Creates a request, with the token of the user if there is one.
     pub(crate) fn request_of<T>(session: Option<&Session>, message: T) -> Request<T> {
         match session {
-            Some(session) => session.request(message),
+            Some(session) => with_token(message, &session.token.lock()),
             None => Request::new(message),
         }
     }
 
-    async fn renew(&self, refused: &HeaderValue) -> std::result::Result<HeaderValue, String> {
+    async fn renew(&self, refused: &HeaderValue) -> TextResult<HeaderValue> {
         let _alone = self.renewing.lock().await;
         let present = self.token.lock().clone();
         if present != *refused {

@@ -141,7 +141,7 @@ async fn run_storm(kind: StormKind, options: StormOptions) -> Result<()> {
 }
 
 async fn run_auth(state: AuthSwitch, target: &Target) -> Result<()> {
-    let channel = connection::open(&target.endpoint()?, 1).await?.remove(0);
+    let channel = connection::channel(&target.endpoint()?).await?;
     match state {
         AuthSwitch::On => {
             users::enable(channel).await?;

@@ -2,8 +2,9 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::arguments::{OutputArguments, within};
+use crate::arguments::OutputArguments;
 use crate::target::Target;
+use crate::within::within;
 
 const BILLION: u64 = 1_000_000_000;
 
@@ -61,7 +62,7 @@ pub enum ClosedLoop {
         consistency: Consistency,
         /// Number of reads for each write, on average
         #[arg(long, value_name = "RATIO", default_value = "1", value_parser = ratio)]
-        rw_ratio: Ratio,
+        rw_ratio: u64,
         #[command(flatten)]
         options: LoopArguments,
     },
@@ -227,12 +228,9 @@ pub enum Consistency {
     Serializable,
 }
 
-/// A ratio in thousandths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ratio(pub u64);
-
-fn ratio(text: &str) -> Result<Ratio, String> {
+/// Parses a ratio. Returns it in thousandths.
+fn ratio(text: &str) -> Result<u64, String> {
     let number = text.parse::<f64>().ok().filter(|ratio| (0.0..=1e6).contains(ratio));
     let number = number.ok_or_else(|| "must be a number from 0 to 1000000".to_owned())?;
-    Ok(Ratio((number * 1000.0).round() as u64))
+    Ok((number * 1000.0).round() as u64)
 }

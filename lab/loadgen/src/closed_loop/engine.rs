@@ -21,11 +21,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::Result;
-use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::class_metrics::{CallResult, ClassMetrics, CompletedRequest};
 use crate::connection::{Connection, Endpoints};
 use crate::load_thread::{END_INTERVAL, drain, start_thread, with_progress};
 use crate::requests::Call;
-use crate::response_scanner::ResponseStats;
 use crate::stop::{Stop, StopAtDrop};
 use crate::users::Session;
 
@@ -33,15 +32,13 @@ use crate::users::Session;
 /// while a server restarts.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The counts of the response, or the text of an error.
-pub(crate) type CallResult = std::result::Result<ResponseStats, String>;
-
 pub(crate) enum LoopRequest {
     Call {
         class: usize,
         call: Call,
     },
-    /// A request of the first class that consists of several calls.
+    /// A request of the first class that does not use the client's connection: several calls, or
+    /// a call whose source needs its response.
     Calls(Pin<Box<dyn Future<Output = CallResult> + Send>>),
 }
 
@@ -55,6 +52,8 @@ pub(crate) type WarmUp = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) struct LoopOptions {
     pub(crate) endpoints: Endpoints,
     pub(crate) session: Option<Arc<Session>>,
+    /// Number of connections, which clients use in turn. 0 if no source makes a
+    /// [`LoopRequest::Call`].
     pub(crate) connections: u64,
     pub(crate) clients: u64,
     pub(crate) threads: u64,
@@ -70,6 +69,22 @@ pub(crate) struct LoopOptions {
 }
 
 impl LoopOptions {
+    /// Creates options for clients on one thread, without connections, user or limits.
+    pub(crate) fn new(endpoints: Endpoints, clients: u64) -> LoopOptions {
+        LoopOptions {
+            endpoints,
+            session: None,
+            connections: 0,
+            clients,
+            threads: 1,
+            total: u64::MAX,
+            rate: None,
+            warm_up: None,
+            window: None,
+            stop: Stop::default(),
+        }
+    }
+
     /// Returns the number of threads. It is at most the number of clients, so that each thread has
     /// a client.
     pub(crate) fn threads(&self) -> u64 {
@@ -80,7 +95,8 @@ impl LoopOptions {
     /// it has, and the numbers of its clients.
     fn shares(&self) -> impl Iterator<Item = ((u64, u64), Vec<u64>)> {
         let (threads, clients) = (self.threads(), self.clients);
-        let all = self.connections.min(clients).max(threads);
+        let all =
+            if self.connections == 0 { 0 } else { self.connections.min(clients).max(threads) };
         // If the connections cannot be divided equally, the first threads have one more.
         let first = move |thread: u64| all / threads * thread + thread.min(all % threads);
         (0..threads).map(move |thread| {
@@ -204,9 +220,9 @@ async fn run_clients(
     // Another thread may have failed to open its connections. Then there is no load.
     let Ok(shared) = has_begun.await else { return Duration::ZERO };
     let mut running = JoinSet::new();
-    for (client, connection) in clients.into_iter().zip(connections.iter().cycle()) {
-        let (connection, shared) = (connection.clone(), Arc::clone(&shared));
-        running.spawn(run_client(client, connection, shared, Arc::clone(&state)));
+    for (place, client) in clients.into_iter().enumerate() {
+        let connection = connections.get(place % connections.len().max(1)).cloned();
+        running.spawn(run_client(client, connection, Arc::clone(&shared), Arc::clone(&state)));
     }
     if let Some(why) = drain(&mut running, || shared.is_over(), &shared.stop, |()| {}).await {
         state.metrics.lock()[0].add_failures(why, running.len() as u64);
@@ -217,7 +233,7 @@ async fn run_clients(
 
 async fn run_client(
     client: u64,
-    connection: Connection,
+    connection: Option<Connection>,
     shared: Arc<SharedLoop>,
     state: Arc<ClientThread>,
 ) {
@@ -229,7 +245,8 @@ async fn run_client(
         let sent = shared.begin.elapsed();
         let (class, result) = match request {
             LoopRequest::Call { class, call } => {
-                (class, Session::call(shared.session.as_deref(), &connection, &call).await)
+                let connection = connection.as_ref().expect("a loop of calls has connections");
+                (class, Session::call(shared.session.as_deref(), connection, &call).await)
             }
             LoopRequest::Calls(calls) => (0, calls.await),
         };
@@ -322,18 +339,9 @@ mod tests {
         let sizes = StubSizes { key: 1, value: 1, snapshot: 1 };
         let listen = "127.0.0.1:0".parse().expect("an address");
         let address = stub::start(listen, sizes).expect("a free port").to_string();
-        LoopOptions {
-            endpoints: connection::endpoint(&address).expect("an address").into(),
-            session: None,
-            connections: 2,
-            clients: 4,
-            threads: 2,
-            total,
-            rate: None,
-            warm_up,
-            window: None,
-            stop: Stop::default(),
-        }
+        let endpoint = connection::endpoint(&address).expect("an address");
+        let options = LoopOptions::new(endpoint.into(), 4);
+        LoopOptions { connections: 2, threads: 2, total, warm_up, ..options }
     }
 
     fn gets(_thread: u64) -> RequestSource {

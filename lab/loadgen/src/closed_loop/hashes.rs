@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{HashKvRequest, HashKvResponse};
 use tokio::time::sleep;
+use tonic::Response;
 
 use crate::connection::{self, Endpoints};
 use crate::users::Session;
@@ -23,35 +24,29 @@ pub(super) async fn compare(endpoints: &Endpoints, session: Option<&Session>) ->
     let channels = connection::open(endpoints, count).await?;
     let mut first: Option<HashKvResponse> = None;
     for (endpoint, channel) in endpoints.list().iter().zip(channels) {
-        let name = endpoint.uri();
-        let wrong = |why: &str| Error::Server(format!("--check-hashkv: {name} {why}"));
+        let wrong =
+            |why: String| Error::Server(format!("--check-hashkv: {} {why}", endpoint.uri()));
         let revision = first.as_ref().map_or(0, |first| first.hash_revision);
+        let compacted = first.as_ref().map(|first| first.compact_revision);
         let mut client = MaintenanceClient::new(channel);
         let deadline = Instant::now() + BEHIND_MAX;
         let hash = loop {
-            if Instant::now() >= deadline {
-                return Err(wrong("still lags after 10 s"));
-            }
             let request = Session::request_of(session, HashKvRequest { revision });
-            let is_same = |hash: &HashKvResponse| {
-                first.as_ref().is_none_or(|of| of.compact_revision == hash.compact_revision)
-            };
-            match client.hash_kv(request).await {
-                Ok(answer) if is_same(answer.get_ref()) => break answer.into_inner(),
+            match client.hash_kv(request).await.map(Response::into_inner) {
+                Ok(hash) if compacted.is_none_or(|at| at == hash.compact_revision) => break hash,
                 Err(status) if !status.message().contains("future revision") => {
-                    return Err(wrong(&format!("failed with {}", status.message())));
+                    return Err(wrong(format!("failed with {}", status.message())));
+                }
+                _ if Instant::now() >= deadline => {
+                    return Err(wrong("still lags after 10 s".to_owned()));
                 }
                 _ => sleep(PAUSE).await,
             }
         };
-        match &first {
-            Some(of) if of.hash != hash.hash => {
-                let first = endpoints.list()[0].uri();
-                let revision = hash.hash_revision;
-                return Err(wrong(&format!("and {first} differ at revision {revision}")));
-            }
-            Some(_) => {}
-            None => first = Some(hash),
+        let first = first.get_or_insert(hash);
+        if first.hash != hash.hash {
+            let (other, revision) = (endpoints.list()[0].uri(), hash.hash_revision);
+            return Err(wrong(format!("and {other} differ at revision {revision}")));
         }
     }
     Ok(())

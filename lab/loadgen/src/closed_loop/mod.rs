@@ -1,7 +1,7 @@
 //! The closed loops of `clearlane-load`, with the names and flags of etcd's `benchmark`.
 //!
-//! `watch` and `watch-latency` put keys and count the events of watches ([`watch`]). In the other
-//! loops, each client has one request at a time ([`engine`]).
+//! Each client has one request at a time ([`engine`]). `watch` and `watch-latency` also count the
+//! events of watches ([`watch`]).
 
 pub mod arguments;
 pub(crate) mod engine;
@@ -59,20 +59,18 @@ async fn run_requests(
         let allowed = "it compares members, but --endpoints has one address";
         return Err(Error::Local(format!("--check-hashkv: {allowed}")));
     }
-    let channel = connection::open(&target.endpoints, 1).await?.remove(0);
+    let channel = connection::channel(&target.endpoints).await?;
     let LoopArguments { common, total, rate, seconds, threads } = options;
     let sources = Sources::prepare(asked, common, target).await?;
     let loop_options = LoopOptions {
-        endpoints: target.endpoints.clone(),
         session: target.session.clone(),
-        connections: common.conns,
-        clients: common.clients,
+        connections: if sources.has_calls { common.conns } else { 0 },
         threads: *threads,
         total: *total,
         rate: (*rate > 0).then_some(*rate),
-        warm_up: None,
         window: seconds.map(Duration::from_secs),
         stop,
+        ..LoopOptions::new(target.endpoints.clone(), common.clients)
     };
     let (names, mut notes) = (sources.classes, Vec::new());
     let driver = DriverUsage::begin(loop_options.threads());
@@ -92,7 +90,7 @@ async fn run_requests(
         }
         _ => work.await?,
     };
-    let driver = driver.end();
+    let driver = driver();
     if has_check && let Err(error) = hashes::compare(&target.endpoints, session).await {
         notes.push(error.to_string());
     }

@@ -9,29 +9,24 @@ use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, TxnRequest,
 };
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use super::arguments::{
-    ClosedLoop, CommonArguments, Consistency, KeyArguments, RangeArguments, Ratio,
-};
-use super::engine::{CallResult, LoopRequest, RequestSource};
+use super::arguments::{ClosedLoop, CommonArguments, Consistency, KeyArguments, RangeArguments};
+use super::engine::{LoopRequest, RequestSource};
 use super::key_space;
+use crate::class_metrics::CallResult;
 use crate::keys::{KeySpace, ValueGenerator};
-use crate::requests::{Call, put};
+use crate::requests::{Call, PUT, RANGE, RANGE_STREAM, TXN, operations, put};
 use crate::response_scanner::{ResponseShape, ResponseStats};
 use crate::target::OpenTarget;
 use crate::users::Session;
 use crate::{Error, Result, connection};
 
-const PUT: &str = "/etcdserverpb.KV/Put";
-const RANGE: &str = "/etcdserverpb.KV/Range";
-const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
-const TXN: &str = "/etcdserverpb.KV/Txn";
 const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const LEASE_TTL_SECONDS: i64 = 100;
 /// Maximum number of lease grants in flight.
@@ -47,6 +42,8 @@ pub(super) struct Sources {
     /// The operation of the class, if it differs from the class's name. A read in pages or as a
     /// stream has a separate name, because the server does not measure it as one range request.
     pub(super) operation: Option<&'static str>,
+    /// If false, the requests do not use the connections of the loop.
+    pub(super) has_calls: bool,
     source: Box<dyn Fn(SmallRng) -> RequestSource>,
 }
 
@@ -88,7 +85,7 @@ impl Sources {
                     ..RangeRequest::default()
                 };
                 let read = call(TXN, &txn([Op::RequestRange(range)]));
-                let (puts, Ratio(reads)) = (PutSource::new(*keys, seed)?, *rw_ratio);
+                let (puts, reads) = (PutSource::new(*keys, seed)?, *rw_ratio);
                 Ok(Sources::of_calls(&["read", "write"], move |_, rng| {
                     match rng.random_range(0..reads + 1000) < reads {
                         true => (0, read.clone()),
@@ -99,20 +96,17 @@ impl Sources {
             ClosedLoop::Range { range, .. } if range.paginate => {
                 Sources::of_pages(request(range)?, common, target).await
             }
-            ClosedLoop::Range { range, .. } => {
-                let message = request(range)?;
-                let (call, operation) = if range.stream {
-                    let call = call(RANGE_STREAM, &message);
-                    (Call { answer: ResponseShape::Stream, ..call }, Some("range-stream"))
-                } else {
-                    (call(RANGE, &message), None)
-                };
+            ClosedLoop::Range { range, .. } if range.stream => {
+                let call = Call::stream(RANGE_STREAM, &request(range)?, None);
                 let sources = Sources::of_calls(&["range"], move |_, _| (0, call.clone()));
-                Ok(Sources { operation, ..sources })
+                Ok(Sources { operation: Some("range-stream"), ..sources })
+            }
+            ClosedLoop::Range { range, .. } => {
+                let call = call(RANGE, &request(range)?);
+                Ok(Sources::of_calls(&["range"], move |_, _| (0, call.clone())))
             }
             ClosedLoop::LeaseKeepalive { .. } => {
-                let channel = connection::open(&target.endpoints, 1).await?.remove(0);
-                let leases = grant(channel, target.session.as_deref(), common.clients).await?;
+                let leases = grant(target, common.clients).await?;
                 let keep_alive = |id| Call {
                     answer: ResponseShape::KeepAlive,
                     ..Call::new(LEASE_KEEP_ALIVE, &LeaseKeepAliveRequest { id }, Some(1))
@@ -142,7 +136,7 @@ impl Sources {
                 LoopRequest::Call { class, call }
             })
         });
-        Sources { classes, operation: None, source }
+        Sources { classes, operation: None, has_calls: true, source }
     }
 
     /// Creates sources that read a range in pages. Clients use the channels in turn.
@@ -160,7 +154,8 @@ impl Sources {
                 LoopRequest::Calls(Box::pin(read_pages(channel, session.clone(), range.clone())))
             })
         });
-        Ok(Sources { classes: &["range"], operation: Some("range-pages"), source })
+        let operation = Some("range-pages");
+        Ok(Sources { classes: &["range"], operation, has_calls: false, source })
     }
 
     /// Returns the source of one thread.
@@ -174,9 +169,8 @@ fn call(path: &'static str, message: &impl Message) -> Call {
     Call::new(path, message, None)
 }
 
-fn txn(operations: impl IntoIterator<Item = Op>) -> TxnRequest {
-    let success = operations.into_iter().map(|operation| RequestOp { request: Some(operation) });
-    TxnRequest { success: success.collect(), ..TxnRequest::default() }
+fn txn(success: impl IntoIterator<Item = Op>) -> TxnRequest {
+    TxnRequest { success: operations(success), ..TxnRequest::default() }
 }
 
 fn check_txn(keys: &KeyArguments, txn_ops: u64) -> Result<()> {
@@ -281,21 +275,17 @@ fn prefix_end(prefix: &[u8]) -> Bytes {
     end.into()
 }
 
-async fn grant(channel: Channel, session: Option<&Session>, leases: u64) -> Result<Vec<i64>> {
-    let mut granting = JoinSet::new();
-    let mut granted = Vec::new();
-    for number in 0..leases {
+/// Grants a lease for each client.
+async fn grant(target: &OpenTarget, leases: u64) -> Result<Vec<i64>> {
+    let channel = connection::channel(&target.endpoints).await?;
+    let grant = |_| {
         let request = LeaseGrantRequest { ttl: LEASE_TTL_SECONDS, id: 0 };
-        let request = Session::request_of(session, request);
+        let request = Session::request_of(target.session.as_deref(), request);
         let mut client = LeaseClient::new(channel.clone());
-        granting.spawn(async move { client.lease_grant(request).await });
-        while granting.len() >= GRANTS_MAX || number + 1 == leases && !granting.is_empty() {
-            let Some(done) = granting.join_next().await else { break };
-            let answer = done.expect("a grant neither panics nor is stopped");
-            granted.push(answer.map_err(connection::error("a grant failed"))?.into_inner().id);
-        }
-    }
-    Ok(granted)
+        async move { client.lease_grant(request).await.map(|granted| granted.into_inner().id) }
+    };
+    let granted = stream::iter(0..leases).map(grant).buffer_unordered(GRANTS_MAX);
+    granted.try_collect().await.map_err(connection::error("a grant failed"))
 }
 
 #[cfg(test)]

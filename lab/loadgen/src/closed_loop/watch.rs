@@ -13,30 +13,27 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clearlane_proto::etcdserverpb::WatchCreateRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::watch_client::WatchClient;
-use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
-use clearlane_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::arguments::{ClosedLoop, WatchArguments};
+use super::engine::{self, LoopOptions, LoopRequest, RequestSource};
 use super::{class_report, key_space};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::connection::{OpenWatch, open_watch};
 use crate::keys::{KeySpace, ValueGenerator};
-use crate::load_thread::{DRAIN, STOPPED_DRAIN, drain, with_progress};
+use crate::load_thread::{DRAIN, STOPPED_DRAIN};
 use crate::observation::LoadResult;
 use crate::process::DriverUsage;
-use crate::requests::put;
+use crate::requests::{put, watch_request};
 use crate::response_scanner::ResponseStats;
 use crate::stop::Stop;
 use crate::target::OpenTarget;
@@ -87,15 +84,10 @@ impl WatchPlan {
     }
 }
 
-/// State that all tasks of the load share.
-struct SharedWatch {
-    /// The time when all watches were created.
+/// The events, and the time when all watches were created. All times are since then.
+struct SharedEvents {
     start: Instant,
     events: Mutex<Events>,
-    puts: Mutex<ClassMetrics>,
-    /// The number of the next put.
-    next_put: AtomicU64,
-    stop: Stop,
 }
 
 #[derive(Default)]
@@ -143,24 +135,29 @@ pub(super) async fn run(
     tell: &mut dyn FnMut(&str),
 ) -> Result<LoadResult> {
     let plan = Arc::new(WatchPlan::of(asked)?);
-    let channels = connection::open(&target.endpoints, plan.options.common.conns).await?;
-    let session = target.session.clone();
-    let (created, streams) = create_all(&plan, &channels, session.as_deref()).await?;
-    let driver = DriverUsage::begin(1);
-    let shared = Arc::new(SharedWatch {
-        start: Instant::now(),
-        events: Mutex::default(),
-        puts: Mutex::default(),
-        next_put: AtomicU64::new(0),
-        stop,
-    });
+    let WatchArguments { put_total, common, .. } = &plan.options;
+    let channels = connection::open(&target.endpoints, common.conns).await?;
+    let (created, streams) = create_all(&plan, &channels, target.session.as_deref()).await?;
+    let driver = DriverUsage::begin(2);
+    let shared = Arc::new(SharedEvents { start: Instant::now(), events: Mutex::default() });
     let streams = streams.into_iter().map(|stream| receive(stream, Arc::clone(&shared)));
     let mut receivers: JoinSet<()> = streams.collect();
-    let mut clients = put_all(&plan, &channels, session.as_ref(), &shared);
-    let putting = drain(&mut clients, || false, &shared.stop, |()| {});
-    with_progress(putting, Duration::from_secs(1), || tell(&progress(&plan, &shared))).await;
-    wait_for_events(&shared, &mut receivers).await;
-    let driver = driver.end();
+    // The puts use the channels of the watches.
+    let options = LoopOptions {
+        total: *put_total,
+        rate: plan.rate,
+        stop: stop.clone(),
+        ..LoopOptions::new(target.endpoints.clone(), common.clients)
+    };
+    let mut source = |_| put_source(&plan, &channels, target.session.as_ref(), &shared);
+    let mut progress = |line: &str| {
+        let events = shared.events.lock();
+        let p99 = events.metrics.latency_ms(0.99).unwrap_or_default();
+        tell(&format!("{line}; {} events, p99 {p99:.1} ms", events.metrics.answered()));
+    };
+    let (mut puts, _) = engine::run(options, 1, &mut source, &mut progress).await?;
+    wait_for_events(&shared, &mut receivers, &stop).await;
+    let driver = driver();
     receivers.shutdown().await;
     let mut events = std::mem::take(&mut *shared.events.lock());
     let missing = events.expected.saturating_sub(events.metrics.answered());
@@ -169,7 +166,7 @@ pub(super) async fn run(
         let text = text.unwrap_or_else(|| "no event came while it was waited for".to_owned());
         events.metrics.add_failures(text, missing);
     }
-    let puts = std::mem::take(&mut *shared.puts.lock());
+    let puts = puts.remove(0);
     let class = |(name, metrics)| class_report(name, name, metrics);
     // The window lasts until the last response or event.
     let window = puts.last_answer().max(events.metrics.last_answer());
@@ -177,64 +174,39 @@ pub(super) async fn run(
     Ok(LoadResult { is_open_loop: false, classes, window, driver, notes: Vec::new() })
 }
 
-fn progress(plan: &WatchPlan, shared: &SharedWatch) -> String {
-    let (puts, events) = (shared.puts.lock().answered(), shared.events.lock());
-    let seconds = shared.start.elapsed().as_secs();
-    let p99 = events.metrics.latency_ms(0.99).unwrap_or_default();
-    let seen = events.metrics.answered();
-    format!(
-        "{seconds:3} s: {puts} of {} puts, {seen} events, p99 {p99:.1} ms",
-        plan.options.put_total
-    )
-}
-
-/// An open stream: the sender of its requests, and the receiver of its responses. The stream ends
-/// when both are dropped.
-type OpenStream = (mpsc::Sender<WatchRequest>, Streaming<WatchResponse>);
-
 async fn create_all(
-    plan: &Arc<WatchPlan>,
+    plan: &WatchPlan,
     channels: &[Channel],
     session: Option<&Session>,
-) -> Result<(ClassMetrics, Vec<OpenStream>)> {
-    let (mut creating, mut streams) = (JoinSet::new(), Vec::new());
-    let metrics = Arc::<Mutex<ClassMetrics>>::default();
-    for (stream, channel) in (0..plan.options.streams).zip(channels.iter().cycle().cloned()) {
-        let (sender, requests) = mpsc::channel(1);
-        let request = Session::request_of(session, ReceiverStream::new(requests));
-        let (plan, metrics) = (Arc::clone(plan), Arc::clone(&metrics));
-        creating.spawn(async move {
-            let client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
-            create(&plan, stream, client, (sender, request), &metrics).await
-        });
-    }
-    while let Some(created) = creating.join_next().await {
-        streams.push(created.expect("it neither panics nor is stopped")?);
-    }
-    let metrics = std::mem::take(&mut *metrics.lock());
-    Ok((metrics, streams))
+) -> Result<(ClassMetrics, Vec<OpenWatch>)> {
+    let metrics = Mutex::<ClassMetrics>::default();
+    let create = |(stream, channel): (u64, &Channel)| {
+        create(plan, stream * plan.watches_per_stream, channel.clone(), session, &metrics)
+    };
+    let streams = (0..plan.options.streams).zip(channels.iter().cycle()).map(create);
+    let streams = try_join_all(streams).await?;
+    Ok((metrics.into_inner(), streams))
 }
 
+/// Creates the watches of a stream in turn. `first` is the number of the first one.
 async fn create(
     plan: &WatchPlan,
-    stream: u64,
-    mut client: WatchClient<Channel>,
-    (sender, request): (mpsc::Sender<WatchRequest>, tonic::Request<ReceiverStream<WatchRequest>>),
+    first: u64,
+    channel: Channel,
+    session: Option<&Session>,
     metrics: &Mutex<ClassMetrics>,
-) -> Result<OpenStream> {
-    let start = Instant::now();
+) -> Result<OpenWatch> {
     let watch = |number: u64| {
-        let key = plan.space.key(plan.key_number(stream * plan.watches_per_stream + number));
-        let create = WatchCreateRequest { key, prev_kv: plan.prev_kv, ..Default::default() };
-        WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+        let key = plan.space.key(plan.key_number(number));
+        WatchCreateRequest { key, prev_kv: plan.prev_kv, ..Default::default() }
     };
     let closed = || Error::Server("the server closed a watch stream".to_owned());
     let failed = |status| connection::error("a watch failed")(status);
-    let mut sent = start.elapsed();
-    sender.send(watch(0)).await.map_err(|_| closed())?;
-    // The server answers a stream only when its first message has arrived.
-    let mut responses = client.watch(request).await.map_err(failed)?.into_inner();
-    for next in 1..=plan.watches_per_stream {
+    let (start, mut sent) = (Instant::now(), Duration::ZERO);
+    let opened = open_watch(channel, session, watch(first)).await;
+    let (sender, mut responses) = opened.map_err(failed)?;
+    let end = first + plan.watches_per_stream;
+    for next in first + 1..=end {
         let answer = loop {
             let answer = responses.message().await.map_err(failed)?.ok_or_else(closed)?;
             // Another client may put the key at the same time, so an event may arrive here. It is
@@ -244,22 +216,20 @@ async fn create(
             }
         };
         if answer.canceled {
-            return Err(Error::Server(format!(
-                "the server rejected a watch: {}",
-                answer.cancel_reason
-            )));
+            let why = answer.cancel_reason;
+            return Err(Error::Server(format!("the server rejected a watch: {why}")));
         }
         metrics.lock().add(completed(sent, start.elapsed()));
-        if next < plan.watches_per_stream {
+        if next < end {
             sent = start.elapsed();
-            sender.send(watch(next)).await.map_err(|_| closed())?;
+            sender.send(watch_request(watch(next))).await.map_err(|_| closed())?;
         }
     }
     Ok((sender, responses))
 }
 
 /// Receives events until the stream or one of its watches ends.
-async fn receive((_open, mut responses): OpenStream, shared: Arc<SharedWatch>) {
+async fn receive((_open, mut responses): OpenWatch, shared: Arc<SharedEvents>) {
     let why = loop {
         let response = match responses.message().await {
             Ok(Some(response)) if response.canceled => {
@@ -278,56 +248,37 @@ async fn receive((_open, mut responses): OpenStream, shared: Arc<SharedWatch>) {
     shared.events.lock().why_ended = Some(why);
 }
 
-/// Starts the clients that put keys. A client ends when no puts are left, or at a stop.
-fn put_all(
+/// Makes the puts of all clients. The event of a put is expected as soon as the put is answered.
+fn put_source(
     plan: &Arc<WatchPlan>,
     channels: &[Channel],
     session: Option<&Arc<Session>>,
-    shared: &Arc<SharedWatch>,
-) -> JoinSet<()> {
-    let common = &plan.options.common;
-    let values = ValueGenerator::new(plan.space.value, common.target.seed);
-    let clients = (0..common.clients).zip(channels.iter().cycle().cloned());
-    let clients = clients.map(|(client, channel)| {
-        let rng = SmallRng::seed_from_u64(common.target.seed.wrapping_add(client));
-        let (plan, values, session) = (Arc::clone(plan), values.clone(), session.cloned());
-        put_keys(plan, KvClient::new(channel), session, (values, rng), Arc::clone(shared))
-    });
-    clients.collect()
-}
-
-async fn put_keys(
-    plan: Arc<WatchPlan>,
-    mut kv: KvClient<Channel>,
-    session: Option<Arc<Session>>,
-    (values, mut rng): (ValueGenerator, SmallRng),
-    shared: Arc<SharedWatch>,
-) {
-    loop {
-        let number = shared.next_put.fetch_add(1, Ordering::Relaxed);
-        if number >= plan.options.put_total || shared.stop.is_set() {
-            return;
-        }
-        if let Some(rate) = plan.rate {
-            let due = Duration::from_secs_f64(number as f64 / rate as f64);
-            tokio::time::sleep(due.saturating_sub(shared.start.elapsed())).await;
-        }
-        let key = plan.key_number(number);
+    shared: &Arc<SharedEvents>,
+) -> RequestSource {
+    let (plan, channels, session) = (Arc::clone(plan), channels.to_vec(), session.cloned());
+    let shared = Arc::clone(shared);
+    let seed = plan.options.common.target.seed;
+    let values = ValueGenerator::new(plan.space.value, seed);
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut numbers = 0_u64..;
+    Box::new(move |client| {
+        let key = plan.key_number(numbers.next().expect("the numbers do not end"));
         let put = put(&plan.space, key, values.random_value(&mut rng));
-        let sent = shared.start.elapsed();
-        match kv.put(Session::request_of(session.as_deref(), put)).await {
-            Ok(answer) => {
-                let revision = answer.into_inner().header.map_or(0, |of| of.revision);
-                shared.puts.lock().add(completed(sent, shared.start.elapsed()));
-                shared.events.lock().add_put(revision, sent, plan.watches_of(key));
-            }
-            Err(status) => shared.puts.lock().add_failures(connection::text(status), 1),
-        }
-    }
+        let put = Session::request_of(session.as_deref(), put);
+        let mut kv = KvClient::new(channels[client as usize % channels.len()].clone());
+        let (watches, shared) = (plan.watches_of(key), Arc::clone(&shared));
+        LoopRequest::Calls(Box::pin(async move {
+            let sent = shared.start.elapsed();
+            let answer = kv.put(put).await.map_err(connection::text)?.into_inner();
+            let revision = answer.header.map_or(0, |header| header.revision);
+            shared.events.lock().add_put(revision, sent, watches);
+            Ok(ResponseStats { keys: 1, bytes: 0 })
+        }))
+    })
 }
 
-async fn wait_for_events(shared: &SharedWatch, receivers: &mut JoinSet<()>) {
-    let end = Instant::now() + if shared.stop.is_set() { STOPPED_DRAIN } else { DRAIN };
+async fn wait_for_events(shared: &SharedEvents, receivers: &mut JoinSet<()>, stop: &Stop) {
+    let end = Instant::now() + if stop.is_set() { STOPPED_DRAIN } else { DRAIN };
     while !shared.events.lock().is_complete() && !receivers.is_empty() && Instant::now() < end {
         // A receiver ends only if its stream or one of its watches ends. After all receivers have
         // ended, no more events can arrive.

@@ -27,7 +27,7 @@ use super::{CONNECT_TIMEOUT, Endpoints, innermost, text};
 use crate::requests::Call;
 use crate::response_scanner::{ResponseShape, ResponseStats, Scanner};
 use crate::users::TOKEN;
-use crate::{Error, Result};
+use crate::{Error, Result, TextResult};
 
 /// The windows that hyper uses for a client.
 const STREAM_WINDOW: u32 = 2 << 20;
@@ -73,10 +73,7 @@ pub async fn open_direct(endpoints: &Endpoints, first: u64, count: u64) -> Resul
 }
 
 /// Opens a connection to the first server. Fails if connecting fails or takes longer than `limit`.
-pub(crate) async fn open_within(
-    endpoints: &Endpoints,
-    limit: Duration,
-) -> std::result::Result<Connection, String> {
+pub(crate) async fn open_within(endpoints: &Endpoints, limit: Duration) -> TextResult<Connection> {
     let connection = Connection::new(&endpoints.list[0], endpoints.tls.clone(), limit);
     connection.ready().await.map(|()| connection)
 }
@@ -97,7 +94,7 @@ impl Connection {
     /// Sends a request and reads its response to the end. A watch is read only until it has enough
     /// events. Any other call fails if its response does not have the expected number of keys. The
     /// error is a short text, so that equal errors can be counted together.
-    pub async fn call(&self, call: &Call) -> std::result::Result<ResponseStats, String> {
+    pub async fn call(&self, call: &Call) -> TextResult<ResponseStats> {
         let OpenCall { answer, request: _open } =
             self.begin(call, call.answer != ResponseShape::Watch).await?;
         let (head, mut body) = answer.await.map_err(broken)?.into_parts();
@@ -140,11 +137,7 @@ impl Connection {
 
     /// Sends the headers and the body of a request. If `is_whole` is false, the request stays open,
     /// as if more bytes were to follow.
-    pub(crate) async fn begin(
-        &self,
-        call: &Call,
-        is_whole: bool,
-    ) -> std::result::Result<OpenCall, String> {
+    pub(crate) async fn begin(&self, call: &Call, is_whole: bool) -> TextResult<OpenCall> {
         let mut sender = self.sender().await?;
         let (answer, mut request) =
             sender.send_request(self.request(call), false).map_err(broken)?;
@@ -153,7 +146,7 @@ impl Connection {
     }
 
     /// Opens the connection if it is not open, and waits until the server allows another stream.
-    pub(crate) async fn ready(&self) -> std::result::Result<(), String> {
+    pub(crate) async fn ready(&self) -> TextResult<()> {
         self.sender().await.map(drop)
     }
 
@@ -175,19 +168,13 @@ impl Connection {
 
     /// Returns the sender of requests. Opens the connection if it is not open. Waits until the
     /// server allows another stream.
-    async fn sender(&self) -> std::result::Result<SendRequest<Bytes>, String> {
-        let present = self.shared.sender.lock().clone();
-        if let Some(sender) = present
-            && let Ok(sender) = sender.ready().await
-        {
+    async fn sender(&self) -> TextResult<SendRequest<Bytes>> {
+        if let Some(sender) = self.open_sender().await {
             return Ok(sender);
         }
         let mut failure = self.shared.opening.lock().await;
-        let present = self.shared.sender.lock().clone();
         // While this request waited, another request may have opened the connection.
-        if let Some(sender) = present
-            && let Ok(sender) = sender.ready().await
-        {
+        if let Some(sender) = self.open_sender().await {
             return Ok(sender);
         }
         if let Some((_, why)) = failure.as_ref().filter(|(at, _)| at.elapsed() < FAILURE_HOLDS) {
@@ -200,7 +187,14 @@ impl Connection {
         sender.ready().await.map_err(broken)
     }
 
-    async fn open(&self) -> std::result::Result<SendRequest<Bytes>, String> {
+    /// Returns the sender as soon as the server allows another stream. `None` if the connection is
+    /// not open.
+    async fn open_sender(&self) -> Option<SendRequest<Bytes>> {
+        let sender = self.shared.sender.lock().clone();
+        sender?.ready().await.ok()
+    }
+
+    async fn open(&self) -> TextResult<SendRequest<Bytes>> {
         let limit = self.shared.limit;
         let opened = timeout(limit, self.connect()).await;
         let stream = match opened {
@@ -244,9 +238,7 @@ pub(crate) struct OpenCall {
 impl OpenCall {
     /// Waits for the first bytes of the response. Returns their number, and both halves of the
     /// stream. The stream ends when the halves are dropped.
-    pub(crate) async fn first_bytes(
-        self,
-    ) -> std::result::Result<(u64, (SendStream<Bytes>, RecvStream)), String> {
+    pub(crate) async fn first_bytes(self) -> TextResult<(u64, (SendStream<Bytes>, RecvStream))> {
         let mut body = self.answer.await.map_err(broken)?.into_body();
         let data = body.data().await.ok_or("the call was refused")?.map_err(broken)?;
         body.flow_control().release_capacity(data.len()).map_err(broken)?;

@@ -11,11 +11,17 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tonic::Status;
+use clearlane_proto::etcdserverpb::watch_client::WatchClient;
+use clearlane_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Status, Streaming};
 
 pub(crate) use self::direct::open_within;
 pub use self::direct::{Connection, open_direct};
+use crate::requests::watch_request;
+use crate::users::Session;
 use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -100,6 +106,30 @@ pub async fn open(endpoints: &Endpoints, count: u64) -> Result<Vec<Channel>> {
         opened.push(channel?);
     }
     Ok(opened)
+}
+
+/// Opens one connection to the first server.
+pub async fn channel(endpoints: &Endpoints) -> Result<Channel> {
+    Ok(open(endpoints, 1).await?.remove(0))
+}
+
+/// An open watch stream: the sender of its requests, and the receiver of its responses. The stream
+/// ends when both are dropped.
+pub(crate) type OpenWatch = (mpsc::Sender<WatchRequest>, Streaming<WatchResponse>);
+
+/// Opens a watch stream that starts with this watch.
+pub(crate) async fn open_watch(
+    channel: Channel,
+    session: Option<&Session>,
+    create: WatchCreateRequest,
+) -> std::result::Result<OpenWatch, Status> {
+    let (sender, requests) = mpsc::channel(1);
+    // A server answers a stream only when its first request has arrived. Sending does not fail,
+    // because the receiver exists.
+    let _ = sender.send(watch_request(create)).await;
+    let request = Session::request_of(session, ReceiverStream::new(requests));
+    let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
+    Ok((sender, client.watch(request).await?.into_inner()))
 }
 
 /// Returns the text of the innermost cause of an error. The outer errors only report that a lower

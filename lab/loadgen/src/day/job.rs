@@ -5,22 +5,20 @@ use clearlane_proto::etcdserverpb::compare::CompareResult;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
-use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest, RangeRequest,
-    TxnRequest, WatchRequest, WatchResponse,
+    TxnRequest,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Streaming};
 
 use super::mix::{Job, JobKind};
-use crate::connection::{self, text};
+use crate::TextResult;
+use crate::connection::{self, OpenWatch, open_watch, text};
 use crate::keys::{KeySpace, ValueGenerator};
-use crate::requests::{compare_version, delete, operations, range, watch_all, watch_request};
+use crate::requests::{compare_version, delete, operations, range, watch_all};
 
 const LEASE_KEYS: u64 = 3;
 const REVOKED_TTL_SECONDS: i64 = 60 * 60;
@@ -31,9 +29,6 @@ const PAGE_KEYS: i64 = 500;
 /// The stream window of a slow watch: the server can send this many bytes before the client reads
 /// any.
 const SLOW_WINDOW_BYTES: u32 = 64 << 10;
-
-/// The result of requests. The error is a short text.
-type Done<T> = std::result::Result<T, String>;
 
 /// State that the jobs of a period share.
 pub(super) struct JobContext {
@@ -51,14 +46,11 @@ pub(super) struct JobContext {
 }
 
 /// A watch on its own connection. Nobody reads its events.
-pub(super) type SlowWatch = (Channel, Watch);
-
-/// An open watch stream. It ends when both halves are dropped.
-pub(super) type Watch = (mpsc::Sender<WatchRequest>, Streaming<WatchResponse>);
+pub(super) type SlowWatch = (Channel, OpenWatch);
 
 impl JobContext {
     /// Runs a job. Returns the number of requests that it has sent.
-    pub(super) async fn run(&self, job: Job, channel: Channel) -> Done<u64> {
+    pub(super) async fn run(&self, job: Job, channel: Channel) -> TextResult<u64> {
         let Job { kind, period, number } = job;
         let created = || Bytes::from(format!("/day/pods/{period}-{number}"));
         let update = || self.put(self.space.key(number), number);
@@ -96,7 +88,7 @@ impl JobContext {
         Ok(1)
     }
 
-    pub(super) async fn open_slow_watch(&self) -> Done<SlowWatch> {
+    pub(super) async fn open_slow_watch(&self) -> TextResult<SlowWatch> {
         let endpoint = self.endpoint.clone().initial_stream_window_size(SLOW_WINDOW_BYTES);
         let channel = connect(endpoint).await?;
         let watch = self.watch(channel.clone()).await?;
@@ -104,7 +96,7 @@ impl JobContext {
     }
 
     /// Reads the events of one period.
-    async fn catch_up(&self, channel: Channel) -> Done<()> {
+    async fn catch_up(&self, channel: Channel) -> TextResult<()> {
         let (_requests, mut answers) = self.watch(channel).await?;
         let mut events = 0;
         while events < self.updates {
@@ -117,18 +109,14 @@ impl JobContext {
 
     /// Watches all keys of the space, starting after the older of the two revisions in
     /// `period_ends`.
-    async fn watch(&self, channel: Channel) -> Done<Watch> {
+    async fn watch(&self, channel: Channel) -> TextResult<OpenWatch> {
         let create = watch_all(&self.space, self.period_ends[0] + 1);
-        let (requests, stream) = mpsc::channel(1);
-        let _ = requests.send(watch_request(create)).await;
-        let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
-        let answers = client.watch(ReceiverStream::new(stream)).await.map_err(text)?;
-        Ok((requests, answers.into_inner()))
+        open_watch(channel, None, create).await.map_err(text)
     }
 
     /// Grants a lease and puts its keys. Revokes the lease if the job is a `RevokedLease`. Returns
     /// the number of requests.
-    async fn lease(&self, Job { kind, period, number }: Job, channel: Channel) -> Done<u64> {
+    async fn lease(&self, Job { kind, period, number }: Job, channel: Channel) -> TextResult<u64> {
         let is_revoked = kind == JobKind::RevokedLease;
         let (end, ttl) = match is_revoked {
             true => ("revoked", REVOKED_TTL_SECONDS),
@@ -158,7 +146,7 @@ impl JobContext {
 
     /// Reads all keys of the space in pages. If `revision` is 0, the first page is read at the
     /// newest revision, and the other pages at the same revision. Returns the number of pages.
-    async fn list(&self, channel: Channel, mut revision: i64) -> Done<u64> {
+    async fn list(&self, channel: Channel, mut revision: i64) -> TextResult<u64> {
         let (mut client, count) = (KvClient::new(channel), self.space.count);
         let (mut next, mut pages) = (0, 0);
         while next < count {
@@ -185,14 +173,13 @@ impl JobContext {
     }
 }
 
-async fn connect(endpoint: Endpoint) -> Done<Channel> {
-    let opened = connection::open(&endpoint.into(), 1).await;
-    opened.map(|mut channels| channels.remove(0)).map_err(|error| error.to_string())
+async fn connect(endpoint: Endpoint) -> TextResult<Channel> {
+    connection::channel(&endpoint.into()).await.map_err(|error| error.to_string())
 }
 
 /// Puts a key if its version compares to 0 as `result` requires. Fails if the compare does not
 /// hold.
-async fn put_if(channel: Channel, result: CompareResult, put: PutRequest) -> Done<()> {
+async fn put_if(channel: Channel, result: CompareResult, put: PutRequest) -> TextResult<()> {
     let read = RangeRequest { key: put.key.clone(), ..RangeRequest::default() };
     let txn = TxnRequest {
         compare: vec![compare_version(&read, result)],
@@ -204,11 +191,11 @@ async fn put_if(channel: Channel, result: CompareResult, put: PutRequest) -> Don
     is_put.then_some(()).ok_or_else(|| "the comparison does not hold".to_owned())
 }
 
-async fn get(channel: Channel, range: RangeRequest) -> Done<()> {
+async fn get(channel: Channel, range: RangeRequest) -> TextResult<()> {
     let answer = KvClient::new(channel).range(range).await.map_err(text)?;
     check_one(answer.into_inner().kvs.len() as i64)
 }
 
-fn check_one(keys: i64) -> Done<()> {
+fn check_one(keys: i64) -> TextResult<()> {
     if keys == 1 { Ok(()) } else { Err(format!("{keys} keys instead of 1")) }
 }

@@ -1,5 +1,6 @@
 //! The mix of jobs in a period.
 
+use clap::ValueEnum;
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -11,7 +12,7 @@ pub const REQUESTS_MIN: u64 = 100;
 pub(super) const SLOW_WATCHES: u64 = 2;
 
 /// A kind of job: one request, or a few requests that belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum JobKind {
     Update,
     /// An update with the condition that the key exists.
@@ -45,25 +46,6 @@ enum Share {
     Number(u64),
 }
 
-/// All kinds of jobs, with their names in errors and their shares. A list sends one request for
-/// each page, so its number of requests depends on the number of keys.
-const MIX: [(JobKind, &str, Share); 13] = [
-    (JobKind::Update, "an update", Share::Percent(38)),
-    (JobKind::ComparedUpdate, "a compared update", Share::Percent(12)),
-    (JobKind::Create, "a creation", Share::Percent(12)),
-    // A job of this kind sends five requests, so these leases are 5 % of the requests.
-    (JobKind::RevokedLease, "a lease that is revoked", Share::Percent(1)),
-    (JobKind::ExpiringLease, "a lease that expires", Share::OneInRequests(400)),
-    (JobKind::KeepAlive, "a keep-alive", Share::Percent(2)),
-    (JobKind::Get, "a get", Share::Percent(13)),
-    (JobKind::OldGet, "a get at an old revision", Share::Percent(3)),
-    (JobKind::List, "a list", Share::Number(2)),
-    (JobKind::OldList, "a list at an old revision", Share::Number(1)),
-    (JobKind::Connection, "a connection", Share::OneInRequests(400)),
-    (JobKind::CatchUp, "a watch that catches up", Share::Number(3)),
-    (JobKind::Delete, "a deletion", Share::Percent(12)),
-];
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     pub(super) kind: JobKind,
@@ -89,9 +71,25 @@ impl JobKind {
         }
     }
 
+    /// Returns the name of the kind in errors, and its share. A list sends one request for each
+    /// page, so its number of requests depends on the number of keys.
     fn in_mix(self) -> (&'static str, Share) {
-        let found = MIX.into_iter().find(|(kind, ..)| *kind == self);
-        found.map(|(_, name, share)| (name, share)).expect("all kinds are in the mix")
+        match self {
+            JobKind::Update => ("an update", Share::Percent(38)),
+            JobKind::ComparedUpdate => ("a compared update", Share::Percent(12)),
+            JobKind::Create => ("a creation", Share::Percent(12)),
+            JobKind::Delete => ("a deletion", Share::Percent(12)),
+            // A job of this kind sends five requests, so these leases are 5 % of the requests.
+            JobKind::RevokedLease => ("a lease that is revoked", Share::Percent(1)),
+            JobKind::ExpiringLease => ("a lease that expires", Share::OneInRequests(400)),
+            JobKind::KeepAlive => ("a keep-alive", Share::Percent(2)),
+            JobKind::Get => ("a get", Share::Percent(13)),
+            JobKind::OldGet => ("a get at an old revision", Share::Percent(3)),
+            JobKind::List => ("a list", Share::Number(2)),
+            JobKind::OldList => ("a list at an old revision", Share::Number(1)),
+            JobKind::CatchUp => ("a watch that catches up", Share::Number(3)),
+            JobKind::Connection => ("a connection", Share::OneInRequests(400)),
+        }
     }
 
     fn has_random_key(self) -> bool {
@@ -103,7 +101,8 @@ impl JobKind {
 /// Returns the jobs of a period, grouped by kind. Periods are numbered from 0.
 pub(super) fn period_jobs(requests: u64, period: u64, keys: u64, rng: &mut SmallRng) -> Vec<Job> {
     let mut jobs = Vec::new();
-    for (kind, ..) in MIX {
+    for kind in JobKind::value_variants() {
+        let kind = *kind;
         match (kind, period.checked_sub(1)) {
             // Before the first period there are no events to catch up with and no created keys to
             // delete.
@@ -174,7 +173,7 @@ mod tests {
     #[test]
     fn the_least_has_all_kinds() {
         let of = |kind: JobKind| kind.count(REQUESTS_MIN);
-        assert!(MIX.into_iter().all(|(kind, ..)| of(kind) > 0));
+        assert!(JobKind::value_variants().iter().all(|kind| of(*kind) > 0));
         assert!(of(JobKind::Update) > 30 && of(JobKind::Create) > 10);
     }
 }

@@ -40,7 +40,6 @@ use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
 pub use self::curves::{check_comparable, markdown, svg};
@@ -52,10 +51,11 @@ pub use self::sample::Sample;
 use self::sample::{LiveCounts, Sampler};
 pub use self::verdict::{HOURS_MIN, Verdict, Windows};
 use crate::connection::{self, text};
-use crate::fill::fill;
+use crate::fill::{self, fill};
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::process::Process;
-use crate::requests::range;
+use crate::waiting::{answered, read_until};
+use crate::within::within;
 use crate::{Error, Result};
 
 pub const PERIODS_PER_HOUR: u64 = 12;
@@ -84,31 +84,26 @@ pub struct DayOptions {
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Simulated hours, of 12 periods each
-    #[arg(long, value_name = "N", default_value_t = 24)]
-    #[arg(value_parser = clap::value_parser!(u64).range(HOURS_MIN..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = within(HOURS_MIN..=1000))]
     pub hours: u64,
     /// Number of keys that are updated again and again
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = within(1..=10_000_000))]
     pub keys: u64,
     /// Approximate number of requests in each period
     #[arg(long, value_name = "N", default_value_t = 4000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(REQUESTS_MIN..=10_000_000))]
+    #[arg(value_parser = within(REQUESTS_MIN..=10_000_000))]
     pub requests: u64,
     /// Number of connections that stay open, with 8 jobs at a time on each
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = within(1..=1000))]
     pub connections: u64,
     /// Reads a snapshot at the end of each hour
     #[arg(long)]
     pub snapshots: bool,
     /// Defragments once, at the end of this hour
-    #[arg(long, value_name = "HOUR")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "HOUR", value_parser = within(1..=1000))]
     pub defragment: Option<u64>,
     /// Maximum growth of the resident set, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 5)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = within(0..=10_000))]
     pub bound: u64,
 }
 
@@ -177,7 +172,7 @@ impl Load {
         let context = JobContext {
             endpoint: target.endpoint.clone(),
             kept_leases,
-            period_ends: [revision(channels[0].clone(), &space).await?; 2],
+            period_ends: [revision(channels[0].clone()).await?; 2],
             updates: updates.map(|kind| kind.count(options.requests)).iter().sum(),
             period: 0,
             values: ValueGenerator::new(value, target.seed),
@@ -222,7 +217,7 @@ impl Load {
         self.open_slow_watches().await?;
         self.run_jobs(jobs).await?;
 
-        let end = revision(self.channels[0].clone(), &self.context.space).await?;
+        let end = revision(self.channels[0].clone()).await?;
         self.requests += 1;
         let [_, before] = self.context.period_ends;
         // The first period does not compact, because no earlier period has ended.
@@ -294,7 +289,13 @@ impl Load {
         // The number of leases that still expire depends on the speed of the server. Samples are
         // taken only when they all have expired, so that hours can be compared.
         let expected = self.live_before.leases;
-        let leases = until(|leases| *leases <= expected, || self.sampler.leases()).await?;
+        let leases = read_until(
+            END_TIMEOUT,
+            POLL_INTERVAL,
+            |leases| *leases <= expected,
+            async || self.sampler.leases().await,
+        )
+        .await?;
         if leases > expected {
             let what = format!("{} leases did not expire", leases - expected);
             return Err(Error::Server(format!("{what} within {} s", END_TIMEOUT.as_secs())));
@@ -309,33 +310,21 @@ impl Load {
         let jobs = deletions(self.options.requests, self.context.period).collect();
         self.run_jobs(jobs).await?;
         let before = self.live_before;
-        let live = until(|live| *live == before, || self.sampler.live_counts()).await?;
+        let live = read_until(
+            END_TIMEOUT,
+            POLL_INTERVAL,
+            |live| *live == before,
+            async || self.sampler.live_counts().await,
+        )
+        .await?;
         Ok((live != before).then(|| format!("{live} (before the first period: {before})")))
     }
 }
 
-/// Reads a value again and again until it is as expected. After [`END_TIMEOUT`] it returns the last
-/// value.
-async fn until<T>(
-    is_expected: impl Fn(&T) -> bool,
-    read: impl AsyncFn() -> Result<T>,
-) -> Result<T> {
-    let deadline = Instant::now() + END_TIMEOUT;
-    loop {
-        let value = read().await?;
-        if is_expected(&value) || Instant::now() >= deadline {
-            return Ok(value);
-        }
-        sleep(POLL_INTERVAL).await;
-    }
-}
-
 /// Returns the store's revision, as a linearizable read reports it.
-async fn revision(channel: Channel, space: &KeySpace) -> Result<i64> {
-    let mut client = KvClient::new(channel);
-    let answer = client.range(range(space, 0, 1)).map_err(text);
-    let answer = answered("a range for the revision", ANSWER_TIMEOUT, answer).await?;
-    Ok(answer.into_inner().header.unwrap_or_default().revision)
+async fn revision(channel: Channel) -> Result<i64> {
+    let revision = fill::revision(channel, None).map_err(|error| error.to_string());
+    answered("a range for the revision", ANSWER_TIMEOUT, revision).await
 }
 
 async fn grant_kept_leases(channel: Channel) -> Result<Vec<i64>> {
@@ -347,19 +336,4 @@ async fn grant_kept_leases(channel: Channel) -> Result<Vec<i64>> {
         leases.push(granted.into_inner().id);
     }
     Ok(leases)
-}
-
-/// Waits for a response. Fails if the call fails, or has no response within `limit`. The error
-/// names the call with `what`.
-async fn answered<T>(
-    what: &str,
-    limit: Duration,
-    answer: impl Future<Output = std::result::Result<T, String>>,
-) -> Result<T> {
-    let why = match timeout(limit, answer).await {
-        Ok(Ok(answer)) => return Ok(answer),
-        Ok(Err(why)) => why,
-        Err(_) => format!("no response within {} s", limit.as_secs()),
-    };
-    Err(Error::Server(format!("{what} failed: {why}")))
 }

@@ -16,9 +16,10 @@ use futures_util::TryFutureExt as _;
 use serde::{Deserialize, Serialize};
 use tonic::transport::Channel;
 
-use super::{ANSWER_TIMEOUT, DayTarget, answered};
+use super::{ANSWER_TIMEOUT, DayTarget};
 use crate::connection::text;
 use crate::server_latency::get_metrics;
+use crate::waiting::answered;
 use crate::{Error, Result};
 
 const MB: f64 = 1e6;

@@ -4,11 +4,12 @@
 //! cores. A *bar* is a goal of this project. A report shows whether it is reached, but nothing
 //! fails if it is not.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::number::number;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The claim in words, with the bound.
     pub claim: String,
@@ -16,41 +17,43 @@ pub struct Check {
     pub verdict: Verdict,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// A verdict. In files it has the name that a report shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
+    #[serde(rename = "holds")]
     Holds,
+    #[serde(rename = "FAILS")]
     Fails,
     /// The check compares a server that was not measured or has no responses.
+    #[serde(rename = "not measured")]
     NotMeasured,
+    #[serde(rename = "our bar: reached")]
     BarReached,
+    #[serde(rename = "our bar: missed")]
     BarMissed,
 }
 
 impl Check {
-    pub(super) fn at_least(claim: &str, value: Option<f64>, bound: f64) -> Check {
-        Check::new(format!("{claim}: at least {}", number(bound)), value, |value| value >= bound)
-    }
-
-    pub(super) fn at_most(claim: &str, value: Option<f64>, bound: f64) -> Check {
-        Check::new(format!("{claim}: at most {}", number(bound)), value, |value| value <= bound)
-    }
-
-    /// Turns the check into a bar, a goal of this project.
-    pub(super) fn into_bar(self) -> Check {
-        let verdict = match self.verdict {
-            Verdict::Holds => Verdict::BarReached,
-            Verdict::Fails => Verdict::BarMissed,
-            other => other,
+    /// Compares a figure with a bound. If `is_bar` is true, the bound is a goal of this project.
+    pub(super) fn new(claim: &str, value: Option<f64>, bound: Bound, is_bar: bool) -> Check {
+        let (words, limit, holds) = match bound {
+            Bound::AtLeast(limit) => ("at least", limit, value.map(|value| value >= limit)),
+            Bound::AtMost(limit) => ("at most", limit, value.map(|value| value <= limit)),
         };
-        Check { verdict, ..self }
-    }
-
-    fn new(claim: String, value: Option<f64>, holds: impl Fn(f64) -> bool) -> Check {
-        let verdict = match value {
-            Some(value) if holds(value) => Verdict::Holds,
-            Some(_) => Verdict::Fails,
-            None => Verdict::NotMeasured,
+        let verdict = match (holds, is_bar) {
+            (None, _) => Verdict::NotMeasured,
+            (Some(true), false) => Verdict::Holds,
+            (Some(false), false) => Verdict::Fails,
+            (Some(true), true) => Verdict::BarReached,
+            (Some(false), true) => Verdict::BarMissed,
         };
+        let claim = format!("{claim}: {words} {}", number(limit));
         let measured = value.map_or_else(|| "not measured".to_owned(), number);
         Check { claim, measured, verdict }
     }
@@ -59,37 +62,11 @@ impl Check {
         let Check { claim, measured, verdict } = self;
         format!("{}: {claim}; measured: {measured}", verdict.name())
     }
-
-    pub(super) fn json(&self) -> Value {
-        json!({
-            "claim": self.claim,
-            "measured": self.measured,
-            "verdict": self.verdict.name(),
-        })
-    }
 }
 
 impl Verdict {
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Holds => "holds",
-            Verdict::Fails => "FAILS",
-            Verdict::NotMeasured => "not measured",
-            Verdict::BarReached => "our bar: reached",
-            Verdict::BarMissed => "our bar: missed",
-        }
-    }
-
-    /// Returns the verdict with this name, or `None` if there is no such verdict.
-    pub(super) fn named(name: &str) -> Option<Verdict> {
-        let all = [
-            Verdict::Holds,
-            Verdict::Fails,
-            Verdict::NotMeasured,
-            Verdict::BarReached,
-            Verdict::BarMissed,
-        ];
-        all.into_iter().find(|verdict| verdict.name() == name)
+    pub fn name(self) -> String {
+        json!(self).as_str().unwrap_or_default().to_owned()
     }
 
     /// Returns the verdict of several checks. It is `Fails` if a check fails, otherwise `Holds` if
@@ -118,32 +95,41 @@ impl Verdict {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_bound_is_met_or_not_or_was_not_measured() {
-        let verdict = |check: Check| check.verdict;
-        assert_eq!(verdict(Check::at_least("a", Some(3.0), 3.0)), Verdict::Holds);
-        assert_eq!(verdict(Check::at_least("a", Some(2.9), 3.0)), Verdict::Fails);
-        assert_eq!(verdict(Check::at_most("a", Some(3.0), 3.0)), Verdict::Holds);
-        assert_eq!(verdict(Check::at_most("a", Some(3.1), 3.0)), Verdict::Fails);
-        assert_eq!(verdict(Check::at_most("a", None, 3.0)), Verdict::NotMeasured);
-        // NaN is neither above nor below a bound.
-        assert_eq!(verdict(Check::at_most("a", Some(f64::NAN), 3.0)), Verdict::Fails);
-        let line = Check::at_least("times in 3.2", Some(14.23), 3.0).line();
-        assert_eq!(line, "holds: times in 3.2: at least 3; measured: 14.2");
+    fn at_least(value: Option<f64>, is_bar: bool) -> Check {
+        Check::new("times", value, Bound::AtLeast(3.0), is_bar)
     }
 
     #[test]
-    fn one_that_fails_decides() {
-        let check = |value| Check::at_least("a", value, 1.0);
-        let (holds, fails, missing) = (check(Some(2.0)), check(Some(0.0)), check(None));
+    fn a_bound_is_met_or_not_or_was_not_measured() {
+        for (bound, value, verdict) in [
+            (Bound::AtLeast(3.0), Some(3.0), Verdict::Holds),
+            (Bound::AtLeast(3.0), Some(2.9), Verdict::Fails),
+            (Bound::AtMost(3.0), Some(3.0), Verdict::Holds),
+            (Bound::AtMost(3.0), Some(3.1), Verdict::Fails),
+            (Bound::AtMost(3.0), None, Verdict::NotMeasured),
+            // NaN is neither above nor below a bound.
+            (Bound::AtMost(3.0), Some(f64::NAN), Verdict::Fails),
+        ] {
+            assert_eq!(
+                Check::new("a", value, bound, false).verdict,
+                verdict,
+                "{bound:?} {value:?}"
+            );
+        }
+        let line = at_least(Some(14.23), false).line();
+        assert_eq!(line, "holds: times: at least 3; measured: 14.2");
+    }
+
+    #[test]
+    fn a_check_that_fails_decides() {
+        let [holds, fails, missing] =
+            [Some(4.0), Some(0.0), None].map(|value| at_least(value, false));
+        let bar = at_least(Some(0.0), true);
+        assert_eq!(bar.verdict, Verdict::BarMissed);
         assert_eq!(Verdict::of(&[holds.clone(), missing.clone()]), Verdict::Holds);
         assert_eq!(Verdict::of(&[holds, fails, missing.clone()]), Verdict::Fails);
-        assert_eq!(Verdict::of(&[missing]), Verdict::NotMeasured);
-        let bar = check(Some(0.0)).into_bar();
-        assert_eq!(
-            (bar.verdict, Verdict::of(std::slice::from_ref(&bar))),
-            (Verdict::BarMissed, Verdict::NotMeasured)
-        );
-        assert_eq!(Verdict::of(&[]), Verdict::NotMeasured);
+        for checks in [&[missing][..], &[bar], &[]] {
+            assert_eq!(Verdict::of(checks), Verdict::NotMeasured);
+        }
     }
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{DeleteRangeRequest, StatusRequest};
+use futures_util::TryFutureExt as _;
 use tonic::transport::Channel;
 
 use super::arguments::{ExperimentArguments, NO_ERA, Scale};
 use super::measurements::Measurements;
 use crate::servers::{Cluster, ClusterOptions, ClusterUsage, ServerProgram};
 use crate::stop::Stop;
+use crate::waiting::answered;
 use crate::{Error, Result, connection};
 
 /// Prefix of the keys of all experiments. These keys are deleted in a cluster that is given by its
@@ -24,6 +26,7 @@ const GIVEN: &str = "given";
 pub(super) const STARTS_ITS_SERVERS: &str = "skipped: it starts its servers itself, and cannot \
     use the cluster of --endpoints; name an era or --etcd BINARY";
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Context {
     pub(super) scale: Scale,
@@ -210,7 +213,7 @@ impl Context {
                 if result.is_err() {
                     subject.clean_up().await;
                 }
-                result.map_err(|error| of_server(name, &error))?;
+                result.map_err(|error| Error::Server(format!("{name}: {error}")))?;
                 all.take(own);
             }
         }
@@ -226,10 +229,6 @@ fn no_server() -> Error {
 /// The error of an experiment that cannot use a given cluster.
 pub(super) fn given() -> Error {
     Error::Local(STARTS_ITS_SERVERS.to_owned())
-}
-
-fn of_server(name: &str, error: &Error) -> Error {
-    Error::Server(format!("{name}: {error}"))
 }
 
 impl Subject {
@@ -294,18 +293,14 @@ impl Running {
 }
 
 pub(super) async fn channel(endpoint: &str) -> Result<Channel> {
-    Ok(connection::open(&connection::endpoint(endpoint)?.into(), 1).await?.remove(0))
+    connection::channel(&connection::endpoint(endpoint)?.into()).await
 }
 
 async fn check_answers(endpoint: &str) -> Result<()> {
-    let wanted = Duration::from_secs(5);
     let mut client = MaintenanceClient::new(channel(endpoint).await?);
-    let told = |why: String| Error::Server(format!("--endpoints {endpoint}: {why}"));
-    match tokio::time::timeout(wanted, client.status(StatusRequest::default())).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(status)) => Err(told(status.message().to_owned())),
-        Err(_) => Err(told(format!("no response within {} s", wanted.as_secs()))),
-    }
+    let status = client.status(StatusRequest::default()).map_err(connection::text);
+    let what = format!("--endpoints {endpoint}: a request for the status");
+    answered(&what, ANSWER_TIMEOUT, status).await.map(drop)
 }
 
 async fn delete_all(endpoint: &str) -> Result<()> {

@@ -1,21 +1,33 @@
 //! Runs closed loops, at each point of a curve if there is one. The loops show the maximum rate of
-//! a server while something grows, such as the number of clients.
+//! a server while something grows, such as the number of clients, and how long a client waits at
+//! that rate.
+//!
+//! A loop uses half as many threads as there are cores, but at least 1 and at most 8. The other
+//! cores are for the server.
 
-use std::slice;
 use std::time::Duration;
+use std::{slice, thread};
 
+use tokio::time::sleep;
 use tokio::try_join;
 
-use super::closed_loop::ClosedLoop;
 use super::context::Running;
-use super::load::open_loop;
+use super::load::{WARM_UP, open_loop, warn_of_failures};
 use super::measurements::Measurements;
 use super::plan::LoopPlan;
 use super::turn::Turn;
 use crate::Result;
+use crate::class_metrics::ClassMetrics;
+use crate::closed_loop::engine::{self, LoopOptions, LoopRequest, RequestSource};
+use crate::connection::{self, Endpoints};
+use crate::requests::RequestGenerator;
 use crate::run::WindowBegin;
 use crate::servers::DelayProxy;
-use crate::workload::Operation;
+use crate::workload::{Class, Operation, Workload};
+
+const THREADS_MAX: usize = 8;
+/// Maximum number of clients on a connection, as in etcd's own measurements.
+const CLIENTS_PER_CONNECTION: u64 = 10;
 
 pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<()> {
     let Some(points) = &turn.plan.points else {
@@ -58,20 +70,22 @@ pub(super) async fn run_loops(
     for LoopPlan { figure, class, clients, is_spread, .. } in &turn.plan.loops {
         let leader = slice::from_ref(&running.leader);
         let endpoints = if *is_spread { &running.endpoints[..] } else { leader };
-        let clients = turn.values.number(clients)?;
-        let closed = ClosedLoop { endpoints, workload, class, clients, window, seed };
+        let mut options = loop_options(endpoints, turn.values.number(clients)?, window)?;
+        let class = workload.class(class)?;
         let report = match &turn.plan.open_loop {
             Some(open) if at != Some(0.0) => {
+                // The warm-up ends when the window of the open loop starts.
                 let begin = WindowBegin::default();
-                let open = run_open_loop(turn, running, (open, begin.clone()), at, into);
-                try_join!(closed.run(Some(begin)), open)?.0
+                let has_begun = begin.clone();
+                options.warm_up = Some(Box::pin(async move { has_begun.wait().await }));
+                let closed = run_class(options, workload, class, seed);
+                let open = run_open_loop(turn, running, (open, begin), at, into);
+                try_join!(closed, open)?.0
             }
-            _ => closed.run(None).await?,
+            _ => run_class(options, workload, class, seed).await?,
         };
         report.record(figure, at, server, into);
-        let classes = &workload.classes;
-        let operation = classes.iter().find(|known| known.name == *class).map(|it| it.operation);
-        if let Some(Operation::Put { value }) = operation {
+        if let Operation::Put { value } = class.operation {
             let mb = (value.min + value.max) as f64 / 2.0 / 1e6;
             into.add_at(server, &format!("{figure}/MB per second"), at, report.per_second() * mb);
         }
@@ -97,4 +111,85 @@ async fn run_open_loop(
     }
     into.take_warnings(found);
     Ok(())
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct ClosedLoopReport {
+    pub(super) metrics: ClassMetrics,
+    /// How long requests were sent and answered.
+    window: Duration,
+}
+
+impl ClosedLoopReport {
+    pub(super) fn per_second(&self) -> f64 {
+        self.metrics.answered_per_second(self.window)
+    }
+
+    /// Records `FIGURE/per second`, `FIGURE/p50` and `FIGURE/p99`. `at` is the point of a curve, or
+    /// `None` if there is no curve.
+    pub(super) fn record(
+        &self,
+        figure: &str,
+        at: Option<f64>,
+        server: &str,
+        into: &mut Measurements,
+    ) {
+        into.add_at(server, &format!("{figure}/per second"), at, self.per_second());
+        for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
+            let latency = self.metrics.latency_ms(quantile);
+            into.add_at(server, &format!("{figure}/{name}"), at, latency);
+        }
+        warn_of_failures(&self.metrics, &format!("{server}, {figure}"), into);
+    }
+}
+
+/// Returns the options of a loop that starts with a warm-up and then lasts for `window`. Clients
+/// are spread over the servers.
+pub(super) fn loop_options(
+    endpoints: &[String],
+    clients: u64,
+    window: Duration,
+) -> Result<LoopOptions> {
+    let endpoints = endpoints.iter().map(|endpoint| connection::endpoint(endpoint));
+    let endpoints = endpoints.collect::<Result<Vec<_>>>()?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores / 2).clamp(1, THREADS_MAX) as u64;
+    // Each thread has the same number of connections to each endpoint, if there are enough
+    // clients.
+    let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
+    Ok(LoopOptions {
+        connections: connections.next_multiple_of(endpoints.len() as u64 * threads),
+        threads,
+        warm_up: Some(Box::pin(sleep(WARM_UP))),
+        window: Some(window),
+        ..LoopOptions::new(Endpoints::new(endpoints)?, clients)
+    })
+}
+
+pub(super) async fn run_loop(
+    options: LoopOptions,
+    source: &mut dyn FnMut(u64) -> RequestSource,
+) -> Result<ClosedLoopReport> {
+    let (mut metrics, window) = engine::run(options, 1, source, &mut |_| {}).await?;
+    Ok(ClosedLoopReport { metrics: metrics.remove(0), window })
+}
+
+/// Sends the requests of a class. Its rate and arrivals are ignored.
+async fn run_class(
+    options: LoopOptions,
+    workload: &Workload,
+    class: &Class,
+    seed: u64,
+) -> Result<ClosedLoopReport> {
+    let generator = |thread: u64| {
+        let seed = seed.wrapping_mul(1 << 20).wrapping_add(thread);
+        RequestGenerator::new(class, workload, (None, 0), seed)
+    };
+    let generators = (0..options.threads()).map(generator);
+    let mut generators = generators.collect::<Result<Vec<_>>>()?.into_iter();
+    let mut source = |_| -> RequestSource {
+        let mut requests = generators.next().expect("there is one for each thread");
+        Box::new(move |_| LoopRequest::Call { class: 0, call: requests.next_call() })
+    };
+    run_loop(options, &mut source).await
 }

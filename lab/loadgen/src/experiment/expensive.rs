@@ -93,32 +93,7 @@ async fn size(context: &Context, values: &Values, records: Records) -> Result<(u
     if result.is_err() {
         subject.clean_up().await;
     }
-    result
-}
-
-async fn measure(
-    context: &Context,
-    subject: &Subject,
-    values: &Values,
-    records: Records,
-) -> Result<(u64, String)> {
-    let running = subject.start(ClusterOptions::default()).await?;
-    let mut keys = records.keys_min.max(FIRST_KEYS);
-    let mut attempts = 0;
-    let hold = loop {
-        let space = values.with("count", keys).keys_of("data")?.space;
-        let hold = Hold::measure(context, &running, &space).await?;
-        let sentence = hold.sentence(subject.name());
-        context.tell(&format!("an expensive read of {keys} keys {sentence}"));
-        let next = keys_for_hold(keys, hold.time, records);
-        attempts += 1;
-        if next == keys || attempts == ATTEMPTS {
-            break hold;
-        }
-        keys = next;
-    };
-    running.end().await?;
-    let sentence = hold.sentence(subject.name());
+    let (keys, sentence) = result?;
     let (ms, keys_min) = (HOLD_MIN.as_millis(), records.keys_min);
     let least = if keys_min > 0 { format!(", and {keys_min} keys") } else { String::new() };
     let reason = format!(
@@ -126,6 +101,30 @@ async fn measure(
          is {ms} ms{least}. `--keys {keys}` repeats this size."
     );
     Ok((keys, reason))
+}
+
+/// Returns the number of keys, and how long the read holds its lock.
+async fn measure(
+    context: &Context,
+    subject: &Subject,
+    values: &Values,
+    records: Records,
+) -> Result<(u64, String)> {
+    let running = subject.start(ClusterOptions::default()).await?;
+    let (mut keys, mut attempts) = (records.keys_min.max(FIRST_KEYS), 0);
+    loop {
+        let space = values.with("count", keys).keys_of("data")?.space;
+        let hold = Hold::measure(context, &running, &space).await?;
+        let sentence = hold.sentence(subject.name());
+        context.tell(&format!("an expensive read of {keys} keys {sentence}"));
+        let next = keys_for_hold(keys, hold.time, records);
+        attempts += 1;
+        if next == keys || attempts == ATTEMPTS {
+            running.end().await?;
+            return Ok((keys, sentence));
+        }
+        keys = next;
+    }
 }
 
 /// Returns the number of keys for the next attempt. Returns the same number if it is right: the
@@ -155,8 +154,8 @@ impl Records {
     }
 }
 
-/// How long a read has held its lock.
-#[derive(Clone, Copy, Debug)]
+/// How long a read has held its lock. The order is by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Hold {
     time: Duration,
     /// If true, `time` is the time for which the lock was held. If false, the server does not
@@ -169,35 +168,25 @@ impl Hold {
     async fn measure(context: &Context, running: &Running, space: &KeySpace) -> Result<Hold> {
         let (keys, endpoint) = (space.count, &running.leader);
         load::fill(context, endpoint, space, context.seed).await?;
-        let read = range(space, 0, keys);
         let mut client =
             KvClient::new(channel(endpoint).await?).max_decoding_message_size(usize::MAX);
-        let mut shortest: Option<Hold> = None;
+        let mut holds = Vec::new();
         for _ in 0..READS {
             let (held_before, begin) = (seconds_held(endpoint).await?, Instant::now());
-            let answer = client.range(read.clone()).await;
+            let answer = client.range(range(space, 0, keys)).await;
             let took = begin.elapsed();
             answer.map_err(connection::error(format!("a read of {keys} keys failed")))?;
             let held = held_before.zip(seconds_held(endpoint).await?);
-            let hold = match held {
-                Some((before, after)) => Hold {
-                    time: Duration::from_secs_f64((after - before).max(0.0)),
-                    is_of_lock: true,
-                },
-                None => Hold { time: took, is_of_lock: false },
-            };
-            shortest = Some(match shortest {
-                Some(other) if other.time <= hold.time => other,
-                _ => hold,
-            });
+            let held =
+                held.map(|(before, after)| Duration::from_secs_f64((after - before).max(0.0)));
+            holds.push(Hold { time: held.unwrap_or(took), is_of_lock: held.is_some() });
         }
-        Ok(shortest.expect("there is more than one read"))
+        Ok(holds.into_iter().min().expect("there is more than one read"))
     }
 
     fn sentence(self, server: &str) -> String {
-        let Hold { time, is_of_lock } = self;
-        let ms = number(time.as_secs_f64() * 1e3);
-        if is_of_lock {
+        let ms = number(self.time.as_secs_f64() * 1e3);
+        if self.is_of_lock {
             format!("holds `readTx` of era {ERA} for {ms} ms")
         } else {
             format!("takes {ms} ms at {server} without other load")

@@ -20,18 +20,13 @@ use super::context::{PREFIX, channel, given};
 use super::measurements::Measurements;
 use super::turn::Turn;
 use crate::servers::{Cluster, ETCD};
-use crate::{Error, Result, connection};
+use crate::waiting::answered;
+use crate::{Error, Result, TextResult, connection};
 
 const PAUSE: Duration = Duration::from_millis(10);
 const PAGE_KEYS: i64 = 5000;
 /// Maximum time to read all keys again. The restarted member must catch up before it answers.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
-    Follower,
-    Leader,
-}
 
 #[derive(Clone, Debug, Default)]
 struct Written {
@@ -46,15 +41,11 @@ struct Written {
 pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<()> {
     let (mut running, server) = (turn.start(&[]).await?, turn.server());
     let cluster = running.cluster.as_mut().ok_or_else(given)?;
-    for victim in [Victim::Follower, Victim::Leader] {
+    for name in ["follower", "leader"] {
         let leader = cluster.leader().await?;
-        let killed = match victim {
-            Victim::Follower => (leader + 1) % cluster.len(),
-            Victim::Leader => leader,
-        };
-        let name = victim.name();
+        let killed = if name == "leader" { leader } else { (leader + 1) % cluster.len() };
         turn.context.tell(&format!("{server}: killing the {name}"));
-        let (written, at) = write_and_kill(turn, cluster, killed, victim).await?;
+        let (written, at) = write_and_kill(turn, cluster, killed, name).await?;
         // The keys are read at the member that was killed, or at the next member if etcd's member
         // does not restart.
         let (back, asked) = match cluster.restart(killed).await {
@@ -67,7 +58,7 @@ pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<
             }
             Err(error) => return Err(error),
         };
-        let lost = count_lost(&cluster.endpoint(asked), &written, victim).await?;
+        let lost = count_lost(&cluster.endpoint(asked), &written, name).await?;
         let gap = longest_gap(&written, at).as_secs_f64();
         into.add(server, &format!("{name}/gap s"), gap);
         into.add(server, &format!("{name}/lost"), lost as f64);
@@ -80,17 +71,8 @@ pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<
     Ok(())
 }
 
-impl Victim {
-    fn name(self) -> &'static str {
-        match self {
-            Victim::Follower => "follower",
-            Victim::Leader => "leader",
-        }
-    }
-
-    fn prefix(self) -> String {
-        format!("{PREFIX}failover/{}/", self.name())
-    }
+fn prefix(victim: &str) -> String {
+    format!("{PREFIX}failover/{victim}/")
 }
 
 /// Kills a member while writers put keys. Returns the writes, and the time from the start of the
@@ -99,7 +81,7 @@ async fn write_and_kill(
     turn: &Turn<'_>,
     cluster: &mut Cluster,
     killed: usize,
-    victim: Victim,
+    victim: &str,
 ) -> Result<(Written, Duration)> {
     let seconds = |name| turn.values.get(name).map(Duration::from_secs);
     let (before, after) = (seconds("seconds_before")?, seconds("seconds_after")?);
@@ -111,7 +93,7 @@ async fn write_and_kill(
     let mut writers = JoinSet::new();
     for number in 0..turn.values.get("writers")? {
         let members = Members { endpoints: endpoints.clone(), at: number, channel: None, patience };
-        let prefix = format!("{}{}/{number}/", victim.prefix(), turn.seed);
+        let prefix = format!("{}{}/{number}/", prefix(victim), turn.seed);
         writers.spawn(write(members, prefix, start, Arc::clone(&is_over)));
     }
     sleep(before).await;
@@ -201,33 +183,27 @@ fn longest_gap(written: &Written, killed: Duration) -> Duration {
 
 /// Counts the acknowledged keys that are missing or have a wrong value. The reads are linearizable,
 /// so the member first catches up.
-async fn count_lost(endpoint: &str, written: &Written, victim: Victim) -> Result<usize> {
-    let found = timeout(VERIFY_TIMEOUT, keys_below(endpoint, &victim.prefix())).await;
-    let late = || Error::Server("the keys could not be read again within 60 s".to_owned());
-    let found = found.map_err(|_| late())??;
+async fn count_lost(endpoint: &str, written: &Written, victim: &str) -> Result<usize> {
+    let found = keys_below(endpoint, prefix(victim));
+    let found = answered("a read of all keys", VERIFY_TIMEOUT, found).await?;
     let is_lost = |key: &Bytes| found.binary_search(key).is_err();
     Ok(written.acknowledged.iter().filter(|(_, key)| is_lost(key)).count())
 }
 
 /// Returns the keys below a prefix, in order. A key whose value is not the value that was put is
 /// skipped.
-async fn keys_below(endpoint: &str, prefix: &str) -> Result<Vec<Bytes>> {
-    let mut client = KvClient::new(channel(endpoint).await?);
+async fn keys_below(endpoint: &str, prefix: String) -> TextResult<Vec<Bytes>> {
+    let channel = channel(endpoint).await.map_err(|error| error.to_string())?;
+    let mut client = KvClient::new(channel);
     let range_end = Bytes::from(format!("{}0", prefix.trim_end_matches('/')));
-    let (mut keys, mut from) = (Vec::new(), Bytes::from(prefix.to_owned()));
+    let (mut keys, mut key) = (Vec::new(), Bytes::from(prefix));
     loop {
-        let page = RangeRequest {
-            key: from,
-            range_end: range_end.clone(),
-            limit: PAGE_KEYS,
-            ..RangeRequest::default()
-        };
-        let page = client.range(page).await;
-        let page =
-            page.map_err(connection::error("the keys could not be read again"))?.into_inner();
+        let (range_end, limit) = (range_end.clone(), PAGE_KEYS);
+        let page = RangeRequest { key, range_end, limit, ..RangeRequest::default() };
+        let page = client.range(page).await.map_err(connection::text)?.into_inner();
         let Some(last) = page.kvs.last() else { return Ok(keys) };
         // The smallest possible key after the last one.
-        from = [&last.key[..], &[0]].concat().into();
+        key = [&last.key[..], &[0]].concat().into();
         let right = page.kvs.into_iter().filter(|pair| pair.key == pair.value);
         keys.extend(right.map(|pair| pair.key));
         if !page.more {

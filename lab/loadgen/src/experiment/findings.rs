@@ -1,36 +1,14 @@
 //! The results of an experiment, and its report: a page, the same text as Markdown, and the figures
 //! as JSON.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::check::{Check, Verdict};
 use super::machine::Machine;
 use super::measurements::Measurements;
+use super::stories::Experiment;
 use crate::page::Section;
-
-/// The texts of an experiment that do not depend on its measurements.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Story {
-    pub(super) title: String,
-    /// What the reader should notice in the figures.
-    pub(super) see: String,
-    pub(super) published: String,
-    /// The source of the published results.
-    pub(super) source: String,
-    /// How our figures differ from the published ones, and why.
-    pub(super) differs: String,
-}
-
-impl Story {
-    /// Returns the texts of all experiments, by the experiment's name.
-    pub(super) fn all() -> BTreeMap<String, Story> {
-        toml::from_str(include_str!("stories.toml")).expect("a test reads the same text")
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct Findings {
@@ -51,12 +29,12 @@ pub enum Outcome {
 }
 
 /// The conditions of a measurement, for its report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Conditions<'a> {
-    pub(super) name: &'a str,
-    pub(super) story: &'a Story,
+    #[serde(skip)]
+    pub(super) experiment: &'a Experiment,
     pub(super) command: &'a str,
-    pub(super) scale: &'a str,
+    pub(super) scale: String,
     pub(super) rounds: u64,
     pub(super) seed: u64,
     pub(super) machine: &'a Machine,
@@ -94,7 +72,7 @@ impl Findings {
     pub(super) fn sections(&self, conditions: &Conditions<'_>) -> Vec<Section> {
         let heading = |text: &str| Section::Heading(text.to_owned());
         let text = |text: &str| Section::Text(text.to_owned());
-        let Story { see, published, source, differs, .. } = conditions.story;
+        let Experiment { see, published, source, differs, .. } = conditions.experiment;
         let mut sections = vec![text(self.verdict().sentence())];
         sections.extend(self.measured.warnings().iter().map(|warning| text(warning)));
         sections.push(heading("Setting"));
@@ -109,7 +87,7 @@ impl Findings {
         sections.push(text(&format!("Source: {source}.")));
         sections.extend([heading("Ours and the published figures"), text(differs)]);
         let rows = self.checks.iter().map(|Check { claim, measured, verdict }| {
-            vec![claim.clone(), measured.clone(), verdict.name().to_owned()]
+            vec![claim.clone(), measured.clone(), verdict.name()]
         });
         let columns = ["requirement", "measured", ""].map(str::to_owned).to_vec();
         sections.push(Section::Table { columns, rows: rows.collect() });
@@ -117,21 +95,14 @@ impl Findings {
     }
 
     pub(super) fn json(&self, conditions: &Conditions<'_>) -> Value {
-        json!({
-            "experiment": conditions.name,
-            "title": conditions.story.title,
-            "command": conditions.command,
-            "scale": conditions.scale,
-            "rounds": conditions.rounds,
-            "seed": conditions.seed,
-            "machine": conditions.machine,
-            "withheld_percent": conditions.withheld_percent,
-            "versions": conditions.versions,
-            "verdict": self.verdict().name(),
-            "checks": self.checks.iter().map(Check::json).collect::<Vec<_>>(),
-            "warnings": self.measured.warnings(),
-            "figures": self.measured.json(),
-        })
+        let mut report = json!(conditions);
+        report["experiment"] = conditions.experiment.name.as_str().into();
+        report["title"] = conditions.experiment.title.as_str().into();
+        report["verdict"] = json!(self.verdict());
+        report["checks"] = json!(self.checks);
+        report["warnings"] = self.measured.warnings().into();
+        report["figures"] = self.measured.json();
+        report
     }
 }
 
@@ -146,23 +117,5 @@ impl Conditions<'_> {
              medians. Servers: {versions}. The host withheld {withheld_percent:.1} % of the \
              requested processor time."
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::experiment::Experiment;
-    use crate::named::Named;
-
-    #[test]
-    fn each_experiment_has_its_story() {
-        let mut stories = Story::all();
-        for experiment in Experiment::all() {
-            let story = stories.remove(&experiment.name()).expect("there is one of that name");
-            let Story { title, see, published, source, differs } = story;
-            assert!([title, see, published, source, differs].iter().all(|text| !text.is_empty()));
-        }
-        assert!(stories.is_empty(), "{stories:?}");
     }
 }

@@ -4,17 +4,16 @@
 //! A workload is a text in the format of the files for `clearlane-load run`. The report of an
 //! experiment shows the text.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::context::{Context, Running};
 use super::measurements::Measurements;
 use super::turn::Turn;
-use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::class_metrics::{ClassMetrics, LoopMetrics};
 use crate::connection::{Connection, open_direct};
 use crate::keys::KeySpace;
 use crate::report::{Report, late_warning};
@@ -104,8 +103,7 @@ pub(super) fn warn_of_failures(metrics: &ClassMetrics, place: &str, into: &mut M
 #[derive(Debug)]
 pub(super) struct Background {
     tasks: JoinSet<()>,
-    metrics: Arc<Mutex<ClassMetrics>>,
-    start: Instant,
+    metrics: LoopMetrics,
 }
 
 impl Background {
@@ -117,44 +115,31 @@ impl Background {
     ) -> Result<Background> {
         let endpoint = connection::endpoint(endpoint)?;
         let connections = open_direct(&endpoint.into(), 0, calls.len() as u64).await?;
-        let (mut tasks, metrics) = (JoinSet::new(), Arc::<Mutex<ClassMetrics>>::default());
-        let start = Instant::now();
-        for (connection, call) in connections.into_iter().zip(calls) {
-            let metrics = Arc::clone(&metrics);
-            tasks.spawn(async move {
+        let metrics = LoopMetrics::start();
+        let repeat = |(connection, call): (Connection, Call)| {
+            let metrics = metrics.clone();
+            async move {
                 sleep(delay).await;
                 loop {
-                    let is_answered = send(&connection, &call, start, &metrics).await;
+                    let is_answered = metrics.add(connection.call(&call)).await;
                     sleep(if is_answered { pause } else { pause.max(PAUSE_AFTER_FAILURE) }).await;
                 }
-            });
-        }
-        Ok(Background { tasks, metrics, start })
+            }
+        };
+        let tasks = connections.into_iter().zip(calls).map(repeat).collect();
+        Ok(Background { tasks, metrics })
     }
 
     /// Drops the requests in flight. Records the latencies of the completed requests under
     /// `NAME/p50`, `NAME/max` and others, and their rate under `NAME/per second`.
     pub(super) async fn end(mut self, name: &str, server: &str, into: &mut Measurements) {
         self.tasks.shutdown().await;
-        let metrics = self.metrics.lock();
+        let (metrics, elapsed) = (self.metrics.take(), self.metrics.start.elapsed());
         record_latency(&metrics, name, server, into);
-        let seconds = self.start.elapsed().as_secs_f64();
-        into.add(server, &format!("{name}/per second"), metrics.answered() as f64 / seconds);
+        let rate = metrics.answered() as f64 / elapsed.as_secs_f64();
+        into.add(server, &format!("{name}/per second"), rate);
         warn_of_failures(&metrics, &format!("{server}, {name}"), into);
     }
-}
-
-async fn send(
-    connection: &Connection,
-    call: &Call,
-    start: Instant,
-    metrics: &Mutex<ClassMetrics>,
-) -> bool {
-    let sent = start.elapsed();
-    let result = connection.call(call).await;
-    let is_answered = result.is_ok();
-    metrics.lock().add(CompletedRequest { due: sent, sent, answered: start.elapsed(), result });
-    is_answered
 }
 
 /// Runs one client that sends the same request for the time `window`, and at least three times.
@@ -166,13 +151,12 @@ pub(super) async fn in_a_loop(
     const TIMES_MIN: u64 = 3;
     let endpoint = connection::endpoint(endpoint)?;
     let connection = open_direct(&endpoint.into(), 0, 1).await?.remove(0);
-    let (start, metrics) = (Instant::now(), Mutex::<ClassMetrics>::default());
-    let mut times = 0;
-    while times < TIMES_MIN || start.elapsed() < window {
-        send(&connection, call, start, &metrics).await;
+    let (metrics, mut times) = (LoopMetrics::start(), 0);
+    while times < TIMES_MIN || metrics.start.elapsed() < window {
+        metrics.add(connection.call(call)).await;
         times += 1;
     }
-    Ok(metrics.into_inner())
+    Ok(metrics.take())
 }
 
 /// Sends `count` requests of the first class, which are puts, to create as many revisions. Many
@@ -187,23 +171,17 @@ pub(super) async fn write_revisions(
     const CLIENTS: u64 = 128;
     let endpoint = connection::endpoint(endpoint)?;
     let connections = open_direct(&endpoint.into(), 0, CONNECTIONS).await?;
-    let (mut clients, class) = (JoinSet::new(), &workload.classes[0]);
-    for (client, connection) in (0..CLIENTS).zip(connections.iter().cycle().cloned()) {
+    let failed = |what| Error::Server(format!("a put of the history failed: {what}"));
+    let write = async |(client, connection): (u64, &Connection)| {
         let own = count / CLIENTS + u64::from(client < count % CLIENTS);
         let seed = seed.wrapping_mul(CLIENTS).wrapping_add(client);
-        let mut puts = RequestGenerator::new(class, workload, (None, 0), seed)?;
-        clients.spawn(async move {
-            for _ in 0..own {
-                connection.call(&puts.next_call()).await?;
-            }
-            Ok::<_, String>(())
-        });
-    }
-    while let Some(done) = clients.join_next().await {
-        let failed = |what| Error::Server(format!("a put of the history failed: {what}"));
-        done.map_err(|error| failed(error.to_string()))?.map_err(failed)?;
-    }
-    Ok(())
+        let mut puts = RequestGenerator::new(&workload.classes[0], workload, (None, 0), seed)?;
+        for _ in 0..own {
+            connection.call(&puts.next_call()).await.map_err(failed)?;
+        }
+        Ok(())
+    };
+    try_join_all((0..CLIENTS).zip(connections.iter().cycle()).map(write)).await.map(drop)
 }
 
 /// The points of a curve over percentiles.

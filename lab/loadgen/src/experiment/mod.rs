@@ -6,16 +6,15 @@
 //!                             └── servers::Cluster, load, closed_loop
 //! ```
 //!
-//! An experiment is a plan in `plans.toml`. The texts of its report are in `stories.toml`. Three
-//! experiments measure with their own code, in the modules `failover`, `pages` and `redis`.
+//! An experiment is a plan in `plans.toml`. Its name and the texts of its report are in
+//! `stories.toml`. Three experiments measure with their own code, in the modules `failover`,
+//! `pages` and `redis`.
 //!
 //! The servers take turns in rounds. A server that an experiment starts has empty data at the start
 //! of each round. A figure is the median of its rounds. [`run`] fails if a check fails.
 
 mod arguments;
-mod charts;
 mod check;
-mod closed_loop;
 mod context;
 mod curve;
 mod expensive;
@@ -32,11 +31,8 @@ mod plan;
 mod redis;
 mod report;
 mod resp;
+mod stories;
 mod turn;
-
-use std::collections::BTreeMap;
-
-use clap::ValueEnum;
 
 pub use self::arguments::{ExperimentArguments, Scale, Selection};
 pub use self::check::{Check, Verdict};
@@ -45,108 +41,67 @@ pub use self::findings::{Findings, Outcome};
 pub use self::machine::Machine;
 pub use self::measurements::Measurements;
 pub(crate) use self::measurements::median;
+pub use self::stories::Experiment;
 
 use self::context::{STARTS_ITS_SERVERS, Subject};
 use self::expensive::size_expensive_read;
-use self::findings::{Conditions, Story};
+use self::findings::Conditions;
 use self::machine::Ticks;
 use self::output::Output;
-use self::plan::{Plan, Plans};
+use self::plan::{OwnCode, Plan, Plans};
 use self::turn::Turn;
-use crate::named::Named;
+use crate::named::Named as _;
 use crate::stop::Stop;
 use crate::{Error, Result, page};
 
-/// An experiment. `clearlane-load experiment list` shows the first line of each value's doc
-/// comment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Experiment {
-    /// one expensive read a second next to cheap reads and puts, in every era (the Alibaba test)
-    ExpensiveReads,
-    /// a read of all keys each second next to small reads and puts (etcd #9384)
-    SmallBesideBig,
-    /// long reads, many short reads and puts of 10 KB at once (etcd #10523)
-    TripleLoad,
-    /// how much more a linearizable read costs than a serializable one, with three members
-    SerializableVsLinearizable,
-    /// the number of reads that a server answers during 0 to 3,000 writes per second
-    ReadsUnderWrites,
-    /// puts of 256 bytes to 1 MiB, next to small reads
-    LargeValues,
-    /// how many puts share a sync of the log, for a growing number of clients
-    WriteBatching,
-    /// the count of a prefix and its first page, for a growing number of keys
-    CountAndPage,
-    /// puts next to a watcher that lags far behind (etcd #22264)
-    LaggingWatcher,
-    /// reads and puts while a compaction removes overwritten records
-    CompactionUnderLoad,
-    /// reads and puts while a defragmentation rewrites the store
-    DefragUnderLoad,
-    /// reads and puts beside snapshots, both in the applier and for a client
-    SnapshotUnderLoad,
-    /// puts and reads with one, three and five members
-    Members,
-    /// puts and reads with 0.1 to 20 ms between members
-    RoundTrip,
-    /// a member is killed under load: how long no write succeeds, and whether a write is lost
-    Failover,
-    /// logins beside reads and puts: passwords are checked inside or outside the lock of the batch
-    Authenticate,
-    /// expensive reads at the leader, or at a learner
-    Learner,
-    /// puts, gets and notifications, compared with Redis
-    Redis,
-}
-
 impl Experiment {
-    pub async fn measure(self, context: &Context) -> Result<Outcome> {
+    pub async fn measure(&self, context: &Context) -> Result<Outcome> {
         let plans = Plans::read();
-        let plan = plans.plan(&self.name());
+        let plan = plans.plan(&self.name);
         if plan.starts_its_servers && context.has_only_given() {
             return Ok(Outcome::Skipped(STARTS_ITS_SERVERS.to_owned()));
         }
-        if self == Experiment::Redis && context.redis.is_none() {
+        if plan.own_code == Some(OwnCode::Redis) && context.redis.is_none() {
             return Ok(Outcome::Skipped(redis::SKIPPED.to_owned()));
         }
-        let mut findings = self.measure_plan(context, &plans, &plan).await?;
+        let mut findings = measure_plan(context, &plans, &plan).await?;
         if let (Scale::Full, Some(then)) = (context.scale, &plan.then) {
             let then = plans.whole(then);
-            findings.append(self.measure_plan(context, &plans, &then).await?, &then.prefix);
+            findings.append(measure_plan(context, &plans, &then).await?, &then.prefix);
         }
         Ok(Outcome::Found(Box::new(findings)))
     }
+}
 
-    async fn measure_plan(self, context: &Context, plans: &Plans, plan: &Plan) -> Result<Findings> {
-        let mut values = plans.values(plan, context.scale);
-        if plan.has_expensive_read {
-            size_expensive_read(context, &mut values).await?;
-        }
-        let redis = context.redis.as_ref().filter(|_| self == Experiment::Redis);
-        if let Some(address) = redis {
-            values.set("syncs", redis::syncs(address).await?);
-        }
-        let eras = plan.servers.at(context.scale);
-        let subjects = match plan.starts_its_servers {
-            true => context.programs(eras)?,
-            false => context.servers(eras)?,
-        };
-        let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
-            let turn = Turn { context, plan, values: values.clone(), subject, seed };
-            match (self, redis) {
-                (Experiment::Redis, Some(address)) => redis::measure(&turn, address, into).await,
-                (Experiment::CountAndPage, _) => pages::measure(&turn, into).await,
-                (Experiment::Failover, _) => failover::measure(&turn, into).await,
-                _ if plan.phases.is_empty() => curve::measure(&turn, into).await,
-                _ => phases::measure(&turn, into).await,
-            }
-        };
-        let mut measured = context.in_turns(&subjects, measure).await?;
-        if redis.is_some() {
-            measured.add_server(redis::REDIS);
-        }
-        Ok(Findings::of(plan, &values, measured))
+async fn measure_plan(context: &Context, plans: &Plans, plan: &Plan) -> Result<Findings> {
+    let mut values = plans.values(plan, context.scale);
+    if plan.has_expensive_read {
+        size_expensive_read(context, &mut values).await?;
     }
+    let redis = context.redis.as_ref().filter(|_| plan.own_code == Some(OwnCode::Redis));
+    if let Some(address) = redis {
+        values.set("syncs", redis::syncs(address).await?);
+    }
+    let eras = plan.servers.at(context.scale);
+    let subjects = match plan.starts_its_servers {
+        true => context.programs(eras)?,
+        false => context.servers(eras)?,
+    };
+    let measure = async |subject: &Subject, seed: u64, into: &mut Measurements| {
+        let turn = Turn { context, plan, values: values.clone(), subject, seed };
+        match (plan.own_code, redis) {
+            (Some(OwnCode::Redis), Some(address)) => redis::measure(&turn, address, into).await,
+            (Some(OwnCode::Pages), _) => pages::measure(&turn, into).await,
+            (Some(OwnCode::Failover), _) => failover::measure(&turn, into).await,
+            _ if plan.phases.is_empty() => curve::measure(&turn, into).await,
+            _ => phases::measure(&turn, into).await,
+        }
+    };
+    let mut measured = context.in_turns(&subjects, measure).await?;
+    if redis.is_some() {
+        measured.add_server(redis::REDIS);
+    }
+    Ok(Findings::of(plan, &values, measured))
 }
 
 /// Measures the selected experiments and writes the reports; for `Selection::List`, only prints the
@@ -163,7 +118,7 @@ pub async fn run(
 ) -> Result<()> {
     let experiments = match arguments.selection {
         Selection::List => return print(&Experiment::list()),
-        Selection::All => Experiment::all().to_vec(),
+        Selection::All => Experiment::all().iter().collect(),
         Selection::One(experiment) => vec![experiment],
     };
     let context = Context::new(arguments, tell, stop).await?;
@@ -172,13 +127,12 @@ pub async fn run(
         output: Output::new(&arguments.out)?,
         machine: Machine::of_this_system(),
         versions: context.versions()?,
-        stories: Story::all(),
         context,
     };
     let mut wrong = Vec::new();
     for experiment in experiments {
         if !runner.run(experiment, print).await? {
-            wrong.push(experiment.name());
+            wrong.push(experiment.name.as_str());
         }
         if runner.context.stop.is_set() {
             let what = "interrupted; the reports of completed experiments are written";
@@ -198,7 +152,6 @@ struct Runner<'a> {
     output: Output,
     machine: Machine,
     versions: Vec<(String, String)>,
-    stories: BTreeMap<String, Story>,
 }
 
 impl Runner<'_> {
@@ -206,29 +159,28 @@ impl Runner<'_> {
     /// measured. For a skipped experiment, returns true.
     async fn run(
         &mut self,
-        experiment: Experiment,
+        experiment: &Experiment,
         print: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<bool> {
-        let name = experiment.name();
-        self.context.tell(&format!("{name}: {}", experiment.about()));
+        let Experiment { name, about, .. } = experiment;
+        self.context.tell(&format!("{name}: {about}"));
         let before = Ticks::now();
         let findings = match experiment.measure(&self.context).await {
             Ok(Outcome::Found(findings)) => findings,
             Ok(Outcome::Skipped(reason)) => {
-                self.output.add_skipped(experiment, &reason)?;
+                self.output.add_skipped(name, &reason)?;
                 print(&format!("{name}: {reason}\n"))?;
                 return Ok(true);
             }
             Err(error) => {
-                self.output.add_skipped(experiment, &format!("could not be measured: {error}"))?;
+                self.output.add_skipped(name, &format!("could not be measured: {error}"))?;
                 print(&format!("{name}: COULD NOT BE MADE: {error}\n"))?;
                 return Ok(false);
             }
         };
-        let command = self.arguments.command(&name);
+        let command = self.arguments.command(name);
         let conditions = Conditions {
-            name: &name,
-            story: &self.stories[&name],
+            experiment,
             command: &command,
             scale: self.context.scale.name(),
             rounds: self.context.rounds,
@@ -244,7 +196,7 @@ impl Runner<'_> {
 }
 
 fn shown_at_terminal(findings: &Findings, conditions: &Conditions<'_>, path: &str) -> String {
-    let tables = page::markdown(&conditions.story.title, &findings.tables());
+    let tables = page::markdown(&conditions.experiment.title, &findings.tables());
     let warnings = findings.measured().warnings().iter().map(|text| format!("warning: {text}\n"));
     let checks = findings.checks().iter().map(|check| format!("{}\n", check.line()));
     let lines = warnings.chain(checks).collect::<String>();

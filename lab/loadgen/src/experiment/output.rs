@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::Experiment;
 use super::check::Verdict;
 use super::findings::{Conditions, Findings};
-use crate::named::Named;
 use crate::page::{self, Section};
 use crate::{Error, Result};
 
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 pub(super) struct Output {
     dir: PathBuf,
     /// The skipped experiments with the reasons.
-    skipped: Vec<(Experiment, String)>,
+    skipped: Vec<(String, String)>,
 }
 
 const ABOUT: &str = "Others have published each experiment about etcd. Here it is repeated with \
@@ -37,7 +37,7 @@ impl Output {
         findings: &Findings,
         conditions: &Conditions<'_>,
     ) -> Result<PathBuf> {
-        let (name, title) = (conditions.name, &conditions.story.title);
+        let Experiment { name, title, .. } = conditions.experiment;
         let sections = findings.sections(conditions);
         self.write(&format!("{name}.md"), &page::markdown(title, &sections))?;
         self.write(&format!("{name}.svg"), findings.first_figure().unwrap_or_default())?;
@@ -47,8 +47,8 @@ impl Output {
         Ok(path)
     }
 
-    pub(super) fn add_skipped(&mut self, experiment: Experiment, reason: &str) -> Result<()> {
-        self.skipped.push((experiment, reason.to_owned()));
+    pub(super) fn add_skipped(&mut self, name: &str, reason: &str) -> Result<()> {
+        self.skipped.push((name.to_owned(), reason.to_owned()));
         self.write_index()
     }
 
@@ -56,11 +56,10 @@ impl Output {
     /// is written after each experiment, so that it exists even after an interruption.
     fn write_index(&self) -> Result<()> {
         let mut index = vec![Section::Text(ABOUT.to_owned())];
-        for experiment in Experiment::all() {
-            let name = experiment.name();
-            let skipped = self.skipped.iter().filter(|(skipped, _)| skipped == experiment);
+        for Experiment { name, .. } in Experiment::all() {
+            let skipped = self.skipped.iter().filter(|(skipped, _)| skipped == name);
             index.extend(skipped.map(|(_, reason)| Section::Text(format!("{name}: {reason}"))));
-            index.extend(self.entry(&name).into_iter().flatten());
+            index.extend(self.entry(name).into_iter().flatten());
         }
         self.write("index.html", &page::html("Experiments", &index)).map(drop)
     }
@@ -69,7 +68,7 @@ impl Output {
     fn entry(&self, name: &str) -> Option<Vec<Section>> {
         let read = |ending| fs::read_to_string(self.dir.join(format!("{name}.{ending}"))).ok();
         let report = serde_json::from_str::<Value>(&read("json")?).ok()?;
-        let verdict = Verdict::named(report["verdict"].as_str()?)?.sentence();
+        let verdict = Verdict::deserialize(&report["verdict"]).ok()?.sentence();
         let scale = report["scale"].as_str()?;
         let svg = read("svg").filter(|svg| !svg.is_empty());
         let heading = Section::Heading(report["title"].as_str()?.to_owned());
@@ -93,8 +92,7 @@ fn of_file(path: &Path, error: &std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::Check;
-    use super::super::findings::Story;
+    use super::super::check::{Bound, Check};
     use super::super::machine::Machine;
     use super::super::measurements::Measurements;
     use super::*;
@@ -104,7 +102,7 @@ mod tests {
         Findings {
             setting: Vec::new(),
             shown: vec![figure],
-            checks: vec![Check::at_least("a", Some(value), 1.0)],
+            checks: vec![Check::new("a", Some(value), Bound::AtLeast(1.0), false)],
             measured: Measurements::default(),
         }
     }
@@ -114,25 +112,25 @@ mod tests {
         let dir = tempfile::tempdir().expect("there is room");
         let machine = Machine::of_this_system();
         let report = |output: &Output, name: &str, scale: &str, (title, value): (&str, f64)| {
+            let (name, title) = (name.to_owned(), title.to_owned());
             let conditions = Conditions {
-                name,
-                story: &Story { title: title.to_owned(), ..Story::default() },
+                experiment: &Experiment { name, title: title.clone(), ..Experiment::default() },
                 command: "",
-                scale,
+                scale: scale.to_owned(),
                 rounds: 1,
                 seed: 1,
                 machine: &machine,
                 withheld_percent: 0.0,
                 versions: &[],
             };
-            output.report(&findings(title, value), &conditions).expect("it is written");
+            output.report(&findings(&title, value), &conditions).expect("it is written");
         };
         let first = Output::new(dir.path()).expect("it is there");
         report(&first, "members", "full", ("Some members", 0.0));
         report(&first, "failover", "full", ("Killed", 2.0));
         let mut second = Output::new(dir.path()).expect("it is there");
         report(&second, "failover", "small", ("Killed again", 2.0));
-        second.add_skipped(Experiment::Redis, "skipped: there is none").expect("it is written");
+        second.add_skipped("redis", "skipped: there is none").expect("it is written");
         let page = fs::read_to_string(dir.path().join("index.html")).expect("it was written");
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
         let parts = [

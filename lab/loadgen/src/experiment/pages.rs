@@ -8,7 +8,7 @@ use super::load::{self, in_a_loop, warn_of_failures};
 use super::measurements::Measurements;
 use super::turn::Turn;
 use crate::Result;
-use crate::requests::{Call, range};
+use crate::requests::{Call, RANGE, count, range};
 
 pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<()> {
     let (server, values) = (turn.server(), &turn.values);
@@ -22,9 +22,9 @@ pub(super) async fn measure(turn: &Turn<'_>, into: &mut Measurements) -> Result<
         load::fill(turn.context, endpoint, &space, turn.seed).await?;
         let page = RangeRequest { limit: page_keys.into(), ..range(&space, 0, space.count) };
         for (name, request, keys_found) in
-            [("count", Call::count(&space), 0), ("page", page, page_keys.into())]
+            [("count", count(&space), 0), ("page", page, page_keys.into())]
         {
-            let call = Call::new("/etcdserverpb.KV/Range", &request, Some(keys_found));
+            let call = Call::new(RANGE, &request, Some(keys_found));
             let metrics = in_a_loop(endpoint, &call, window).await?;
             warn_of_failures(&metrics, &format!("{server}, {name}"), into);
             into.add_at(server, name, *keys, metrics.latency_ms(0.5));

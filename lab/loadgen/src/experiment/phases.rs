@@ -6,12 +6,9 @@ use std::time::{Duration, Instant};
 
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
-use clearlane_proto::etcdserverpb::{
-    CompactionRequest, DefragmentRequest, RangeRequest, SnapshotRequest, WatchCreateRequest,
-    WatchRequest,
-};
-use tokio::time::{sleep, timeout};
+use clearlane_proto::etcdserverpb::{CompactionRequest, DefragmentRequest, RangeRequest};
+use futures_util::TryFutureExt as _;
+use tokio::time::sleep;
 use tokio::try_join;
 
 use super::context::{Running, channel};
@@ -19,12 +16,12 @@ use super::load::{Background, open_loop, write_revisions};
 use super::measurements::Measurements;
 use super::plan::{Once, OtherCall, OthersPlan, PhasePlan};
 use super::turn::Turn;
-use crate::requests::{Call, range};
-use crate::response_scanner::ResponseShape;
+use crate::requests::{Call, RANGE, range, watch_all};
 use crate::run::WindowBegin;
 use crate::users::{self, User};
+use crate::waiting::answered;
 use crate::workload::Workload;
-use crate::{Error, Result, connection, fill};
+use crate::{Result, connection, fill};
 
 /// Time from the start of the window until the phase sends its single request, if it has one.
 const ONCE_AFTER: Duration = Duration::from_secs(1);
@@ -107,29 +104,14 @@ impl Prepared<'_> {
             OtherCall::Range => {
                 let space = data()?;
                 let all = RangeRequest { serializable: true, ..range(&space, 0, space.count) };
-                Call::new("/etcdserverpb.KV/Range", &all, Some(space.count))
+                Call::new(RANGE, &all, Some(space.count))
             }
-            OtherCall::Snapshot => {
-                let path = "/etcdserverpb.Maintenance/Snapshot";
-                let call = Call::new(path, &SnapshotRequest::default(), None);
-                Call { answer: ResponseShape::Stream, ..call }
-            }
+            OtherCall::Snapshot => Call::snapshot(),
             OtherCall::Watch => {
-                let space = data()?;
-                let RangeRequest { key, range_end, .. } = range(&space, 0, space.count);
-                let start_revision = self.first_revision;
-                let create =
-                    WatchCreateRequest { key, range_end, start_revision, ..Default::default() };
-                let watch =
-                    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
                 let events = self.turn.values.get("revisions")?;
-                let call = Call::new("/etcdserverpb.Watch/Watch", &watch, Some(events));
-                Call { answer: ResponseShape::Watch, ..call }
+                Call::watch(watch_all(&data()?, self.first_revision), Some(events))
             }
-            OtherCall::Login => {
-                let login = User::of_load().authenticate_request();
-                Call::new("/etcdserverpb.Auth/Authenticate", &login, None)
-            }
+            OtherCall::Login => Call::login(&User::of_load()),
         })
     }
 
@@ -154,13 +136,11 @@ impl Prepared<'_> {
                 }
             }
         };
-        let name = match once {
-            Once::Compact => "compaction",
-            Once::Defragment => "defragmentation",
+        let what = match once {
+            Once::Compact => "a compaction",
+            Once::Defragment => "a defragmentation",
         };
-        let late = || Error::Server(format!("the {name} did not end within 120 s"));
-        let result = timeout(ONCE_TIMEOUT, request).await.map_err(|_| late())?;
-        result.map_err(connection::error(name))?;
+        answered(what, ONCE_TIMEOUT, request.map_err(connection::text)).await?;
         Ok(Some(begin.elapsed().as_secs_f64()))
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Plans {
 pub(super) struct Plan {
     /// The eras of our server, in the order of tables.
     pub(super) servers: Scaled<Vec<String>>,
+    /// The code that measures, for an experiment that is neither phases nor loops.
+    pub(super) own_code: Option<OwnCode>,
     /// If true, the servers need flags or several members. Then a given cluster cannot be used.
     pub(super) starts_its_servers: bool,
     sizes: BTreeMap<String, Scaled<Value>>,
@@ -67,6 +69,14 @@ pub(super) struct Plan {
     pub(super) then: Option<Table>,
     /// If this plan is the field `then` of another plan, the prefix of the names of its figures.
     pub(super) prefix: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum OwnCode {
+    Failover,
+    Pages,
+    Redis,
 }
 
 #[derive(Debug, Deserialize)]
@@ -331,7 +341,6 @@ impl Values {
 mod tests {
     use super::*;
     use crate::experiment::Experiment;
-    use crate::named::Named;
 
     /// Checks that every text has values for all its names, and that every workload is valid.
     fn check_plan(plans: &Plans, plan: &Plan, scale: Scale) {
@@ -365,7 +374,7 @@ mod tests {
         assert_eq!(plans.plans.len(), Experiment::all().len());
         for experiment in Experiment::all() {
             for scale in [Scale::Small, Scale::Full] {
-                let plan = plans.plan(&experiment.name());
+                let plan = plans.plan(&experiment.name);
                 check_plan(&plans, &plan, scale);
                 plan.then.iter().for_each(|then| check_plan(&plans, &plans.whole(then), scale));
             }

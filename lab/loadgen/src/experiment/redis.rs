@@ -1,27 +1,25 @@
 //! Measures puts, gets and notifications at a server and at Redis.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bytes::Bytes;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use clearlane_proto::etcdserverpb::watch_client::WatchClient;
-use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
-use clearlane_proto::etcdserverpb::{PutRequest, WatchCreateRequest, WatchRequest};
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use clearlane_proto::etcdserverpb::{PutRequest, WatchCreateRequest};
+use tokio::join;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
 
-use super::closed_loop::ClosedLoopReport;
 use super::context::{PREFIX, channel};
-use super::curve::run_loops;
-use super::load::WARM_UP;
+use super::curve::{loop_options, run_loop, run_loops};
 use super::measurements::Measurements;
 use super::plan::LoopPlan;
 use super::resp::{RedisConnection, Reply};
 use super::turn::Turn;
-use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::class_metrics::{CallResult, ClassMetrics, LoopMetrics};
+use crate::closed_loop::engine::{LoopOptions, LoopRequest, RequestSource};
+use crate::connection::{self, open_watch};
 use crate::response_scanner::ResponseStats;
 use crate::{Error, Result};
 
@@ -69,8 +67,11 @@ async fn measure_redis(turn: &Turn<'_>, address: &str, into: &mut Measurements) 
     let window = Duration::from_secs(turn.values.get("seconds")?);
     for LoopPlan { figure, class, clients, .. } in &turn.plan.loops {
         let clients = turn.values.number(clients)?;
-        let metrics = redis_loop(address, records, class == "put", clients, window).await?;
-        ClosedLoopReport { metrics, window }.record(figure, None, REDIS, into);
+        let options = loop_options(&[address.to_owned()], clients, window)?;
+        // The requests use connections to Redis, which their source opens.
+        let options = LoopOptions { connections: 0, ..options };
+        let mut source = |thread| records.source(address, class == "put", thread);
+        run_loop(options, &mut source).await?.record(figure, None, REDIS, into);
     }
     record_notifications(REDIS, &subscribe_and_publish(address).await?, into);
     Ok(())
@@ -89,82 +90,72 @@ impl Records {
     async fn set_all(self, address: &str) -> Result<()> {
         let mut connection = RedisConnection::open(address).await?;
         for number in 0..self.keys {
-            connection.call(&[b"SET", key(number).as_bytes(), &self.value()]).await?;
+            connection.call(&[b"SET", self.key(number).as_bytes(), &self.value()]).await?;
         }
         Ok(())
+    }
+
+    fn key(self, number: u64) -> String {
+        format!("{KEY_PREFIX}{:030}", number % self.keys)
     }
 
     fn value(self) -> Vec<u8> {
         vec![b'v'; self.bytes]
     }
-}
 
-fn key(number: u64) -> String {
-    format!("{KEY_PREFIX}{number:030}")
-}
-
-/// Fails if Redis has replied with an error, or if a get has not found its key.
-fn check_reply(reply: Result<Reply>) -> Result<()> {
-    match reply? {
-        Reply::Text(None) => Err(Error::Server("redis: a key is missing".to_owned())),
-        _ => Ok(()),
-    }
-}
-
-/// Runs the clients, with a warm-up. A request of the warm-up is counted only if it fails. A client
-/// ends after its first failure.
-async fn redis_loop(
-    address: &str,
-    records: Records,
-    is_put: bool,
-    clients: u64,
-    window: Duration,
-) -> Result<ClassMetrics> {
-    let metrics = Arc::<Mutex<ClassMetrics>>::default();
-    let mut connections = Vec::new();
-    for _ in 0..clients {
-        connections.push(RedisConnection::open(address).await?);
-    }
-    let (start, mut tasks) = (Instant::now(), JoinSet::new());
-    for (number, mut connection) in (0_u64..).zip(connections) {
-        let metrics = Arc::clone(&metrics);
-        tasks.spawn(async move {
-            let value = records.value();
-            for place in (number * 7..).step_by(13) {
-                let sent = start.elapsed();
-                if sent >= WARM_UP + window {
-                    break;
-                }
-                let key = key(place % records.keys);
-                let reply = if is_put {
-                    connection.call(&[b"SET", key.as_bytes(), &value]).await
-                } else {
-                    connection.call(&[b"GET", key.as_bytes()]).await
+    /// Makes the requests of a thread's clients. Each client has its own connection.
+    fn source(self, address: &str, is_put: bool, thread: u64) -> RequestSource {
+        let address = address.to_owned();
+        let mut clients = HashMap::<u64, Arc<Mutex<Option<RedisConnection>>>>::new();
+        let mut numbers = (thread * 7..).step_by(13);
+        Box::new(move |client| {
+            let key = self.key(numbers.next().expect("the numbers do not end"));
+            let (client, address) =
+                (Arc::clone(clients.entry(client).or_default()), address.clone());
+            LoopRequest::Calls(Box::pin(async move {
+                let mut client = client.lock().await;
+                let request = async {
+                    let mut connection = match client.take() {
+                        Some(connection) => connection,
+                        None => RedisConnection::open(&address).await?,
+                    };
+                    let reply = match is_put {
+                        true => connection.call(&[b"SET", key.as_bytes(), &self.value()]).await?,
+                        false => connection.call(&[b"GET", key.as_bytes()]).await?,
+                    };
+                    match reply {
+                        Reply::Text(None) => {
+                            Err(Error::Server("redis: a key is missing".to_owned()))
+                        }
+                        _ => Ok(connection),
+                    }
                 };
-                // Times are measured from the end of the warm-up.
-                let counted = sent.saturating_sub(WARM_UP);
-                let done = completed(counted, start + WARM_UP, check_reply(reply));
-                let is_broken = done.result.is_err();
-                if sent >= WARM_UP || is_broken {
-                    metrics.lock().add(done);
-                }
-                if is_broken {
-                    break;
-                }
-            }
-        });
+                // After a failure, the next request opens a new connection.
+                *client = Some(request.await.map_err(|error| error.to_string())?);
+                Ok(ResponseStats::default())
+            }))
+        })
     }
-    tasks.join_all().await;
-    Ok(std::mem::take(&mut *metrics.lock()))
 }
 
-fn completed(sent: Duration, start: Instant, result: Result<()>) -> CompletedRequest {
-    let result = result.map(|()| ResponseStats::default()).map_err(|error| error.to_string());
-    CompletedRequest { due: sent, sent, answered: start.elapsed(), result }
+/// Sends notifications one after the other. `notify` sends one, and adds the time until it arrives.
+async fn notifications(
+    mut notify: impl AsyncFnMut(&LoopMetrics) -> Result<()>,
+) -> Result<ClassMetrics> {
+    let late = |_| Error::Server("no notification arrived within 5 s".to_owned());
+    let metrics = LoopMetrics::start();
+    for _ in 0..NOTIFICATIONS {
+        timeout(NOTIFICATION_TIMEOUT, notify(&metrics)).await.map_err(late)??;
+    }
+    let metrics = metrics.take();
+    match metrics.errors().keys().next() {
+        Some(why) => Err(Error::Server(format!("a notification failed: {why}"))),
+        None => Ok(metrics),
+    }
 }
 
-fn not_notified() -> Error {
-    Error::Server("no notification arrived within 5 s".to_owned())
+fn arrived<T>(message: std::result::Result<T, impl ToString>) -> CallResult {
+    message.map(|_| ResponseStats::default()).map_err(|error| error.to_string())
 }
 
 async fn subscribe_and_publish(address: &str) -> Result<ClassMetrics> {
@@ -172,53 +163,28 @@ async fn subscribe_and_publish(address: &str) -> Result<ClassMetrics> {
     let mut subscriber = RedisConnection::open(address).await?;
     let mut publisher = RedisConnection::open(address).await?;
     subscriber.call(&[b"SUBSCRIBE", name.as_bytes()]).await?;
-    let (start, mut metrics) = (Instant::now(), ClassMetrics::default());
-    for _ in 0..NOTIFICATIONS {
-        let sent = start.elapsed();
+    notifications(async |metrics| {
+        let message = metrics.add(async { arrived(subscriber.next_reply().await) });
         let words: [&[u8]; 3] = [b"PUBLISH", name.as_bytes(), b"message"];
-        let publish = publisher.call(&words);
-        let message = async {
-            subscriber.next_reply().await?;
-            Ok::<_, Error>(completed(sent, start, Ok(())))
-        };
-        let both = async { tokio::try_join!(publish, message) };
-        let (_, done) = timeout(NOTIFICATION_TIMEOUT, both).await.map_err(|_| not_notified())??;
-        metrics.add(done);
-    }
-    Ok(metrics)
+        join!(message, publisher.call(&words)).1.map(drop)
+    })
+    .await
 }
 
 /// Puts one key again and again, and measures the time until a watch of the key has each event.
 async fn watch_and_put(endpoint: &str) -> Result<ClassMetrics> {
-    let key = format!("{PREFIX}watched");
-    let failed =
-        |status: tonic::Status| Error::Server(format!("a watch failed: {}", status.message()));
-    let create = WatchCreateRequest { key: key.clone().into(), ..WatchCreateRequest::default() };
-    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    // The watch ends when the sender is dropped.
-    let (requests, stream) = mpsc::channel(1);
-    let _ = requests.send(create).await;
-    let mut watch = WatchClient::new(channel(endpoint).await?);
-    let events = watch.watch(ReceiverStream::new(stream)).await.map_err(failed)?;
-    let mut events = events.into_inner();
+    let key = Bytes::from(format!("{PREFIX}watched"));
+    let failed = |status| connection::error("a watch failed")(status);
+    let create = WatchCreateRequest { key: key.clone(), ..WatchCreateRequest::default() };
+    let opened = open_watch(channel(endpoint).await?, None, create).await;
+    let (_open, mut events) = opened.map_err(failed)?;
     events.message().await.map_err(failed)?;
     let mut client = KvClient::new(channel(endpoint).await?);
-    let (start, mut metrics) = (Instant::now(), ClassMetrics::default());
-    for _ in 0..NOTIFICATIONS {
-        let sent = start.elapsed();
-        let value = bytes::Bytes::from_static(b"message");
-        let put = client.put(PutRequest { key: key.clone().into(), value, ..Default::default() });
-        let event = async {
-            events.message().await?;
-            Ok::<_, tonic::Status>(completed(sent, start, Ok(())))
-        };
-        let both = async { tokio::try_join!(put, event) };
-        let (_, done) = timeout(NOTIFICATION_TIMEOUT, both)
-            .await
-            .map_err(|_| not_notified())?
-            .map_err(failed)?;
-        metrics.add(done);
-    }
-    drop(requests);
-    Ok(metrics)
+    notifications(async |metrics| {
+        let event = metrics.add(async { arrived(events.message().await) });
+        let (key, value) = (key.clone(), Bytes::from_static(b"message"));
+        let put = client.put(PutRequest { key, value, ..PutRequest::default() });
+        join!(event, put).1.map(drop).map_err(failed)
+    })
+    .await
 }

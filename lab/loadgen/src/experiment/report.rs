@@ -1,12 +1,12 @@
 //! Applies a plan to its measurements: tables, plots and checks.
 
-use super::charts::{bars, label, lines, table, table_by_point};
-use super::check::Check;
+use super::check::{Bound, Check};
 use super::findings::Findings;
 use super::measurements::{Measurements, quotient};
+use super::number::number;
 use super::plan::{CheckPlan, Column, Plan, Shown, Values};
 use crate::page::Section;
-use crate::plot::{Axis, Better, Scale};
+use crate::plot::{Axis, BarGroup, Bars, Better, Line, Plot, Scale, era_colour};
 use crate::servers::ETCD;
 
 /// The name in a check that is replaced by each server in turn.
@@ -92,6 +92,90 @@ fn axis(text: &str) -> Axis {
     }
 }
 
+/// Returns the name of a server in tables.
+fn label(server: &str) -> String {
+    if server.starts_with(|first: char| first.is_ascii_digit()) {
+        format!("era {server}")
+    } else {
+        server.to_owned()
+    }
+}
+
+/// Returns a table with a row for each server.
+fn table(measured: &Measurements, columns: &[Column]) -> Section {
+    let headings = columns.iter().map(|column| column[0].clone());
+    let row = |server: &String| {
+        let cells = columns.iter().map(|column| measured.ratio(server, &column[1..]));
+        [label(server)].into_iter().chain(cells.map(shown)).collect()
+    };
+    Section::Table {
+        columns: ["server".to_owned()].into_iter().chain(headings).collect(),
+        rows: measured.servers().iter().map(row).collect(),
+    }
+}
+
+/// Returns a table with a row for each point of a curve. It has all columns for each server.
+fn table_by_point(measured: &Measurements, point: &str, of_server: &[Column]) -> Section {
+    let mut columns = vec![point.to_owned()];
+    for server in measured.servers() {
+        let headings = of_server.iter().map(|column| format!("{} {}", label(server), column[0]));
+        columns.extend(headings);
+    }
+    let points = of_server.first().map_or_else(Vec::new, |column| measured.points(&column[1]));
+    let row = |at: f64| {
+        let mut row = vec![number(at)];
+        for server in measured.servers() {
+            let cells = of_server.iter().map(|column| measured.median_at(server, &column[1], at));
+            row.extend(cells.map(shown));
+        }
+        row
+    };
+    Section::Table { columns, rows: points.into_iter().map(row).collect() }
+}
+
+fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), number)
+}
+
+/// Returns a bar chart with a group for each server, and a bar for each `(label, figure)`.
+fn bars(
+    measured: &Measurements,
+    title: &str,
+    y: Axis,
+    better: Better,
+    figures: &[(String, String)],
+) -> Section {
+    let group = |server: &String| {
+        let bar = |(label, figure): &(String, String)| {
+            let value = measured.median(server, figure)?;
+            Some((label.clone(), era_colour(server), value))
+        };
+        BarGroup { label: label(server), bars: figures.iter().filter_map(bar).collect() }
+    };
+    let groups = measured.servers().iter().map(group).collect();
+    let svg = Bars { title: title.to_owned(), y, better, groups }.svg();
+    Section::Figure { svg, caption: title.to_owned() }
+}
+
+/// Returns a plot with a line for each server, over the points of the figure.
+fn lines(
+    measured: &Measurements,
+    title: &str,
+    [x, y]: [Axis; 2],
+    better: Better,
+    figure: &str,
+) -> Section {
+    let line = |server: &String| Line {
+        label: label(server),
+        colour: era_colour(server),
+        points: measured.line(server, figure),
+    };
+    let lines = measured.servers().iter().map(line).filter(|line| !line.points.is_empty());
+    let (title, lines) = (title.to_owned(), lines.collect());
+    let svg = Plot { title: title.clone(), x, y, better, lines }.svg();
+    Section::Figure { svg, caption: title }
+}
+
 /// Returns a check for each bound and server. Checks of etcd are omitted if etcd was not measured.
 fn checks(plan: &CheckPlan, values: &Values, measured: &Measurements) -> Vec<Check> {
     let has_each = plan.servers.iter().any(|name| name == EACH);
@@ -113,10 +197,9 @@ fn checks(plan: &CheckPlan, values: &Values, measured: &Measurements) -> Vec<Che
         let value = value.reduce(quotient).flatten();
         let values = values.with("server", server).with("label", label(server));
         let claim = values.text(&plan.claim);
-        let at_least = plan.at_least.map(|bound| Check::at_least(&claim, value, bound));
-        let at_most = plan.at_most.map(|bound| Check::at_most(&claim, value, bound));
-        let both = at_least.into_iter().chain(at_most);
-        checks.extend(both.map(|check| if plan.is_bar { check.into_bar() } else { check }));
+        let bounds = [plan.at_least.map(Bound::AtLeast), plan.at_most.map(Bound::AtMost)];
+        let check = |bound| Check::new(&claim, value, bound, plan.is_bar);
+        checks.extend(bounds.into_iter().flatten().map(check));
     }
     checks
 }
@@ -125,6 +208,8 @@ fn checks(plan: &CheckPlan, values: &Values, measured: &Measurements) -> Vec<Che
 mod tests {
     use super::*;
     use crate::experiment::check::Verdict;
+    use crate::golden;
+    use crate::page::html;
 
     fn measured() -> Measurements {
         let mut measured = Measurements::new(["3.2", "etcd"].map(str::to_owned).to_vec());
@@ -133,25 +218,26 @@ mod tests {
         measured.add("etcd", "calm/get/p99", 2.0);
         measured.add("etcd", "beside/get/p99", 5.0);
         measured.add("etcd", "x", 7.0);
+        for at in [0.5, 10.0, 1000.0] {
+            measured.add_at("etcd", "rate", at, 8.0 * at);
+        }
+        measured.add_at("3.2", "rate", 10.0, 7.0);
         measured
     }
 
     #[test]
-    fn the_table_has_three_columns_for_each_class() {
-        let classes = vec!["get".to_owned()];
-        let columns = vec![["x, s", "x"].map(str::to_owned).to_vec()];
-        let quantile = "p99".to_owned();
-        let shown = Shown::Beside { classes, quantile, has_percentiles: true, columns };
-        let shown = sections(&shown, &Values::default(), &measured());
-        let [Section::Table { columns, rows }, Section::Figure { .. }, Section::Figure { .. }] =
-            &shown[..]
-        else {
-            panic!("{shown:?}")
-        };
-        let expected =
-            ["server", "get p99 calm, ms", "get p99 beside, ms", "get p99 times", "x, s"];
-        assert_eq!(*columns, expected);
-        assert_eq!(rows[1], ["etcd", "2", "5", "2.50", "7"]);
+    fn tables_and_plots_are_as_they_were() {
+        let plan: Plan = toml::from_str(
+            "shown = [
+                { classes = ['get'], quantile = 'p99', has_percentiles = true, columns = [['x, s', 'x']] },
+                { columns = [['puts/s', 'rate']], by = 'clients' },
+                { title = 'Puts', x = 'clients', y = 'log puts/s', higher_is_better = true, figure = 'rate' },
+                { title = 'x', y = 'x, s', bars = [['calm', 'calm/get/p99'], ['x', 'x']] },
+            ]",
+        )
+        .expect("it is right");
+        let findings = Findings::of(&plan, &Values::default(), measured());
+        golden::compare("findings.html", &html("Findings", &findings.shown));
     }
 
     #[test]

@@ -12,17 +12,14 @@ use crate::{Error, Result};
 
 /// Maximum length of a string or array. A longer one cannot be a reply to the commands that are
 /// sent here.
-const LENGTH_MAX: i64 = 64 << 20;
-const DEPTH_MAX: u32 = 4;
+const LENGTH_MAX: usize = 64 << 20;
 /// Maximum time to wait for a reply. A Redis process that is stopped accepts connections but does
 /// not reply.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    Status(String),
-    Number(i64),
-    /// A string. `None` if there is no such key.
+    /// A string, a status, or a number as text. `None` if there is no such key.
     Text(Option<Vec<u8>>),
     List(Vec<Reply>),
 }
@@ -63,61 +60,50 @@ impl RedisConnection {
 
     async fn exchange(&mut self) -> Result<Reply> {
         self.socket.write_all(&self.buffer).await.map_err(broken)?;
-        self.next_reply().await
+        self.read().await
     }
 
     /// Reads the next reply. It may also be a message of a subscription, which no command waits
     /// for.
     pub(super) async fn next_reply(&mut self) -> Result<Reply> {
-        Box::pin(self.read(0)).await
+        self.read().await
     }
 
-    async fn read(&mut self, depth: u32) -> Result<Reply> {
+    async fn read(&mut self) -> Result<Reply> {
         let mut line = String::new();
         self.socket.read_line(&mut line).await.map_err(broken)?;
         let Some(line) = line.strip_suffix("\r\n") else {
             return Err(Error::Server("redis: the connection was closed".to_owned()));
         };
         let (kind, rest) = line.split_at_checked(1).unwrap_or(("", ""));
-        match kind {
-            "+" => Ok(Reply::Status(rest.to_owned())),
-            "-" => Err(Error::Server(format!("redis: {rest}"))),
-            ":" => rest.parse().map(Reply::Number).map_err(|_| strange(line)),
-            "$" => match length(rest, line)? {
-                None => Ok(Reply::Text(None)),
-                Some(length) => {
-                    let mut text = vec![0; length + 2];
-                    self.socket.read_exact(&mut text).await.map_err(broken)?;
-                    text.truncate(length);
-                    Ok(Reply::Text(Some(text)))
-                }
-            },
-            "*" if depth < DEPTH_MAX => {
+        match (kind, rest.parse::<usize>()) {
+            ("+", _) => Ok(Reply::Text(Some(rest.into()))),
+            ("-", _) => Err(Error::Server(format!("redis: {rest}"))),
+            (":", _) => Ok(Reply::Text(Some(rest.into()))),
+            ("$", Err(_)) if rest == "-1" => Ok(Reply::Text(None)),
+            ("$", Ok(length @ 0..=LENGTH_MAX)) => {
+                let mut text = vec![0; length + 2];
+                self.socket.read_exact(&mut text).await.map_err(broken)?;
+                text.truncate(length);
+                Ok(Reply::Text(Some(text)))
+            }
+            ("*", Ok(length @ 0..=LENGTH_MAX)) => {
                 let mut list = Vec::new();
-                for _ in 0..length(rest, line)?.unwrap_or(0) {
-                    list.push(Box::pin(self.read(depth + 1)).await?);
+                for _ in 0..length {
+                    list.push(Box::pin(self.read()).await?);
                 }
                 Ok(Reply::List(list))
             }
-            _ => Err(strange(line)),
+            _ => {
+                let line = line.escape_debug();
+                Err(Error::Server(format!("redis: `{line}` is not a response of Redis")))
+            }
         }
-    }
-}
-
-fn length(text: &str, line: &str) -> Result<Option<usize>> {
-    match text.parse::<i64>() {
-        Ok(-1) => Ok(None),
-        Ok(length @ 0..=LENGTH_MAX) => Ok(Some(length as usize)),
-        _ => Err(strange(line)),
     }
 }
 
 fn broken(error: io::Error) -> Error {
     Error::Server(format!("redis: {error}"))
-}
-
-fn strange(line: &str) -> Error {
-    Error::Server(format!("redis: `{}` is not a response of Redis", line.escape_debug()))
 }
 
 #[cfg(test)]
@@ -147,14 +133,13 @@ mod tests {
 
     #[tokio::test]
     async fn commands_and_answers_are_as_redis_has_them() {
+        let text = |text: &str| Reply::Text(Some(text.into()));
         for (answer, expected) in [
-            ("+OK\r\n", Ok(Reply::Status("OK".to_owned()))),
-            (":-12\r\n", Ok(Reply::Number(-12))),
-            ("$4\r\na\r\nb\r\n", Ok(Reply::Text(Some(b"a\r\nb".to_vec())))),
+            ("+OK\r\n", Ok(text("OK"))),
+            (":-12\r\n", Ok(text("-12"))),
+            ("$4\r\na\r\nb\r\n", Ok(text("a\r\nb"))),
             ("$-1\r\n", Ok(Reply::Text(None))),
-            ("*2\r\n:1\r\n$0\r\n\r\n", {
-                Ok(Reply::List(vec![Reply::Number(1), Reply::Text(Some(Vec::new()))]))
-            }),
+            ("*2\r\n:1\r\n$0\r\n\r\n", Ok(Reply::List(vec![text("1"), text("")]))),
             ("-ERR no\r\n", Err("redis: ERR no")),
             ("$99999999999\r\n", Err("redis: `$99999999999` is not a response of Redis")),
             ("HTTP/1.1 400\r\n", Err("redis: `HTTP/1.1 400` is not a response of Redis")),

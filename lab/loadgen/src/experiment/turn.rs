@@ -1,20 +1,20 @@
 //! A *turn*: one server in one round of an experiment.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
-use tokio::time::sleep;
 
 use super::context::{Context, Running, Subject, channel};
 use super::load;
 use super::plan::{Plan, Values};
 use crate::keys::KeySpace;
-use crate::requests::Call;
 use crate::servers::ClusterOptions;
-use crate::{Error, Result, connection};
+use crate::waiting::read_until;
+use crate::{Error, Result, connection, requests};
 
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) struct Turn<'a> {
     pub(super) context: &'a Context,
@@ -64,22 +64,16 @@ impl Turn<'_> {
 /// Waits until a learner, which follows the leader, has all keys. Fails if a request fails, or if
 /// the learner does not have all keys within [`CATCH_UP_TIMEOUT`].
 async fn wait_for_keys(endpoint: &str, space: &KeySpace) -> Result<()> {
-    let mut client = KvClient::new(channel(endpoint).await?);
-    let deadline = Instant::now() + CATCH_UP_TIMEOUT;
-    loop {
-        let count = RangeRequest { serializable: true, ..Call::count(space) };
+    let (mut client, expected) = (KvClient::new(channel(endpoint).await?), space.count as i64);
+    let count = async || {
+        let count = RangeRequest { serializable: true, ..requests::count(space) };
         let found = client.range(count).await;
-        let found =
-            found.map_err(connection::error("the keys of the learner could not be counted"))?;
-        let found = found.into_inner().count;
-        if found == space.count as i64 {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            let expected = space.count;
-            let what = format!("the learner has {found} of {expected} keys after 60 s");
-            return Err(Error::Server(what));
-        }
-        sleep(Duration::from_millis(10)).await;
+        let failed = connection::error("the keys of the learner could not be counted");
+        Ok(found.map_err(failed)?.into_inner().count)
+    };
+    let found = read_until(CATCH_UP_TIMEOUT, PAUSE, |found| *found == expected, count).await?;
+    if found == expected {
+        return Ok(());
     }
+    Err(Error::Server(format!("the learner has {found} of {expected} keys after 60 s")))
 }

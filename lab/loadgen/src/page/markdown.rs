@@ -43,38 +43,3 @@ fn table(columns: &[String], rows: &[Vec<String>]) -> String {
 fn inline(text: &str) -> String {
     text.split_whitespace().join(" ").replace('<', "\\<")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::page::tests::sections;
-
-    #[test]
-    fn it_says_what_the_page_says() {
-        let expected = r#"# A \<b>
-
-## Expensive reads, beside cheap ones
-
-p99 \< 10 ms & no *errors*
-
-```sh
-clearlane-load run a.toml > "a.txt"
-```
-
-| era | p99, ms | error |
-|---|---|---|
-| 3.2 | 12.5 | a \| b |
-| clearlane | - |  |
-
-Figure: One \<plot>
-
-## Expensive reads: beside cheap ones
-
-## ?
-
-[The \<report>](<a"b.html>)
-"#;
-        assert_eq!(markdown("A <b>", &sections()), expected);
-        assert!(fenced("echo ```").starts_with("````sh\n"));
-    }
-}

@@ -5,10 +5,11 @@ use std::iter;
 
 use hdrhistogram::Histogram;
 use itertools::Itertools as _;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
-use super::saved_run::histogram;
 use super::{Section, html, unused_name};
+use crate::class_metrics::ClassMetrics;
 use crate::plot::{
     Axis, BarGroup, Bars, Better, Colour, Line, Plot, Scale, distinct_colours,
     latency_by_percentile, latency_histogram,
@@ -28,19 +29,28 @@ const BY_SECOND: &str = "By the second in which a request was due.";
 const BY_SECOND_WITH_GAPS: &str =
     "By the second in which a request was due. A gap: none of them was answered.";
 
-#[derive(Clone, Debug)]
+/// A run, as a JSON report has it.
+#[derive(Clone, Debug, Deserialize)]
 pub struct RunSummary {
     /// The name of the run: an era, `etcd`, or a word that distinguishes it from the other runs.
+    #[serde(skip)]
     pub name: String,
     pub endpoint: String,
-    /// What the server has reported about itself: product (with the era), version, members.
-    pub server: Vec<(String, String)>,
+    pub servers: Vec<ServerSummary>,
     /// The command that repeats the run.
     pub command: String,
-    pub seconds: u64,
+    pub seconds: f64,
     /// Warnings, for example that the driver was the limit.
     pub warnings: Vec<String>,
     pub classes: Vec<ClassSummary>,
+}
+
+/// What a server has reported about itself. The product includes the era.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ServerSummary {
+    pub product: String,
+    pub version: String,
+    pub members: u64,
 }
 
 /// The results of one class, as a JSON report has them.
@@ -55,7 +65,7 @@ pub struct ClassSummary {
     /// The number of failures for each error text.
     pub errors: BTreeMap<String, u64>,
     /// The latencies in nanoseconds.
-    #[serde(rename = "histogram_ns", deserialize_with = "histogram")]
+    #[serde(rename = "histogram_ns", deserialize_with = "read_histogram")]
     pub histogram: Histogram<u64>,
     /// The 99th percentile of the driver's own delay. It has a meaning only in an open loop.
     pub late_p99_ms: Option<f64>,
@@ -73,6 +83,24 @@ pub struct NamedFigure {
     pub file_name: String,
     pub svg: String,
     pub caption: String,
+}
+
+/// Reads a histogram: pairs of a latency in nanoseconds and the number of responses that had it.
+fn read_histogram<'de, D: Deserializer<'de>>(pairs: D) -> Result<Histogram<u64>, D::Error> {
+    let mut histogram = ClassMetrics::empty_histogram();
+    for (latency, count) in Vec::<(u64, u64)>::deserialize(pairs)? {
+        histogram.saturating_record_n(latency, count);
+    }
+    Ok(histogram)
+}
+
+impl RunSummary {
+    /// Reads a run that `clearlane-load ... --json` has written. The error names the missing part.
+    pub fn from_json(name: &str, value: &Value) -> Result<RunSummary, String> {
+        let wrong = |error| format!("{error}; this is not a file of `clearlane-load --json`");
+        let run = RunSummary::deserialize(value).map_err(wrong)?;
+        Ok(RunSummary { name: name.to_owned(), ..run })
+    }
 }
 
 /// Returns the page as one HTML file.
@@ -107,9 +135,6 @@ struct Comparison<'a> {
     /// The colour of each run.
     colours: Vec<Colour>,
 }
-
-/// The words of a file name, the picture, and its caption.
-type Drawn = (String, String, &'static str);
 
 /// A class of one run, with the name and colour of the run.
 type ClassOfRun<'a> = (&'a str, Colour, &'a ClassSummary);
@@ -149,24 +174,19 @@ impl<'a> Comparison<'a> {
 
     /// Returns the figures that compare all classes, and the figures of each class.
     fn all_figures(&self) -> Vec<(Option<&'a str>, Vec<NamedFigure>)> {
-        let mut used = BTreeSet::new();
-        let mut named = |figures: Vec<Drawn>| -> Vec<NamedFigure> {
-            let figures = figures.into_iter().map(|(words, svg, caption)| NamedFigure {
-                file_name: format!("{}.svg", unused_name(&mut used, &words)),
-                svg,
-                caption: caption.to_owned(),
-            });
-            figures.collect()
-        };
         // A single run has nothing to be compared with.
         let overview = if self.runs.len() < 2 { Vec::new() } else { self.overview() };
-        let mut figures = vec![(None, named(overview))];
-        figures.extend(self.classes().map(|class| (Some(class), named(self.figures(class)))));
+        let mut figures = vec![(None, overview)];
+        figures.extend(self.classes().map(|class| (Some(class), self.figures(class))));
+        let mut used = BTreeSet::new();
+        for figure in figures.iter_mut().flat_map(|(_, figures)| figures) {
+            figure.file_name = format!("{}.svg", unused_name(&mut used, &figure.file_name));
+        }
         figures
     }
 
     /// Returns bar charts of all classes.
-    fn overview(&self) -> Vec<Drawn> {
+    fn overview(&self) -> Vec<NamedFigure> {
         let p99 = Bars {
             title: "p99 of each class".to_owned(),
             y: Axis::new("latency, ms", Scale::Log),
@@ -180,8 +200,8 @@ impl<'a> Comparison<'a> {
             groups: self.bars(|class| class.answered_per_second),
         };
         vec![
-            ("p99".to_owned(), p99.svg(), "99 % of the answers took at most this long."),
-            ("answered".to_owned(), answered.svg(), "Over the whole run."),
+            figure("p99", p99.svg(), "99 % of the answers took at most this long."),
+            figure("answered", answered.svg(), "Over the whole run."),
         ]
     }
 
@@ -194,7 +214,7 @@ impl<'a> Comparison<'a> {
         self.classes().map(group).collect()
     }
 
-    fn figures(&self, name: &str) -> Vec<Drawn> {
+    fn figures(&self, name: &str) -> Vec<NamedFigure> {
         let class = self.class(name);
         let latencies: Vec<_> = class
             .iter()
@@ -211,11 +231,12 @@ impl<'a> Comparison<'a> {
         let answered = by_second("answers", answered, Better::Higher, lines_of_answers(&class));
         let p99 = Axis::new("p99 of the latency, ms", Scale::Log);
         let p99 = by_second("p99", p99, Better::Lower, lines_of_p99(&class));
+        let figure = |what: &str, svg, caption| figure(&format!("{name} {what}"), svg, caption);
         vec![
-            (format!("{name} latency by percentile"), by_percentile.svg(), LINES_END),
-            (format!("{name} histogram"), histogram, PART_OF_ANSWERS),
-            (format!("{name} answered by second"), answered.svg(), BY_SECOND),
-            (format!("{name} p99 by second"), p99.svg(), BY_SECOND_WITH_GAPS),
+            figure("latency by percentile", by_percentile.svg(), LINES_END),
+            figure("histogram", histogram, PART_OF_ANSWERS),
+            figure("answered by second", answered.svg(), BY_SECOND),
+            figure("p99 by second", p99.svg(), BY_SECOND_WITH_GAPS),
         ]
     }
 
@@ -248,24 +269,28 @@ impl<'a> Comparison<'a> {
     }
 
     /// Returns a table of the servers. It has a column for each run and a row for each property,
-    /// because there are more properties than runs.
+    /// because there are more properties than runs. Of several servers, it shows the first.
     fn servers(&self) -> Section {
         let row = |property: &str, of: &dyn Fn(&RunSummary) -> String| -> Vec<String> {
             iter::once(property.to_owned()).chain(self.runs.iter().map(of)).collect()
         };
-        let mut rows = vec![
+        let of_server = |property: &str, of: &dyn Fn(&ServerSummary) -> String| {
+            row(property, &|run| run.servers.first().map(of).unwrap_or_default())
+        };
+        let rows = vec![
             row("endpoint", &|run| run.endpoint.clone()),
-            row("duration, s", &|run| run.seconds.to_string()),
+            row("duration, s", &|run| format!("{:.0}", run.seconds)),
+            of_server("product", &|server| server.product.clone()),
+            of_server("version", &|server| server.version.clone()),
+            of_server("members", &|server| server.members.to_string()),
         ];
-        let properties = self.runs.iter().flat_map(|run| &run.server);
-        rows.extend(distinct(properties.map(|(property, _)| property.as_str())).map(|property| {
-            row(property, &|run| {
-                let own = run.server.iter().find(|(own, _)| own == property);
-                own.map(|(_, value)| value.clone()).unwrap_or_default()
-            })
-        }));
         Section::Table { columns: row("", &|run| run.name.clone()), rows }
     }
+}
+
+/// Returns a figure whose file is named with these words.
+fn figure(words: &str, svg: String, caption: &str) -> NamedFigure {
+    NamedFigure { file_name: words.to_owned(), svg, caption: caption.to_owned() }
 }
 
 /// Returns each name once, at its first position.
@@ -308,10 +333,9 @@ fn lines_of_p99(class: &[ClassOfRun<'_>]) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-    use crate::plot::well_formed;
+    use crate::golden;
+    use crate::report::tests::report;
 
     /// Returns a class with 1,000 requests a second for `seconds` seconds. A latency is one to two
     /// times `base_us`, and ten times `base_us` for one request in a hundred. If `stalls` is set,
@@ -347,13 +371,17 @@ mod tests {
     }
 
     fn run(name: &str, classes: Vec<ClassSummary>) -> RunSummary {
-        let said = [("product", "clearlane 0.9"), ("etcd version", "3.7.1"), ("era", name)];
+        let server = ServerSummary {
+            product: format!("Clearlane, era {name}"),
+            version: "3.7.1".to_owned(),
+            members: 1,
+        };
         RunSummary {
             name: name.to_owned(),
             endpoint: "http://127.0.0.1:2379".to_owned(),
-            server: said.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec(),
+            servers: vec![server],
             command: "clearlane-load run reads-and-puts --seconds 10".to_owned(),
-            seconds: 10,
+            seconds: 10.0,
             warnings: Vec::new(),
             classes,
         }
@@ -367,81 +395,45 @@ mod tests {
         let mut closed = class("loop", 5, 300, false);
         (closed.rate, closed.late_p99_ms) = (None, None);
         let mut new = run("clearlane", vec![class("cheap", 10, 400, false), puts, closed]);
-        new.server.push(("members".to_owned(), "3".to_owned()));
+        new.servers[0].members = 3;
         vec![old, new]
-    }
-
-    fn compare(name: &str, text: &str) {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-        if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
-            std::fs::create_dir_all(path.parent().expect("a directory")).expect("written");
-            std::fs::write(&path, text).expect("written");
-        }
-        let expected = std::fs::read_to_string(&path).expect("a golden file");
-        assert!(text == expected, "{name} differs: UPDATE_GOLDENFILES=1, then read the difference");
     }
 
     #[test]
     fn the_page_of_two_runs_is_as_it_was() {
-        let page = run_page(&two_runs());
-        assert_eq!(well_formed::check(&page), Ok(()));
-        compare("run_page.html", &page);
+        golden::compare("run_page.html", &run_page(&two_runs()));
     }
 
     #[test]
-    fn the_page_says_all_that_a_run_has() {
-        let page = run_page(&two_runs());
-        for expected in [
-            "<h1>Load: 3.2, clearlane</h1>",
-            "<td>closed loop</td>",
-            "<td>Unavailable: &lt;gone&gt;</td>",
-            "<td>members</td>",
-            "clearlane-load run reads-and-puts --seconds 10",
-            "cheap: latency by percentile",
-            ">clearlane, failed</text>",
-            "latency, ms (log scale, lower is better)",
-        ] {
-            assert!(page.contains(expected), "{expected}");
-        }
-        assert!(!page.contains("NaN") && !page.contains("WARNING"), "{page}");
-    }
-
-    #[test]
-    fn each_plot_has_a_file_of_its_own() {
+    fn each_plot_has_a_separate_file() {
         let figures = run_figures(&two_runs());
-        assert_eq!(figures.len(), 2 + 3 * 4);
-        let names: BTreeSet<&str> =
-            figures.iter().map(|figure| figure.file_name.as_str()).collect();
-        assert_eq!(names.len(), figures.len());
+        let names: BTreeSet<&str> = figures.iter().map(|of| of.file_name.as_str()).collect();
+        assert_eq!((figures.len(), names.len()), (2 + 3 * 4, 2 + 3 * 4));
         assert_eq!(figures[2].file_name, "cheap-latency-by-percentile.svg");
-        for figure in &figures {
-            assert_eq!(well_formed::check(&figure.svg), Ok(()), "{}", figure.file_name);
-        }
         assert_eq!(run_figures(&two_runs()[..1]).len(), 2 * 4);
     }
 
     #[test]
-    fn a_generator_that_was_the_limit_is_told() {
-        let mut runs = two_runs();
-        runs[0].warnings = vec!["THE DRIVER WAS THE LIMIT".to_owned()];
-        let page = run_page(&runs);
-        assert!(page.contains("WARNING, 3.2: THE DRIVER WAS THE LIMIT"), "{page}");
-    }
-
-    #[test]
-    fn runs_without_answers_have_a_page() {
+    fn runs_without_responses_have_a_page() {
         let mut empty = class("cheap", 0, 0, false);
-        empty.series = vec![IntervalMetrics {
-            answered: 0,
-            failed: 3,
-            p50_ms: None,
-            p99_ms: None,
-            max_ms: None,
-        }];
-        for runs in [vec![], vec![run("etcd", vec![])], vec![run("a", vec![empty.clone()]); 2]] {
-            let page = run_page(&runs);
-            assert_eq!(well_formed::check(&page), Ok(()));
-            assert!(!page.contains("NaN"), "{page}");
-        }
+        empty.series = vec![IntervalMetrics { failed: 3, ..IntervalMetrics::default() }];
+        let mut warned = run("a", vec![empty]);
+        warned.warnings = vec!["THE DRIVER WAS THE LIMIT".to_owned()];
+        golden::compare("empty_runs.html", &run_page(&[warned, run("etcd", vec![])]));
+    }
+    #[test]
+    fn a_run_is_read_as_it_was_written() {
+        let mut json = report().json();
+        let error = RunSummary::from_json("mine", &json).map(drop);
+        let missing = "missing field `command`; this is not a file of `clearlane-load --json`";
+        assert_eq!(error, Err(missing.to_owned()));
+        json["command"] = "clearlane-load put".into();
+        let run = RunSummary::from_json("mine", &json).expect("it is complete");
+        let [cheap, failed] = &run.classes[..] else { panic!("{run:?}") };
+        assert_eq!((cheap.answered, cheap.failed, cheap.series.len()), (100, 0, 2));
+        assert_eq!(failed.errors, BTreeMap::from([("Unavailable: gone".to_owned(), 7)]));
+        let median = cheap.latency_ms(0.5).unwrap_or_default();
+        assert!((median / 50.0 - 1.0).abs() < 0.002, "{median}");
+        assert_eq!((run.warnings[0].as_str(), run.name.as_str()), ("something", "mine"));
     }
 }

@@ -1,6 +1,6 @@
 //! Horizontal bars in groups, each with its value.
 
-use super::drawing::{Anchor, Drawing, WIDTH};
+use super::drawing::{Drawing, END, START, WIDTH};
 use super::frame::{Frame, LINE_HEIGHT, MARGIN, end_of_texts};
 use super::labels::{LABEL_CHARACTERS_MAX, shortened, width_of};
 use super::range::{AxisRange, End, is_drawable};
@@ -40,7 +40,7 @@ impl Bars {
         for group in &self.groups {
             if !group.label.is_empty() {
                 y += LINE_HEIGHT;
-                drawing.text("group halo", (MARGIN, y - 5.0), Anchor::START, &group.label);
+                drawing.text("group halo", (MARGIN, y - 5.0), START, &group.label);
             }
             for bar in &group.bars {
                 draw_bar(&mut drawing, &frame, y, bar);
@@ -84,78 +84,15 @@ fn draw_bar(
 ) {
     let text = top + BAR - 4.0;
     let label = shortened(label, LABEL_CHARACTERS_MAX);
-    drawing.text("", (frame.left - 8.0, text), Anchor::END, &label);
+    drawing.text("", (frame.left - 8.0, text), END, &label);
     if !is_drawable(*value) {
-        drawing.text("faint halo", (frame.left + 6.0, text), Anchor::START, "no data");
+        drawing.text("faint halo", (frame.left + 6.0, text), START, "no data");
         return;
     }
     // On a log scale, zero is at the left edge.
     let (zero, end) = (frame.x(0.0), frame.x(*value));
     let (from, to) = (zero.min(end), zero.max(end));
-    drawing.begin_series(*colour);
-    drawing.bar(*colour, (from, top), ((to - from).max(1.0), BAR));
-    drawing.end_series();
-    drawing.text("halo", (to + 6.0, text), Anchor::START, &short(*value));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plot::{Scale, era_colour, well_formed};
-
-    fn bars(scale: Scale, groups: &[(&str, &[(&str, f64)])]) -> Bars {
-        let bar = |(name, value): &(&str, f64)| ((*name).to_owned(), era_colour(name), *value);
-        let group = |(label, bars): &(&str, &[(&str, f64)])| BarGroup {
-            label: (*label).to_owned(),
-            bars: bars.iter().map(bar).collect(),
-        };
-        Bars {
-            title: "Answers".to_owned(),
-            y: Axis::new("answered, requests/s", scale),
-            better: Better::Higher,
-            groups: groups.iter().map(group).collect(),
-        }
-    }
-
-    fn lengths(svg: &str) -> Vec<f64> {
-        let rects = svg.split("<rect class=\"dot\"").skip(1);
-        let widths = rects.filter_map(|rest| rest.split_once("width=\"")?.1.split_once('"'));
-        widths.map(|(width, _)| width.parse().expect("a number")).collect()
-    }
-
-    #[test]
-    fn each_bar_has_its_label_and_its_value() {
-        let svg = bars(
-            Scale::Linear,
-            &[("reads", &[("3.2", 12_345.0), ("clearlane", 24_690.0)]), ("p<uts", &[("3.2", 0.0)])],
-        )
-        .svg();
-        assert_eq!(well_formed::check(&svg), Ok(()));
-        for text in ["3.2", "clearlane", "12.3k", "24.7k", "reads", "p&lt;uts", "0"] {
-            assert!(svg.contains(&format!(">{text}</text>")), "{text}: {svg}");
-        }
-        assert!(svg.contains("answered, requests/s (higher is better)"), "{svg}");
-        let lengths = lengths(&svg);
-        assert!((lengths[1] / lengths[0] - 2.0).abs() < 0.01 && lengths[2] == 1.0, "{lengths:?}");
-    }
-
-    #[test]
-    fn on_a_log_scale_zero_is_the_edge_and_said_to_be_so() {
-        let svg = bars(Scale::Log, &[("", &[("a", 0.0), ("b", 10.0), ("c", 100.0)])]).svg();
-        assert!(svg.contains("Zero has no place on a log scale: drawn at the left edge."), "{svg}");
-        assert!(svg.contains("(log scale, higher is better)"), "{svg}");
-        let lengths = lengths(&svg);
-        assert!(lengths[0] == 1.0 && lengths[1] < lengths[2], "{lengths:?}");
-    }
-
-    #[test]
-    fn without_values_the_picture_is_sound() {
-        for groups in [&[][..], &[("a", &[][..])], &[("a", &[("b", f64::NAN)][..])]] {
-            for scale in [Scale::Linear, Scale::Log] {
-                let svg = bars(scale, groups).svg();
-                assert_eq!(well_formed::check(&svg), Ok(()));
-                assert!(svg.contains("no data") && !svg.contains("NaN"), "{svg}");
-            }
-        }
-    }
+    let size = ((to - from).max(1.0), BAR);
+    drawing.series(*colour, |drawing| drawing.bar(*colour, (from, top), size));
+    drawing.text("halo", (to + 6.0, text), START, &short(*value));
 }

@@ -20,25 +20,10 @@ pub(super) const WIDTH: f64 = 520.0;
 
 pub(super) type Point = (f64, f64);
 
-/// The part of a text that is at the given coordinates: the start, the middle or the end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Anchor(&'static str);
-
-impl Anchor {
-    pub(super) const START: Anchor = Anchor("");
-    pub(super) const MIDDLE: Anchor = Anchor(" text-anchor=\"middle\"");
-    pub(super) const END: Anchor = Anchor(" text-anchor=\"end\"");
-}
-
-/// A line of the frame: its class and its colour.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rule(&'static str, &'static str);
-
-impl Rule {
-    pub(super) const GRID: Rule = Rule("grid", GRID);
-    pub(super) const MINOR: Rule = Rule("minor", GRID);
-    pub(super) const EDGE: Rule = Rule("edge", EDGE);
-}
+/// The part of a text that is at its coordinates.
+pub(super) const START: &str = "";
+pub(super) const MIDDLE: &str = "middle";
+pub(super) const END: &str = "end";
 
 #[derive(Debug)]
 pub(super) struct Drawing {
@@ -48,43 +33,43 @@ pub(super) struct Drawing {
 impl Drawing {
     /// Starts a drawing. `name` is for screen readers.
     pub(super) fn new(height: f64, name: &str) -> Drawing {
-        let mut drawing = Drawing { svg: String::new() };
-        drawing.write(format_args!(
+        let name = escaped(name);
+        let svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" role=\"img\" \
-             aria-label=\"{}\" width=\"{WIDTH}\" height=\"{height:.0}\" \
+             aria-label=\"{name}\" width=\"{WIDTH}\" height=\"{height:.0}\" \
              viewBox=\"0 0 {WIDTH} {height:.0}\" font-family=\"sans-serif\" font-size=\"13\">\n\
              <style>\n{STYLE}</style>\n\
-             <rect class=\"ground\" width=\"100%\" height=\"100%\" fill=\"#fff\"/>",
-            escaped(name)
-        ));
-        drawing
+             <rect class=\"ground\" width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+        );
+        Drawing { svg }
     }
 
     pub(super) fn finish(self) -> String {
         self.svg + "</svg>\n"
     }
 
-    pub(super) fn text(&mut self, class: &str, (x, y): Point, anchor: Anchor, words: &str) {
-        let (class, anchor, words) = (attribute("class", class), anchor.0, escaped(words));
+    pub(super) fn text(&mut self, class: &str, (x, y): Point, anchor: &str, words: &str) {
+        let (class, anchor) = (attribute("class", class), attribute("text-anchor", anchor));
+        let words = escaped(words);
         self.write(format_args!(
             "<text{class} x=\"{x:.1}\" y=\"{y:.1}\"{anchor} fill=\"{INK}\">{words}</text>"
         ));
     }
 
-    pub(super) fn rule(&mut self, Rule(class, stroke): Rule, [(x1, y1), (x2, y2)]: [Point; 2]) {
+    /// Draws a line of the frame. The class is `grid`, `minor` for a minor tick, or `edge`.
+    pub(super) fn rule(&mut self, class: &str, [(x1, y1), (x2, y2)]: [Point; 2]) {
+        let stroke = if class == "edge" { EDGE } else { GRID };
         self.write(format_args!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" \
              stroke=\"{stroke}\"/>"
         ));
     }
 
-    /// Starts the elements of one line or bar, which use this colour. They end at
-    /// [`Drawing::end_series`].
-    pub(super) fn begin_series(&mut self, Colour { light, dark }: Colour) {
+    /// Draws the elements of one line or bar, which all have this colour.
+    pub(super) fn series(&mut self, colour: Colour, draw: impl FnOnce(&mut Drawing)) {
+        let Colour { light, dark } = colour;
         self.write(format_args!("<g class=\"series\" style=\"--light:{light};--dark:{dark}\">"));
-    }
-
-    pub(super) fn end_series(&mut self) {
+        draw(self);
         self.write(format_args!("</g>"));
     }
 

@@ -1,6 +1,6 @@
 //! Everything around the marks of a chart: title, axes with ticks, and notes.
 
-use super::drawing::{Anchor, Drawing, Point, Rule};
+use super::drawing::{Drawing, END, MIDDLE, Point, START};
 use super::labels::{NOTE_CHARACTERS_MAX, TITLE_CHARACTERS_MAX, wrapped};
 use super::range::{AxisRange, Tick};
 
@@ -45,51 +45,47 @@ impl Frame<'_> {
         let titles = titles.map(|line| ("title", line)).chain([("faint", self.above.clone())]);
         for (row, (class, words)) in titles.enumerate() {
             let y = MARGIN - 2.0 + LINE_HEIGHT * (row + 1) as f64;
-            drawing.text(class, (MARGIN, y), Anchor::START, &words);
+            drawing.text(class, (MARGIN, y), START, &words);
         }
         if let Some(words) = &self.below {
             let below = (self.middle().0, self.bottom + 2.0 * LINE_HEIGHT);
-            drawing.text("faint", below, Anchor::MIDDLE, words);
+            drawing.text("faint", below, MIDDLE, words);
         }
         for (row, note) in notes.iter().enumerate() {
             let y = self.bottom + LINE_HEIGHT * (row + first_note) as f64;
-            drawing.text("faint", (MARGIN, y), Anchor::START, note);
+            drawing.text("faint", (MARGIN, y), START, note);
         }
         self.draw_axes(&mut drawing);
         if self.is_empty {
-            drawing.text("halo", self.middle(), Anchor::MIDDLE, "no data");
+            drawing.text("halo", self.middle(), MIDDLE, "no data");
         }
         drawing
     }
 
     fn draw_axes(&self, drawing: &mut Drawing) {
         let mut draw = |tick: &Tick, rule: [Point; 2], label: Point, anchor| {
-            let kind = if tick.label.is_empty() { Rule::MINOR } else { Rule::GRID };
-            drawing.rule(kind, rule);
+            drawing.rule(if tick.label.is_empty() { "minor" } else { "grid" }, rule);
             if !tick.label.is_empty() {
                 drawing.text("faint", label, anchor, &tick.label);
             }
         };
         for tick in self.y.iter().flat_map(|axis| &axis.ticks) {
             let (_, y) = self.place((self.x.low, tick.value));
-            let label = (self.left - 6.0, y + 4.0);
-            draw(tick, [(self.left, y), (self.right, y)], label, Anchor::END);
+            draw(tick, [(self.left, y), (self.right, y)], (self.left - 6.0, y + 4.0), END);
         }
         for tick in &self.x.ticks {
             let x = self.x(tick.value);
             let label = (x, self.bottom + LINE_HEIGHT - 2.0);
-            draw(tick, [(x, self.top), (x, self.bottom)], label, Anchor::MIDDLE);
+            draw(tick, [(x, self.top), (x, self.bottom)], label, MIDDLE);
         }
         // A line chart has its edge at the bottom. Horizontal bars start at zero, which may be
         // inside the area.
         let zero = self.x(0.0);
-        drawing.rule(
-            Rule::EDGE,
-            match self.y {
-                Some(_) => [(self.left, self.bottom), (self.right, self.bottom)],
-                None => [(zero, self.top), (zero, self.bottom)],
-            },
-        );
+        let edge = match self.y {
+            Some(_) => [(self.left, self.bottom), (self.right, self.bottom)],
+            None => [(zero, self.top), (zero, self.bottom)],
+        };
+        drawing.rule("edge", edge);
     }
 
     /// Returns notes about features of the picture that a reader might not expect.

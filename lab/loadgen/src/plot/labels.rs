@@ -76,25 +76,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_that_are_far_apart_stay() {
-        assert_eq!(spread(&[50.0, 10.0, 30.0], 15.0, 0.0, 100.0), [50.0, 10.0, 30.0]);
-        assert_eq!(spread(&[7.0], 15.0, 0.0, 100.0), [7.0]);
-        assert!(spread(&[], 15.0, 0.0, 100.0).is_empty());
-    }
-
-    #[test]
-    fn labels_on_each_other_stand_around_their_mean() {
-        assert_eq!(spread(&[50.0, 50.0, 50.0], 10.0, 0.0, 100.0), [40.0, 50.0, 60.0]);
-        // Three labels that push each other away, and a fourth with enough space.
-        assert_eq!(spread(&[52.0, 90.0, 48.0, 50.0], 10.0, 0.0, 100.0), [60.0, 90.0, 40.0, 50.0]);
-    }
-
-    #[test]
-    fn labels_stay_between_the_edges() {
-        assert_eq!(spread(&[99.0, 100.0], 10.0, 0.0, 100.0), [90.0, 100.0]);
-        assert_eq!(spread(&[0.0, 0.0, 0.0], 10.0, 0.0, 100.0), [0.0, 10.0, 20.0]);
-        // There is too little space for all labels, so they use the largest possible gap.
-        assert_eq!(spread(&[3.0; 5], 50.0, 0.0, 100.0), [0.0, 25.0, 50.0, 75.0, 100.0]);
+    fn labels_stay_or_are_spread_around_their_mean() {
+        for (wanted, gap, heights) in [
+            (&[][..], 15.0, &[][..]),
+            (&[50.0, 10.0, 30.0], 15.0, &[50.0, 10.0, 30.0]),
+            (&[50.0, 50.0, 50.0], 10.0, &[40.0, 50.0, 60.0]),
+            // Three labels that push each other away, and a fourth with enough space.
+            (&[52.0, 90.0, 48.0, 50.0], 10.0, &[60.0, 90.0, 40.0, 50.0]),
+            // At the edges.
+            (&[99.0, 100.0], 10.0, &[90.0, 100.0]),
+            (&[0.0, 0.0, 0.0], 10.0, &[0.0, 10.0, 20.0]),
+            // There is too little space for all labels, so they use the largest possible gap.
+            (&[3.0; 5], 50.0, &[0.0, 25.0, 50.0, 75.0, 100.0]),
+        ] {
+            assert_eq!(spread(wanted, gap, 0.0, 100.0), heights, "{wanted:?}");
+        }
     }
 
     #[test]

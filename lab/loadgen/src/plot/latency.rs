@@ -93,7 +93,6 @@ fn outline(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plot::{era_colour, well_formed};
 
     fn histogram(latencies_ns: impl Iterator<Item = u64>) -> Histogram<u64> {
         let mut histogram = Histogram::new(3).expect("three digits");
@@ -115,34 +114,5 @@ mod tests {
             let found = points.iter().find(|(x, _)| *x == percentile).expect("a point").1;
             assert!((found / expected - 1.0).abs() < 0.002, "{percentile}: {found}");
         }
-    }
-
-    #[test]
-    fn the_plot_says_units_and_what_is_better() {
-        let (slow, none) = (histogram((0..20_000).map(|at| at * 1000)), histogram(1..=5));
-        let lines = [
-            ("3.2".to_owned(), era_colour("3.2"), &slow),
-            ("clearlane".to_owned(), era_colour("clearlane"), &none),
-        ];
-        let svg = latency_by_percentile("Cheap reads", &lines).svg();
-        assert_eq!(well_formed::check(&svg), Ok(()));
-        for text in ["latency, ms (log scale, lower is better)", "99.9", "percentile of requests"] {
-            assert!(svg.contains(&format!(">{text}</text>")), "{text}: {svg}");
-        }
-        assert!(svg.contains("Too little data: clearlane."), "{svg}");
-        assert!(!svg.contains(">99.99</text>"), "{svg}");
-    }
-
-    #[test]
-    fn columns_of_a_histogram_add_up() {
-        let points = outline(&histogram((1..=1000).map(|at| at * 1_000_000)));
-        let columns = points[1..].chunks_exact(2).map(|edges| edges[0].1);
-        assert!((columns.sum::<f64>() - 100.0).abs() < 1e-9, "{points:?}");
-        assert!((points[0].0 - 1.0).abs() < 1e-9 && points[0].1 == 0.0, "{points:?}");
-        assert!(outline(&histogram(0..0)).is_empty());
-        let lines = [("etcd".to_owned(), era_colour("etcd"), &histogram(0..3))];
-        let svg = latency_histogram("One", &lines);
-        assert_eq!(well_formed::check(&svg), Ok(()));
-        assert!(svg.contains("latency, ms (log scale)") && svg.contains(">etcd<"), "{svg}");
     }
 }

@@ -2,7 +2,7 @@
 
 use itertools::Itertools as _;
 
-use super::drawing::{Anchor, Drawing, Point, WIDTH};
+use super::drawing::{Drawing, END, Point, START, WIDTH};
 use super::frame::{Frame, MARGIN, end_of_texts};
 use super::labels::{LABEL_CHARACTERS_MAX, shortened, spread, width_of};
 use super::range::{AxisRange, End, is_drawable};
@@ -41,9 +41,8 @@ impl Plot {
         for (index, line) in self.lines.iter().enumerate() {
             // If an earlier line has the same colour, this line gets other dashes.
             let earlier = self.lines[..index].iter().filter(|other| other.colour == line.colour);
-            drawing.begin_series(line.colour);
-            draw_line(&mut drawing, &frame, line, DASHES[earlier.count() % DASHES.len()], place);
-            drawing.end_series();
+            let dashes = DASHES[earlier.count() % DASHES.len()];
+            drawing.series(line.colour, |drawing| draw_line(drawing, &frame, line, dashes, place));
         }
         draw_labels(&mut drawing, &frame, &self.lines, place);
         drawing.finish()
@@ -127,15 +126,15 @@ fn draw_labels(drawing: &mut Drawing, frame: &Frame<'_>, lines: &[Line], place: 
     let heights = spread(&wanted, LABEL_GAP, frame.top, frame.bottom);
     for ((line, (x, y)), height) in labelled.into_iter().zip(heights) {
         let (edge, side, anchor) = match place {
-            LabelPlace::End => (frame.right, 1.0, Anchor::START),
-            LabelPlace::Peak if x < frame.middle().0 => (x, 1.0, Anchor::START),
-            LabelPlace::Peak => (x, -1.0, Anchor::END),
+            LabelPlace::End => (frame.right, 1.0, START),
+            LabelPlace::Peak if x < frame.middle().0 => (x, 1.0, START),
+            LabelPlace::Peak => (x, -1.0, END),
         };
         let beside = |distance: f64| edge + side * distance;
         let leader = [(x, y), (beside(LEADER / 2.0), height), (beside(LEADER), height)];
-        drawing.begin_series(line.colour);
-        drawing.polyline("leader", line.colour, "", &leader);
-        drawing.end_series();
+        drawing.series(line.colour, |drawing| {
+            drawing.polyline("leader", line.colour, "", &leader);
+        });
         let label = shortened(&line.label, LABEL_CHARACTERS_MAX);
         drawing.text(class, (beside(LEADER + 3.0), height + 4.0), anchor, &label);
     }
@@ -144,138 +143,4 @@ fn draw_labels(drawing: &mut Drawing, frame: &Frame<'_>, lines: &[Line], place: 
 /// Returns an x value as text. Percentiles keep all their nines.
 fn short_x(x: f64) -> String {
     if (90.0..100.0).contains(&x) { x.to_string() } else { short(x) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plot::{Axis, Scale, era_colour, well_formed};
-
-    fn plot(scale: Scale, lines: &[(&str, &[Point])]) -> Plot {
-        let line = |(name, points): &(&str, &[Point])| Line {
-            label: (*name).to_owned(),
-            colour: era_colour(name),
-            points: points.to_vec(),
-        };
-        Plot {
-            title: "Latency of cheap reads".to_owned(),
-            x: Axis::new("time, s", Scale::Linear),
-            y: Axis::new("latency, ms", scale),
-            better: Better::Lower,
-            lines: lines.iter().map(line).collect(),
-        }
-    }
-
-    fn texts(svg: &str) -> Vec<&str> {
-        let after = svg.split("<text").skip(1).filter_map(|rest| rest.split_once('>'));
-        after.filter_map(|(_, rest)| rest.split_once("</text>")).map(|(text, _)| text).collect()
-    }
-
-    fn attributes<'a>(svg: &'a str, element: &str, name: &str) -> Vec<&'a str> {
-        let begin = format!("<{element} ");
-        let elements = svg.split(&begin).skip(1);
-        let ends = elements.filter_map(|rest| rest.split_once('>')).map(|(inside, _)| inside);
-        let key = format!(" {name}=\"");
-        let values = ends.filter_map(|inside| inside.split_once(&key));
-        values.filter_map(|(_, rest)| rest.split_once('"')).map(|(value, _)| value).collect()
-    }
-
-    #[test]
-    fn it_says_what_is_drawn_and_labels_each_line() {
-        let points = [(0.0, 1.0), (30.0, 20.0), (60.0, 5.0)];
-        let svg = plot(Scale::Log, &[("3.2", &points), ("clearlane", &points)]).svg();
-        assert_eq!(well_formed::check(&svg), Ok(()));
-        let texts = texts(&svg);
-        for expected in [
-            "Latency of cheap reads",
-            "latency, ms (log scale, lower is better)",
-            "time, s",
-            "3.2",
-            "clearlane",
-            "10",
-            "60",
-        ] {
-            assert!(texts.contains(&expected), "{expected}: {texts:?}");
-        }
-        assert_eq!(svg.matches("<polyline class=\"curve\"").count(), 2, "{svg}");
-        assert_eq!(svg.matches("prefers-color-scheme:dark").count(), 1);
-        let colour = era_colour("3.2");
-        assert!(svg.contains(&format!("--light:{};--dark:{}", colour.light, colour.dark)));
-    }
-
-    #[test]
-    fn lines_of_one_colour_have_other_dashes() {
-        let points = [(0.0, 1.0), (1.0, 2.0)];
-        let svg = plot(Scale::Linear, &[("3.2", &points), ("etcd", &points), ("3.2", &points)]);
-        let svg = svg.svg();
-        assert_eq!(attributes(&svg, "polyline", "stroke-dasharray"), ["7 4"]);
-    }
-
-    #[test]
-    fn all_is_inside_of_the_picture_and_no_label_lies_on_another() {
-        let lines: Vec<(String, Vec<Point>)> = (0..30_u32)
-            .map(|line| {
-                let points = (0..50).map(|at| (f64::from(at), f64::from(at * line % 7)));
-                (format!("a line with a long name, {line}"), points.collect())
-            })
-            .collect();
-        let lines: Vec<(&str, &[Point])> =
-            lines.iter().map(|(name, points)| (name.as_str(), points.as_slice())).collect();
-        let plot = plot(Scale::Linear, &lines);
-        let layout = plot.frame(LabelPlace::End);
-        let svg = plot.svg();
-        for points in attributes(&svg, "polyline", "points") {
-            for point in points.split(' ') {
-                let (x, y) = point.split_once(',').expect("two numbers");
-                let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
-                assert!(x >= layout.left - 0.1 && x <= WIDTH, "{point}");
-                assert!(y >= layout.top - 0.1 && y <= layout.bottom + 0.1, "{point}");
-            }
-        }
-        let labels = svg.split("<text").filter(|rest| rest.contains("a line with"));
-        let mut heights: Vec<f64> = labels
-            .filter_map(|rest| rest.split_once(" y=\""))
-            .filter_map(|(_, rest)| rest.split_once('"')?.0.parse().ok())
-            .collect();
-        assert_eq!(heights.len(), 30);
-        heights.sort_by(f64::total_cmp);
-        assert!(heights.windows(2).all(|pair| pair[1] - pair[0] > 15.0), "{heights:?}");
-    }
-
-    #[test]
-    fn what_is_no_number_leaves_a_gap() {
-        let points =
-            [(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 2.0), (4.0, f64::INFINITY), (5.0, 1.0)];
-        let svg = plot(Scale::Linear, &[("etcd", &points)]).svg();
-        // The line has three parts. The first part has two points and is drawn as a curve. The
-        // other two are single points. Each of the four points has a dot.
-        assert_eq!(svg.matches("<polyline class=\"curve\"").count(), 1, "{svg}");
-        assert_eq!(svg.matches("<circle").count(), 4, "{svg}");
-        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-    }
-
-    #[test]
-    fn zero_on_a_log_scale_is_at_the_edge() {
-        let svg = plot(Scale::Log, &[("etcd", &[(0.0, 0.0), (1.0, 10.0)])]).svg();
-        let note = "Zero has no place on a log scale: drawn at the lower edge.";
-        assert!(texts(&svg).contains(&note), "{svg}");
-        let linear = plot(Scale::Linear, &[("etcd", &[(0.0, 0.0), (1.0, 10.0)])]).svg();
-        assert!(!linear.contains("Zero has no place"), "{linear}");
-        let only_zero = plot(Scale::Log, &[("etcd", &[(0.0, 0.0)])]).svg();
-        assert!(only_zero.contains("<circle"), "{only_zero}");
-    }
-
-    #[test]
-    fn without_data_it_says_so() {
-        for lines in [&[][..], &[("3.5", &[][..]), ("<&>", &[(f64::NAN, 1.0)])]] {
-            for scale in [Scale::Linear, Scale::Log, Scale::Nines] {
-                let svg = plot(scale, lines).svg();
-                assert_eq!(well_formed::check(&svg), Ok(()));
-                assert!(texts(&svg).contains(&"no data"), "{svg}");
-                assert!(!svg.contains("NaN"), "{svg}");
-                let note = "Too little data: 3.5, &lt;&amp;&gt;.";
-                assert_eq!(texts(&svg).contains(&note), !lines.is_empty(), "{svg}");
-            }
-        }
-    }
 }

@@ -17,7 +17,7 @@ mod lines;
 mod number;
 mod range;
 #[cfg(test)]
-pub(crate) mod well_formed;
+mod tests;
 
 pub use bars::{BarGroup, Bars};
 pub use colour::{Colour, distinct_colours, era_colour};
@@ -86,22 +86,5 @@ impl Axis {
         } else {
             format!("{} ({})", self.label, notes.join(", "))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_axis_says_its_scale_and_what_is_better() {
-        let described = |scale, better| Axis::new("latency, ms", scale).described(better);
-        assert_eq!(
-            described(Scale::Log, Better::Lower),
-            "latency, ms (log scale, lower is better)"
-        );
-        assert_eq!(described(Scale::Linear, Better::Higher), "latency, ms (higher is better)");
-        assert_eq!(described(Scale::Log, Better::Neither), "latency, ms (log scale)");
-        assert_eq!(described(Scale::Linear, Better::Neither), "latency, ms");
     }
 }

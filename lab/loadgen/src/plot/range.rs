@@ -100,7 +100,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 fn linear(values: impl Iterator<Item = f64>, ticks_max: usize, end: End) -> (f64, f64, Vec<Tick>) {
     let (low, high) = bounds(values.chain([0.0])).unwrap_or((0.0, 0.0));
     let high = if high - low > 1.0 / VALUE_MAX { high } else { low + 1.0 };
-    let step = rounded_up((high - low) / ticks_max as f64);
+    let step = rounded((high - low) / ticks_max as f64, true);
     let first = (low / step).floor();
     let last = match end {
         End::Round => (high / step - TOLERANCE).ceil(),
@@ -114,20 +114,16 @@ fn linear(values: impl Iterator<Item = f64>, ticks_max: usize, end: End) -> (f64
     (first * step, high, ticks.collect())
 }
 
-/// Returns the smallest number that is not below a positive value, among 1, 2 and 5 times a power
-/// of ten.
-fn rounded_up(value: f64) -> f64 {
+/// Returns the number that is nearest above or below a positive value, among 1, 2 and 5 times a
+/// power of ten. A value that is such a number stays the same.
+fn rounded(value: f64, up: bool) -> f64 {
     let power = power_of_ten(value.log10().floor() as i32);
-    let is_above = |digit: &f64| digit * power >= value * (1.0 - TOLERANCE);
-    [1.0, 2.0, 5.0].into_iter().find(is_above).unwrap_or(10.0) * power
-}
-
-/// Returns the largest number that is not above a positive value, among 1, 2 and 5 times a power of
-/// ten.
-fn rounded_down(value: f64) -> f64 {
-    let power = power_of_ten(value.log10().floor() as i32);
-    let is_below = |digit: &f64| digit * power <= value * (1.0 + TOLERANCE);
-    [5.0, 2.0].into_iter().find(is_below).unwrap_or(1.0) * power
+    let mut round = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter();
+    let found = match up {
+        true => round.find(|round| *round >= value * (1.0 - TOLERANCE)),
+        false => round.rfind(|round| *round <= value * (1.0 + TOLERANCE)),
+    };
+    found.unwrap_or(power)
 }
 
 /// Returns the `f64` that is nearest to a power of ten. `powi` with a negative exponent may return
@@ -144,7 +140,7 @@ fn log(values: impl Iterator<Item = f64>, end: End) -> (f64, f64, Vec<Tick>) {
     let (low, high) = if end == End::Largest && is_long {
         (low, high)
     } else {
-        (rounded_down(low), rounded_up(high))
+        (rounded(low, false), rounded(high, true))
     };
     let (low, high) = if high > low * 1.5 { (low, high) } else { (low / 10.0, high * 10.0) };
     let decades = (high / low).log10();

@@ -2,24 +2,25 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::{MemberAddRequest, StatusRequest, StatusResponse};
 use tempfile::TempDir;
-use tokio::time::sleep;
+use tonic::Status;
 
 use super::delay_proxy::DelayProxy;
 use super::member::Member;
 use super::program::ServerProgram;
 use crate::process::{Process, ProcessUsage};
+use crate::waiting::read_until;
 use crate::{Error, Result, connection};
 
 const UNHEALTHY: &str = "unhealthy cluster";
 const ELECTION_MAX: Duration = Duration::from_secs(15);
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(30);
-const ADMISSION_RETRY: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
@@ -154,40 +155,31 @@ impl Cluster {
     /// for some seconds, so the change is tried again.
     async fn admit_learner(&self, peer_url: String) -> Result<()> {
         let mut client = ClusterClient::new(self.members[0].channel().await?);
-        let deadline = Instant::now() + ADMISSION_TIMEOUT;
-        loop {
+        let add = async || {
             let peer_urls = vec![peer_url.clone()];
-            let status =
-                match client.member_add(MemberAddRequest { peer_urls, is_learner: true }).await {
-                    Ok(_) => return Ok(()),
-                    Err(status) => status,
-                };
-            if !status.message().contains(UNHEALTHY) || Instant::now() >= deadline {
-                let why = status.message();
-                return Err(Error::Server(format!("cannot add a learner: {why}")));
-            }
-            sleep(ADMISSION_RETRY).await;
-        }
+            Ok(client.member_add(MemberAddRequest { peer_urls, is_learner: true }).await)
+        };
+        let is_final = |added: &std::result::Result<_, Status>| {
+            added.as_ref().err().is_none_or(|status| !status.message().contains(UNHEALTHY))
+        };
+        let added = read_until(ADMISSION_TIMEOUT, RETRY_INTERVAL, is_final, add).await?;
+        added.map(drop).map_err(connection::error("cannot add a learner"))
     }
 
     /// Returns the number of the leader. During an election, waits up to 15 s for a leader.
     pub async fn leader(&self) -> Result<usize> {
-        let deadline = Instant::now() + ELECTION_MAX;
-        loop {
+        let find = async || {
             for member in (0..self.len()).filter(|member| self.pid(*member).is_some()) {
                 let StatusResponse { header, leader, .. } = self.status(member).await?;
                 if leader != 0 && header.is_some_and(|header| header.member_id == leader) {
-                    return Ok(member);
+                    return Ok(Some(member));
                 }
             }
-            if Instant::now() >= deadline {
-                return Err(Error::Server(format!(
-                    "no member of {} became the leader",
-                    self.program.name()
-                )));
-            }
-            sleep(ADMISSION_RETRY).await;
-        }
+            Ok(None)
+        };
+        let leader = read_until(ELECTION_MAX, RETRY_INTERVAL, Option::is_some, find).await?;
+        let none = || format!("no member of {} became the leader", self.program.name());
+        leader.ok_or_else(|| Error::Server(none()))
     }
 
     /// Adds a learner, and returns its number when it answers serializable reads. The learner has

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
 use super::program::ServerProgram;
-use crate::{Error, Result, connection};
+use crate::{Error, Result, TextResult, connection};
 
 /// Maximum time from the start of a member to its first answer. An election takes one to two
 /// seconds, and the recovery of a large store takes longer.
@@ -154,7 +154,7 @@ impl Member {
         }
     }
 
-    async fn read(&self) -> std::result::Result<(), String> {
+    async fn read(&self) -> TextResult<()> {
         let channel = self.channel().await.map_err(|error| error.to_string())?;
         let range = RangeRequest {
             key: "healthy".into(),
@@ -167,7 +167,7 @@ impl Member {
 
     pub(super) async fn channel(&self) -> Result<Channel> {
         let endpoint = connection::endpoint(&self.endpoint())?;
-        Ok(connection::open(&endpoint.into(), 1).await?.remove(0))
+        connection::channel(&endpoint.into()).await
     }
 
     fn failure(&self, program: &str, what: &str) -> Error {

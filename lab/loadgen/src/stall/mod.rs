@@ -36,6 +36,7 @@ use crate::connection::{Connection, Endpoints, open_direct};
 use crate::fill::{check_filled, fill_with_lease};
 use crate::keys::KeySpace;
 use crate::process::Process;
+use crate::within::within;
 use crate::{Result, connection, users, workload};
 
 /// The size in bytes of the keys that are read. `benches/stalls` fills servers with keys and values
@@ -50,17 +51,15 @@ const FILL_CONNECTIONS: u64 = 4;
 pub struct StallOptions {
     /// Number of keys that `clearlane-load keys` has put
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    #[arg(value_parser = within(1000..=100_000_000))]
     pub keys: u64,
     // Probes start with a count of their keys. Without the head start, the count would wait for the
     // first expensive request.
     /// Time from the start of the probes to the first expensive request, in seconds
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(0..=3600))]
     pub head_start: u64,
     /// Number of clients in the row authenticate, each with its own connection
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = within(1..=100_000))]
     pub clients: u64,
 }
 
@@ -91,7 +90,7 @@ impl Stall {
     /// connection cannot be opened. The row `authenticate` enables authentication.
     pub async fn prepare(row: Row, target: StallTarget, options: StallOptions) -> Result<Stall> {
         let space = workload::key_space(options.keys, KEY_SIZE, VALUE_SIZE)?;
-        let channel = connection::open(&target.endpoint, 1).await?.remove(0);
+        let channel = connection::channel(&target.endpoint).await?;
         let mut prepared = Prepared::default();
         if row == Row::Authenticate {
             // This row reads no keys, so they are not counted. Once authentication is enabled, a
@@ -106,7 +105,11 @@ impl Stall {
                 check_filled(channel.clone(), &space, None, "row", &remedy).await?;
         }
         match row {
-            Row::RangeOld | Row::CountOld => write_once(channel).await?,
+            Row::RangeOld | Row::CountOld => {
+                // After one write, the revision before it is an old revision.
+                let put = KvClient::new(channel).put(plan::put("now")).await;
+                put.map_err(connection::error("the put before the row failed"))?;
+            }
             Row::Revoke => prepared.lease = lease_with_keys(channel, &space, &target).await?,
             _ => {}
         }
@@ -142,18 +145,11 @@ impl Stall {
             }
         }
         window.wait_for_end().await;
-        let (elapsed, metrics) =
-            (window.start.elapsed(), std::mem::take(&mut *window.metrics.lock()));
+        let (elapsed, metrics) = (window.metrics.start.elapsed(), window.metrics.take());
         let usage = usage_before.zip(processor()?);
         let processor = usage.map(|(before, after)| after.processor - before.processor);
         Ok(StallReport { row: self.row, keys: self.keys, elapsed, processor, metrics })
     }
-}
-
-/// Writes one key. So the revision before the write becomes an old revision.
-async fn write_once(channel: Channel) -> Result<()> {
-    let put = KvClient::new(channel).put(plan::put("now")).await;
-    put.map(drop).map_err(connection::error("the put before the row failed"))
 }
 
 async fn lease_with_keys(

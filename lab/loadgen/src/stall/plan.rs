@@ -7,17 +7,16 @@ use clearlane_proto::etcdserverpb::compare::CompareResult;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::request_op::Request as Op;
 use clearlane_proto::etcdserverpb::{
-    LeaseRevokeRequest, PutRequest, RangeRequest, SnapshotRequest, TxnRequest, WatchCreateRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, TxnRequest, WatchCreateRequest,
 };
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use crate::keys::{KeySpace, Sizes, ValueGenerator};
 use crate::requests::{
-    AUTHENTICATE, Call, DELETE_RANGE, PUT, RANGE, TXN, compare_version, delete, operations, range,
+    Call, DELETE_RANGE, PUT, RANGE, RANGE_STREAM, TXN, compare_version, delete, operations, range,
     watch_all,
 };
-use crate::response_scanner::ResponseShape;
 use crate::users::User;
 
 /// Prefix of the keys that rows write. Neither rows nor probes read such keys.
@@ -149,17 +148,12 @@ pub(super) fn plan(
         Row::RangeOld => vec![call_of_range(old(), count); 4],
         Row::CountOld => vec![call_of_range(RangeRequest { count_only: true, ..old() }, 0)],
         Row::KeysOnly => vec![call_of_range(RangeRequest { keys_only: true, ..all() }, count)],
-        Row::RangeStream => {
-            vec![streamed(Call::new("/etcdserverpb.KV/RangeStream", &all(), Some(count)))]
-        }
+        Row::RangeStream => vec![Call::stream(RANGE_STREAM, &all(), Some(count))],
         Row::TxnPutRange => vec![put_and(&[all()])],
         Row::TxnSorted => vec![put_and(&vec![sorted(all()); RANGES_OF_TXN])],
         Row::TxnCompare => vec![put_if_all_exist(space)],
         Row::Delete => vec![Call::new(DELETE_RANGE, &delete(half()), None)],
-        Row::Snapshot => {
-            let path = "/etcdserverpb.Maintenance/Snapshot";
-            vec![streamed(Call::new(path, &SnapshotRequest::default(), None))]
-        }
+        Row::Snapshot => vec![Call::snapshot()],
         Row::Watch => vec![watch()],
         Row::Watch20 => vec![watch(); 20],
         Row::LargeWriters => (0..4).map(|writer| large_put(writer, seed)).collect(),
@@ -168,10 +162,7 @@ pub(super) fn plan(
             vec![Call::new("/etcdserverpb.Lease/LeaseRevoke", &revoke, None)]
         }
         Row::SortCrowd => vec![call_of_range(sorted(half()), SORTED_LIMIT as u64); 8],
-        Row::Authenticate => {
-            let request = User::of_load().authenticate_request();
-            vec![Call::new(AUTHENTICATE, &request, None); clients as usize]
-        }
+        Row::Authenticate => vec![Call::login(&User::of_load()); clients as usize],
     };
     let repetition = match row {
         Row::Delete | Row::Revoke => Repetition::Once,
@@ -211,11 +202,6 @@ fn sorted(range: RangeRequest) -> RangeRequest {
         limit: SORTED_LIMIT,
         ..range
     }
-}
-
-/// Returns the call for a response that consists of several messages.
-fn streamed(call: Call) -> Call {
-    Call { answer: ResponseShape::Stream, ..call }
 }
 
 /// Returns a put of the key with this name. Each call with the same name overwrites the key.

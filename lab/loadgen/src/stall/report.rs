@@ -76,31 +76,31 @@ impl StallReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::class_metrics::CompletedRequest;
-    use crate::response_scanner::ResponseStats;
+    use crate::class_metrics::tests::done;
 
     #[test]
     fn a_line_has_counts_durations_and_errors() {
+        let report = |metrics| {
+            let [elapsed, processor] = [2500, 80].map(Duration::from_millis);
+            StallReport {
+                row: Row::RangeOld,
+                keys: 5,
+                elapsed,
+                processor: Some(processor),
+                metrics,
+            }
+        };
         let mut metrics = ClassMetrics::default();
-        let elapsed = Duration::from_millis(2500);
-        let processor = Some(Duration::from_millis(80));
-        let report =
-            |metrics| StallReport { row: Row::RangeOld, keys: 5, elapsed, processor, metrics };
         metrics.add_failures("Unavailable: gone".to_owned(), 2);
         let line = report(metrics.clone()).line();
         assert_eq!(line, "range-old: 0 answers in 2.5 s (0.0/s), 2 errors; 2 x Unavailable: gone");
-        metrics.add(CompletedRequest {
-            due: Duration::from_millis(1900),
-            sent: Duration::from_millis(1900),
-            answered: Duration::from_secs(2),
-            result: Ok(ResponseStats { keys: 5, bytes: 4000 }),
-        });
+        metrics.add(done([1900, 1900, 2000]));
         let report = report(metrics);
         let expected = "range-old: 1 answers in 2.5 s (0.5/s), 2 errors, p50 100.0 ms, \
-                        max 100.0 ms, 0.004 MB each, 64.0 ms of processor time each; \
+                        max 100.0 ms, 0.000 MB each, 64.0 ms of processor time each; \
                         2 x Unavailable: gone";
         assert_eq!(report.line(), expected);
         let json = report.json();
-        assert_eq!((&json["answered"], &json["bytes_per_answer"]), (&1.into(), &4000.0.into()));
+        assert_eq!((&json["answered"], &json["bytes_per_answer"]), (&1.into(), &40.0.into()));
     }
 }

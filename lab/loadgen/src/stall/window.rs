@@ -1,14 +1,13 @@
 //! The time window of a row's requests, and their results.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use futures_util::FutureExt as _;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::plan::{HeldCalls, Opened, Repetition};
-use crate::class_metrics::{ClassMetrics, CompletedRequest};
+use crate::class_metrics::LoopMetrics;
 use crate::connection::{Connection, Endpoints, open_within};
 use crate::requests::Call;
 use crate::response_scanner::ResponseStats;
@@ -19,9 +18,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    pub(super) start: Instant,
     length: Duration,
-    pub(super) metrics: Arc<Mutex<ClassMetrics>>,
+    pub(super) metrics: LoopMetrics,
 }
 
 /// A value that keeps something open until it is dropped: a connection, or both halves of a stream.
@@ -29,27 +27,29 @@ type Kept = Box<dyn Send>;
 
 impl Window {
     pub(super) fn start(length: Duration) -> Window {
-        Window { start: Instant::now(), length, metrics: Arc::default() }
+        Window { length, metrics: LoopMetrics::start() }
     }
 
     pub(super) async fn wait_for_end(&self) {
-        sleep_until((self.start + self.length).into()).await;
+        sleep_until((self.metrics.start + self.length).into()).await;
+    }
+
+    /// Returns the time until which requests may be answered.
+    fn deadline(&self) -> Instant {
+        (self.metrics.start + self.length + DRAIN).into()
     }
 
     /// Sends the call again and again until the window has ended, or once. A call without a
     /// response within [`DRAIN`] after the window is recorded as failed.
     pub(super) async fn send(self, connection: Connection, call: Call, repetition: Repetition) {
-        let deadline = self.start + self.length + DRAIN;
         loop {
-            let sent = self.start.elapsed();
-            let result = timeout_at(deadline.into(), connection.call(&call)).await;
-            let result = result.unwrap_or_else(|_| Err(no_answer()));
-            let has_failed = result.is_err();
-            self.add(sent, self.start.elapsed(), result);
-            if repetition == Repetition::Once || self.start.elapsed() >= self.length {
+            let answer = timeout_at(self.deadline(), connection.call(&call));
+            let answer = answer.map(|answer| answer.unwrap_or_else(|_| Err(no_answer())));
+            let is_answered = self.metrics.add(answer).await;
+            if repetition == Repetition::Once || self.metrics.start.elapsed() >= self.length {
                 return;
             }
-            if has_failed {
+            if !is_answered {
                 sleep(PAUSE).await;
             }
         }
@@ -63,44 +63,37 @@ impl Window {
         for _ in 0..held.connections {
             match open_within(&endpoint, limit).await {
                 Ok(connection) => shared.push(connection),
-                Err(text) => return self.metrics.lock().add_failures(text, held.count),
+                Err(text) => return self.metrics.add_failures(text, held.count),
             }
         }
         let mut opening = JoinSet::new();
         for number in 0..held.count {
             let shared = shared.get((number % held.connections.max(1)) as usize).cloned();
-            let (endpoint, call, start) = (endpoint.clone(), held.call.clone(), self.start);
+            let (endpoint, call, metrics) =
+                (endpoint.clone(), held.call.clone(), self.metrics.clone());
             opening.spawn(async move {
-                let sent = start.elapsed();
+                let mut kept = None;
                 let opened = async {
                     let connection = match shared {
                         Some(connection) => connection,
                         None => open_within(&endpoint, limit).await?,
                     };
-                    open(held.opened, connection, &call).await
+                    let (open, stats) = open(held.opened, connection, &call).await?;
+                    kept = Some(open);
+                    Ok(stats)
                 };
-                let opened = opened.await;
-                (sent, start.elapsed(), opened)
+                metrics.add(opened).await;
+                kept
             });
         }
         let mut kept = Vec::new();
-        let deadline = self.start + limit;
-        while let Ok(Some(opened)) = timeout_at(deadline.into(), opening.join_next()).await {
-            let (sent, answered, opened) = opened.expect("it neither panics nor is stopped");
-            let result = opened.map(|(held, stats)| {
-                kept.push(held);
-                stats
-            });
-            self.add(sent, answered, result);
+        while let Ok(Some(opened)) = timeout_at(self.deadline(), opening.join_next()).await {
+            kept.push(opened.expect("it neither panics nor is stopped"));
         }
         if !opening.is_empty() {
-            self.metrics.lock().add_failures(no_answer(), opening.len() as u64);
+            self.metrics.add_failures(no_answer(), opening.len() as u64);
         }
         self.wait_for_end().await;
-    }
-
-    fn add(&self, sent: Duration, answered: Duration, result: Result<ResponseStats, String>) {
-        self.metrics.lock().add(CompletedRequest { due: sent, sent, answered, result });
     }
 }
 

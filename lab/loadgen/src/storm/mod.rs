@@ -28,6 +28,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 pub use self::kind::StormKind;
 use crate::named::Named;
 use crate::tls::TlsFiles;
+use crate::within::within;
 use crate::{Error, Result};
 
 /// Maximum number of attempts in progress.
@@ -52,11 +53,10 @@ pub struct StormOptions {
     pub address: SocketAddr,
     /// Duration of the attempts, in seconds
     #[arg(long = "seconds", value_name = "N", default_value = "10")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400).map(Duration::from_secs))]
+    #[arg(value_parser = within(1..=86_400).map(Duration::from_secs))]
     pub window: Duration,
     /// Attempts a second (0: a new attempt as soon as an earlier one has ended)
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    #[arg(value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = within(0..=1_000_000))]
     pub rate: u64,
     /// Seed of the random bytes of the storm garbage
     #[arg(long, value_name = "N", default_value_t = 1)]

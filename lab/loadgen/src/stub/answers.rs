@@ -12,8 +12,10 @@ use clearlane_proto::etcdserverpb::{
 };
 use clearlane_proto::mvccpb::{Event, KeyValue};
 
-use super::body::{self, Pieces};
-use crate::requests::{AUTHENTICATE, DELETE_RANGE, LEASE_GRANT, PUT, RANGE, TXN, WATCH, framed};
+use super::{Pieces, length};
+use crate::requests::{
+    AUTHENTICATE, DELETE_RANGE, LEASE_GRANT, PUT, RANGE, RANGE_STREAM, SNAPSHOT, TXN, WATCH, framed,
+};
 
 /// Approximate size of a piece of records.
 const PIECE_BYTES: usize = 64 << 10;
@@ -100,8 +102,8 @@ impl Answers {
         Some(match path {
             RANGE => with_prefix(self.range(&decoded(request)?)),
             TXN => with_prefix(self.txn(&decoded(request)?)),
-            "/etcdserverpb.KV/RangeStream" => self.range_stream(&decoded(request)?),
-            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(),
+            RANGE_STREAM => self.range_stream(&decoded(request)?),
+            SNAPSHOT => self.snapshot(),
             WATCH => self.watch(&decoded(request)?)?,
             PUT => vec![framed(&PutResponse { header: header(), prev_kv: None })],
             DELETE_RANGE => vec![framed(&deleted(&decoded(request)?))],
@@ -198,7 +200,7 @@ fn encoded(message: &impl Message) -> Bytes {
 fn nested(field: u64, mut message: Pieces) -> Pieces {
     let mut head = Vec::new();
     push_varint(&mut head, field << 3 | LENGTH_DELIMITED);
-    push_varint(&mut head, body::length(&message) as u64);
+    push_varint(&mut head, length(&message) as u64);
     message.insert(0, head.into());
     message
 }
@@ -206,7 +208,7 @@ fn nested(field: u64, mut message: Pieces) -> Pieces {
 /// Adds the gRPC prefix of a message.
 fn with_prefix(mut message: Pieces) -> Pieces {
     // The length fits into 32 bits, because no client requests more than a message may have.
-    let length = (body::length(&message) as u32).to_be_bytes();
+    let length = (length(&message) as u32).to_be_bytes();
     message.insert(0, [&[0], &length[..]].concat().into());
     message
 }

@@ -12,22 +12,26 @@
 //! without a `range_end`.
 
 mod answers;
-mod body;
 
 use std::convert::Infallible;
+use std::future;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream as StdTcpStream};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 
 use bytes::{Bytes, BytesMut};
 use clearlane_net::CONNECTION_WINDOW_BYTES;
 use clearlane_net::bulk_turn::BulkTurns;
-use clearlane_net::coalescing_writer::{ActiveLargeResponses, CoalescingWriter};
+use clearlane_net::coalescing_writer::{
+    ActiveLargeResponses, CoalescingWriter, LargeResponseGuard,
+};
 use clearlane_net::sched::{EVENT_INTERVAL, SchedClass};
-use http::{HeaderValue, Request, Response, header};
-use http_body::Body;
-use http_body_util::BodyExt;
+use futures_util::stream::{self, Stream, StreamExt as _};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -43,6 +47,9 @@ use crate::{Error, Result};
 const THREADS: usize = 2;
 const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 const GRPC_PREFIX_BYTES: usize = 5;
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const OK: &str = "0";
+const UNIMPLEMENTED: &str = "12";
 /// Largest response that the writer sends without taking turns. Between two parts of a longer
 /// response, other responses go first.
 const SHORT_ANSWER_BYTES: usize = 256 << 10;
@@ -122,11 +129,11 @@ async fn answer(
     let message = message(&mut body, is_watch).await;
     let body = match message.and_then(|message| answers.answer(&path, &message)) {
         Some(answer) => {
-            let guard = (body::length(&answer) > SHORT_ANSWER_BYTES).then(|| large.start());
+            let guard = (length(&answer) > SHORT_ANSWER_BYTES).then(|| large.start());
             // The body of a watch request must stay open as long as its response.
-            body::body(answer, body::OK, is_watch.then_some(body), guard)
+            response_body(answer, OK, is_watch.then_some(body), guard)
         }
-        None => body::body(Vec::new(), body::UNIMPLEMENTED, None, None),
+        None => response_body(Vec::new(), UNIMPLEMENTED, None, None),
     };
     let mut response = Response::new(body);
     let grpc = HeaderValue::from_static("application/grpc");
@@ -152,4 +159,36 @@ async fn message(body: &mut Incoming, is_first_enough: bool) -> Option<Bytes> {
         }
     }
     (read.len() >= GRPC_PREFIX_BYTES).then(|| read.split_off(GRPC_PREFIX_BYTES).freeze())
+}
+
+/// The bytes of one or more messages, cut into pieces. A piece may occur several times. Its bytes
+/// are then shared and not copied.
+type Pieces = Vec<Bytes>;
+
+fn length(pieces: &[Bytes]) -> usize {
+    pieces.iter().map(Bytes::len).sum()
+}
+
+type Frames = Pin<Box<dyn Stream<Item = std::result::Result<Frame<Bytes>, Infallible>> + Send>>;
+
+/// Returns a body that sends the pieces and then the status. For a watch, `watch` is the body of
+/// its request. Then no status is sent, and the response stays open until the client or its
+/// connection ends it. `large` is dropped as soon as the connection has taken the last piece.
+fn response_body(
+    pieces: Pieces,
+    status: &'static str,
+    watch: Option<Incoming>,
+    large: Option<LargeResponseGuard>,
+) -> StreamBody<Frames> {
+    let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
+    let data = stream::iter(pieces.map(|piece| Ok(Frame::data(piece))));
+    let end = async move {
+        drop(large);
+        if let Some(_open) = watch {
+            future::pending::<()>().await;
+        }
+        let status = (GRPC_STATUS, HeaderValue::from_static(status));
+        Ok(Frame::trailers(HeaderMap::from_iter([status])))
+    };
+    StreamBody::new(Box::pin(data.chain(stream::once(end))))
 }

@@ -16,6 +16,8 @@ pub use parse::key_space;
 pub(crate) use parse::{TXN_BYTES_MAX, TXN_OPERATIONS_MAX};
 pub use shipped::{SHIPPED, ShippedWorkload};
 
+use serde::{Serialize, Serializer};
+
 use crate::arrivals::Spacing;
 use crate::keys::{Distribution, KeySpace, Sizes};
 use crate::{Error, Result};
@@ -29,15 +31,18 @@ pub struct Workload {
     pub classes: Vec<Class>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Class {
     pub name: String,
     /// The position in the file. Together with the seed it decides when requests are due. So the
     /// requests of a class stay the same if other classes are left out.
+    #[serde(skip)]
     pub index: u64,
+    #[serde(flatten)]
     pub operation: Operation,
     /// Requests per second, on average.
     pub rate: f64,
+    #[serde(rename = "arrivals")]
     pub spacing: Spacing,
     /// Number of connections. Requests use them in turn.
     pub connections: u64,
@@ -45,18 +50,21 @@ pub struct Class {
     pub distribution: Distribution,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "operation", rename_all = "lowercase")]
 pub enum Operation {
     Range {
         /// The length of the range.
         keys: u64,
         limit: Option<u64>,
+        #[serde(rename = "consistency", serialize_with = "consistency")]
         serializable: bool,
     },
     /// Requests only the number of keys.
     Count {
         /// The length of the range.
         keys: u64,
+        #[serde(rename = "consistency", serialize_with = "consistency")]
         serializable: bool,
     },
     Put {
@@ -83,6 +91,13 @@ pub enum Operation {
     },
     /// Logs in as the user of the load.
     Authenticate,
+}
+
+fn consistency<S: Serializer>(
+    serializable: &bool,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(if *serializable { "serializable" } else { "linearizable" })
 }
 
 impl Operation {
@@ -116,6 +131,12 @@ impl Operation {
 }
 
 impl Workload {
+    /// Returns the class with this name.
+    pub fn class(&self, name: &str) -> Result<&Class> {
+        let no_class = || Error::Workload(format!("the workload has no class {name}"));
+        self.classes.iter().find(|class| class.name == name).ok_or_else(no_class)
+    }
+
     /// Removes classes. Fails if a name is not a class, or if no class would be left.
     pub fn without(mut self, names: &[String]) -> Result<Workload> {
         let there = self.classes.iter().map(|class| class.name.as_str());

@@ -6,7 +6,6 @@
 use toml::{Table, Value};
 
 use super::fields::Fields;
-use super::set_field::{table, whole};
 use super::{Class, Operation, Workload};
 use crate::arrivals::Spacing;
 use crate::keys::{Distribution, KeySpace, Sizes};
@@ -97,14 +96,10 @@ pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class
     let name = table.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
     let called = name.map_or(format!("class {}", place + 1), |name| format!("class \"{name}\""));
     let asked = table.get("operation").and_then(Value::as_str);
-    let known = OPERATIONS.iter().find(|(operation, _)| Some(*operation) == asked);
-    let of_operation = known.map(|(_, fields)| *fields).unwrap_or_default();
     // If the operation is unknown or missing, all fields are allowed here, so that the operation is
     // the error that is reported.
-    let allowed = match known {
-        Some(_) => [&CLASS_FIELDS, of_operation].concat(),
-        None => table.keys().map(String::as_str).collect(),
-    };
+    let allowed = asked.and_then(class_fields);
+    let allowed = allowed.unwrap_or_else(|| table.keys().map(String::as_str).collect());
     let fields = Fields::new(&called, table, &allowed)?;
     let name = fields.required("name", name)?.to_owned();
     let operation = operation(&fields, space)?;
@@ -114,6 +109,12 @@ pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class
     let rate = fields.rate("rate", RATE_MAX)?;
     let distribution = fields.one_of("distribution", &Distribution::WORDS)?.unwrap_or_default();
     Ok(Class { name, index: place, operation, rate, spacing, connections, distribution })
+}
+
+/// Returns the fields that a class may have. `None` if there is no such operation.
+pub(super) fn class_fields(operation: &str) -> Option<Vec<&'static str>> {
+    let (_, further) = OPERATIONS.iter().find(|(known, _)| *known == operation)?;
+    Some([&CLASS_FIELDS, *further].concat())
 }
 
 fn operation(fields: &Fields<'_>, space: &KeySpace) -> Result<Operation> {
@@ -163,10 +164,8 @@ fn txn(fields: &Fields<'_>, space: &KeySpace, keys: u64, value: Sizes) -> Result
 /// Returns a key space that is not from a workload file. The same bounds apply. Its prefix differs
 /// from the default prefix of workloads.
 pub fn key_space(count: u64, key_size: u64, value_size: u64) -> Result<KeySpace> {
-    space(&table([
-        ("prefix", Value::String("/keys/".to_owned())),
-        ("count", whole(count)),
-        ("size", whole(key_size)),
-        ("value", whole(value_size)),
-    ]))
+    let (prefix, value) = ("/keys/".to_owned(), Sizes::constant(value_size));
+    let unchecked = KeySpace { prefix, count, key_size, value };
+    let table = Table::try_from(unchecked);
+    space(&table.map_err(|error| Error::Workload(format!("[keys]: {error}")))?)
 }

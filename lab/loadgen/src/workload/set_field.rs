@@ -7,9 +7,7 @@
 use toml::{Table, Value};
 
 use super::fields::Fields;
-use super::{Class, Operation, Workload, parse};
-use crate::arrivals::Spacing;
-use crate::keys::{KeySpace, Sizes};
+use super::{Class, Workload, parse};
 use crate::{Error, Result};
 
 impl Workload {
@@ -18,7 +16,7 @@ impl Workload {
     pub fn set(&mut self, name: &str, value: Value) -> Result<()> {
         match name.split_once('.') {
             None if name == "seconds" => {
-                let table = table([(name, value)]);
+                let table = Table::from_iter([(name.to_owned(), value)]);
                 let fields = Fields::new("workload", &table, &[name])?;
                 let seconds = fields.integer(name, 1..=parse::SECONDS_MAX)?;
                 self.seconds = fields.required(name, seconds)?;
@@ -46,7 +44,7 @@ impl Workload {
     }
 
     fn set_space(&mut self, field: &str, value: Value) -> Result<()> {
-        let mut table = space_table(&self.space);
+        let mut table = Table::try_from(&self.space).expect("a key space is a table");
         table.insert(field.to_owned(), value);
         let space = parse::space(&table)?;
         // If the key space is smaller now, a class may need more keys than the key space has. So
@@ -68,64 +66,10 @@ impl Workload {
     }
 }
 
-pub(super) fn whole(number: u64) -> Value {
-    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
-}
-
-pub(super) fn table<const N: usize>(fields: [(&str, Value); N]) -> Table {
-    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
-}
-
-fn text(word: &str) -> Value {
-    Value::String(word.to_owned())
-}
-
-fn sizes(sizes: Sizes) -> Value {
-    Value::Table(table([("min", whole(sizes.min)), ("max", whole(sizes.max))]))
-}
-
-fn space_table(space: &KeySpace) -> Table {
-    table([
-        ("prefix", text(&space.prefix)),
-        ("count", whole(space.count)),
-        ("size", whole(space.key_size)),
-        ("value", sizes(space.value)),
-    ])
-}
-
+/// Returns the table of a class, as a file has it.
 fn class_table(class: &Class) -> Table {
-    let arrivals = match class.spacing {
-        Spacing::Constant => "constant",
-        Spacing::Poisson => "poisson",
-    };
-    let mut fields = vec![
-        ("name", text(&class.name)),
-        ("operation", text(class.operation.name())),
-        ("rate", Value::Float(class.rate)),
-        ("arrivals", text(arrivals)),
-        ("connections", whole(class.connections)),
-    ];
-    let consistency = |serializable| {
-        let word = if serializable { "serializable" } else { "linearizable" };
-        ("consistency", text(word))
-    };
-    let distribution = ("distribution", text(class.distribution.name()));
-    match class.operation {
-        Operation::Range { keys, limit, serializable } => {
-            fields.extend([("keys", whole(keys)), consistency(serializable), distribution]);
-            fields.extend(limit.map(|limit| ("limit", whole(limit))));
-        }
-        Operation::Count { keys, serializable } => {
-            fields.extend([("keys", whole(keys)), consistency(serializable), distribution]);
-        }
-        Operation::Put { value } => fields.extend([("value", sizes(value)), distribution]),
-        Operation::Delete { keys } => fields.extend([("keys", whole(keys)), distribution]),
-        Operation::Txn { keys, value } => {
-            fields.extend([("keys", whole(keys)), ("value", sizes(value)), distribution]);
-        }
-        Operation::Watch { events } => fields.push(("events", whole(events))),
-        Operation::Lease { ttl } => fields.push(("ttl", whole(ttl))),
-        Operation::Authenticate => {}
-    }
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let mut table = Table::try_from(class).expect("a class is a table");
+    let allowed = parse::class_fields(class.operation.name()).unwrap_or_default();
+    table.retain(|field, _| allowed.contains(&field));
+    table
 }
