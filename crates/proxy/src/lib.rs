@@ -21,6 +21,7 @@
 //! | `forward`, `seen_body` | calls that go upstream as they are |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
 //! | `pages`, [`metrics`] | health and metrics over HTTP/1.1 |
+//! | [`gateway`] | the TCP gateway, which shares nothing with the modules above |
 
 pub mod serve;
 mod router;
@@ -38,3 +39,4 @@ pub mod registration;
 mod pages;
 pub mod metrics;
 mod status;
+pub mod gateway;
