@@ -20,7 +20,7 @@ use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
 use clearlane_proxy::upstream::UpstreamConfig;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Action, BoxError, Tool};
+use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Count, Duration as Time, Number, OneOf, Switch, Text};
@@ -42,6 +42,9 @@ const FLAGS: &[Flag] = &[
     flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
     flag("endpoints", Text, "127.0.0.1:2379")
         .help("Client addresses of the cluster's members, separated by commas."),
+    srv_endpoints::DOMAIN,
+    srv_endpoints::NAME,
+    srv_endpoints::INSECURE,
     flag("endpoints-auto-sync-interval", Time, "0s").help(
         "Interval at which the endpoints are replaced by the client URLs of the members. 0 turns \
          this off.",
@@ -106,13 +109,13 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
     let outputs = vec![LogOutput::Stderr];
     let (level, format) = (level.to_owned(), LogFormat::Json);
     logging::start(&LogConfig { level, format, outputs, rotation: None })?;
-    let config = proxy_config(flags)?;
     let tls = acceptor(flags)?;
     let address = socket_address(flags, "listen-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let listener = serve::listen(address)
-            .map_err(|error| format!("--listen-addr {address}: {error}"))?;
+        let config = proxy_config(flags).await?;
+        let listener =
+            serve::listen(address).map_err(|error| format!("--listen-addr {address}: {error}"))?;
         let address = listener.local_addr()?;
         let proxy = Arc::new(Proxy::start(config));
         tracing::info!(%address, "started gRPC proxy");
@@ -132,12 +135,9 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
     })
 }
 
-fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
+async fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
     let (dialer, uses_tls) = dialer(flags)?;
-    let endpoints: Vec<String> = words(flags.text("endpoints"));
-    if endpoints.is_empty() {
-        return Err("--endpoints: no endpoint is given".into());
-    }
+    let endpoints = endpoints(flags, &dialer).await?;
     let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host_name = host_name.trim().to_owned();
     let advertised_url = flags.text("advertise-client-url").to_owned();
@@ -171,6 +171,22 @@ fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
     })
 }
 
+/// Returns the endpoints of SRV records as URLs, or `--endpoints`.
+async fn endpoints(flags: &FlagReader, dialer: &Dialer) -> Result<Vec<String>, BoxError> {
+    let has_authority = !flags.text("cacert").is_empty();
+    let authority = Some(dialer).filter(|_| has_authority);
+    let found = srv_endpoints::discover(flags, authority).await?;
+    let urls = found.iter().map(|found| format!("{}://{}", found.scheme, found.target.address()));
+    let mut endpoints: Vec<String> = urls.collect();
+    if endpoints.is_empty() {
+        endpoints = words(flags.text("endpoints"));
+    }
+    if endpoints.is_empty() {
+        return Err("--endpoints: no endpoint is given".into());
+    }
+    Ok(endpoints)
+}
+
 fn registration(
     flags: &FlagReader,
     advertised_url: &str,
@@ -185,7 +201,9 @@ fn registration(
             address: advertised_url.to_owned(),
             host_name: host_name.to_owned(),
         })),
-        (true, _) => Err(format!("invalid resolver-prefix {prefix:?}: --resolver-ttl needs it").into()),
+        (true, _) => {
+            Err(format!("invalid resolver-prefix {prefix:?}: --resolver-ttl needs it").into())
+        }
         (false, _) => Err(format!(
             "invalid resolver-ttl {ttl_seconds}: it must be at least 1 with --resolver-prefix"
         )
@@ -221,7 +239,9 @@ fn acceptor(flags: &FlagReader) -> Result<Option<Arc<TlsAcceptor>>, BoxError> {
     if server_certificate.is_none() {
         let years = flags.count("self-signed-cert-validity");
         if !(1..=VALIDITY_YEARS_MAX).contains(&years) {
-            return Err(format!("--self-signed-cert-validity must be 1 to {VALIDITY_YEARS_MAX}").into());
+            return Err(
+                format!("--self-signed-cert-validity must be 1 to {VALIDITY_YEARS_MAX}").into()
+            );
         }
         let host = socket_address(flags, "listen-addr")?.ip().to_string();
         let dir = PathBuf::from(flags.text("data-dir")).join("fixtures/proxy");
@@ -269,18 +289,18 @@ fn file(flags: &FlagReader, flag: &'static str) -> Option<FlagPath> {
     flags.path(flag).map(|path| FlagPath { flag, path })
 }
 
-fn time(flags: &FlagReader, name: &str) -> Result<Duration, BoxError> {
+pub(super) fn time(flags: &FlagReader, name: &str) -> Result<Duration, BoxError> {
     let text = flags.text(name);
     value::time(text).ok_or_else(|| format!("--{name} must not be below 0 (set to {text})").into())
 }
 
-fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAddr, BoxError> {
+pub(super) fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAddr, BoxError> {
     let text = flags.text(name);
     let wrong = |why: String| format!("--{name} {text}: {why}; expected HOST:PORT");
     let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     found.next().ok_or_else(|| wrong("the host has no address".to_owned()).into())
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(super) fn words(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
