@@ -48,13 +48,26 @@ pub fn read(
     open: &dyn Fn(&Path) -> io::Result<String>,
 ) -> Result<Invocation, ConfigError> {
     let command = command();
-    let (words, named) = arguments::to_clap(&command, arguments);
+    let is_proxy = tools::is_proxy(arguments);
+    let arguments = match is_proxy {
+        true => arguments::subcommand_first(&command, arguments),
+        false => arguments.to_vec(),
+    };
+    let (words, named) = arguments::to_clap(&command, &arguments);
     let matches = match command.clone().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(help) if help.kind() == ErrorKind::DisplayHelp => {
             return Ok(Invocation::Help(help.to_string()));
         }
-        Err(error) => return Err(arguments::to_config_error(&error, named)),
+        Err(help)
+            if is_proxy && help.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            return Ok(Invocation::Help(help.to_string()));
+        }
+        Err(error) => {
+            let error = arguments::to_config_error(&error, named);
+            return Err(if is_proxy { ConfigError::fatal(error.to_string()) } else { error });
+        }
     };
     if let Some(call) = tools::named(&matches) {
         return Ok(Invocation::Tool(call));

@@ -44,6 +44,14 @@ pub(crate) fn allowed_connections(
     Ok(connections_of(files, reserved_files(net_threads, metrics_ports)))
 }
 
+/// Raises the limit of open files. Returns how many connections a TCP proxy may have, each of which
+/// uses two files.
+pub(crate) fn proxied_connections_max() -> usize {
+    let files = raise_open_files().and_then(|files| usize::try_from(files).ok());
+    let files = files.unwrap_or(usize::MAX);
+    (files.saturating_sub(OWN_FILES).max(files / 4) / 2).clamp(1, serve::CONNECTIONS_MAX)
+}
+
 /// Number of files that client connections must leave free.
 fn reserved_files(net_threads: usize, metrics_ports: usize) -> usize {
     OWN_FILES

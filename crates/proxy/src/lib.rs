@@ -22,6 +22,7 @@
 //! | [`namespace`] | the part of the keys that clients see |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
 //! | `pages`, [`metrics`] | health and metrics over HTTP/1.1 |
+//! | [`gateway`] | the TCP gateway, which shares nothing with the modules above |
 
 pub mod serve;
 mod router;
@@ -40,3 +41,4 @@ pub mod registration;
 mod pages;
 pub mod metrics;
 mod status;
+pub mod gateway;

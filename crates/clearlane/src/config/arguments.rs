@@ -163,11 +163,7 @@ pub(crate) fn to_clap<'c>(
         };
         let mut flag = OsString::from("--");
         flag.push(if name == "h" { "help".as_ref() } else { name });
-        let takes_next = |arg: &Arg| {
-            let mut names = arg.get_long_and_visible_aliases().into_iter().flatten();
-            names.any(|long| name == long) && !arg.is_require_equals_set()
-        };
-        if command.get_arguments().any(takes_next)
+        if takes_next(command, name)
             && let Some(value) = left.next()
         {
             flag.push("=");
@@ -176,6 +172,35 @@ pub(crate) fn to_clap<'c>(
         changed.push(flag);
     }
     (changed, command)
+}
+
+/// Returns whether the value of the flag `name` is the next word.
+fn takes_next(command: &Command, name: &OsStr) -> bool {
+    command.get_arguments().any(|arg| {
+        let mut names = arg.get_long_and_visible_aliases().into_iter().flatten();
+        names.any(|long| name == long) && !arg.is_require_equals_set()
+    })
+}
+
+/// Moves a subcommand in front of its flags: `gateway --endpoints=a start` becomes `gateway start
+/// --endpoints=a`. The first word must name a command with subcommands. If no subcommand follows
+/// the flags, returns the words unchanged.
+pub(crate) fn subcommand_first(command: &Command, words: &[OsString]) -> Vec<OsString> {
+    let mut changed = words.to_vec();
+    let first = words.first().and_then(|word| word.to_str());
+    let Some(group) = first.and_then(|word| command.find_subcommand(word)) else { return changed };
+    let mut at = 1;
+    while let Some(word) = words.get(at) {
+        if let Some(name) = word.to_str().and_then(|word| group.find_subcommand(word)) {
+            let name = OsString::from(name.get_name());
+            changed.remove(at);
+            changed.insert(1, name);
+            break;
+        }
+        let Some(name) = flag_name(word) else { break };
+        at += if group.get_subcommands().any(|inner| takes_next(inner, name)) { 2 } else { 1 };
+    }
+    changed
 }
 
 /// Returns the text after one or two leading dashes. `None` if the word is not a flag.
@@ -234,6 +259,33 @@ mod tests {
         let command = Command::new("test").args(table::all().map(Flag::arg)).no_binary_name(true);
         let (words, _) = to_clap(&command, words);
         Ok(given(&command.clone().try_get_matches_from(words)?, table::all()))
+    }
+
+    #[test]
+    fn flags_may_precede_a_subcommand() {
+        let flag = |name| Arg::new(name).long(name);
+        let switch = flag("switch").num_args(0..=1).require_equals(true);
+        let start = Command::new("start").arg(flag("value")).arg(switch);
+        let command = Command::new("test").subcommand(Command::new("group").subcommand(start));
+        for (written, wanted) in [
+            ("group --value=a start", "group start --value=a"),
+            ("group --value a start --switch", "group start --value a --switch"),
+            ("group -value start start", "group start -value start"),
+            ("group --switch start", "group start --switch"),
+            ("group --help start", "group start --help"),
+            ("group start --value start", "group start --value start"),
+            // The words stay as they are.
+            ("group", "group"),
+            ("group --value", "group --value"),
+            ("group --value start", "group --value start"),
+            ("group --value=a stop start", "group --value=a stop start"),
+            ("group -- start", "group -- start"),
+            ("start --value=a group", "start --value=a group"),
+        ] {
+            let words: Vec<OsString> = written.split(' ').map(OsString::from).collect();
+            let wanted: Vec<OsString> = wanted.split(' ').map(OsString::from).collect();
+            assert_eq!(subcommand_first(&command, &words), wanted, "{written}");
+        }
     }
 
     proptest! {

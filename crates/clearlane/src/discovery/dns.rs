@@ -7,12 +7,15 @@
 //!
 //! A record with this member's scheme and address gives this member its URL. The other members have
 //! numbers as names until they start. The DNS servers are read from `/etc/resolv.conf`.
+//!
+//! The proxies find the client addresses of the members in the same way, in the records
+//! `_etcd-client-ssl._tcp` and `_etcd-client._tcp`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use simple_dns::rdata::RData;
+use simple_dns::rdata::{RData, SRV};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket, lookup_host};
@@ -51,10 +54,31 @@ pub enum DnsError {
     BadUrl(data::Error),
 }
 
+/// The target of an SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Target {
-    host: String,
-    port: u16,
+pub struct Target {
+    pub host: String,
+    pub port: u16,
+    /// A target with a lower number is preferred.
+    pub priority: u16,
+    /// The target's share of the connections, relative to targets of the same priority.
+    pub weight: u16,
+}
+
+impl Target {
+    /// Returns HOST:PORT.
+    pub fn address(&self) -> String {
+        let Target { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+/// The client address of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTarget {
+    /// `https` or `http`.
+    pub scheme: &'static str,
+    pub target: Target,
 }
 
 impl DnsDiscovery {
@@ -65,19 +89,12 @@ impl DnsDiscovery {
         name: &str,
         peer_urls: &[String],
     ) -> Result<InitialCluster, DnsError> {
-        let servers = match self.servers.is_empty() {
-            true => system_servers().map_err(DnsError::NoServers)?,
-            false => self.servers.clone(),
-        };
+        let servers = self.servers()?;
         let own = resolve_urls(peer_urls).await;
-        let suffix = match self.service_suffix.as_str() {
-            "" => String::new(),
-            suffix => format!("-{suffix}"),
-        };
         let (mut entries, mut failures) = (Vec::new(), Vec::new());
         let mut others = 0;
         for (scheme, service) in [("https", "etcd-server-ssl"), ("http", "etcd-server")] {
-            let records = format!("_{service}{suffix}._tcp.{}", self.domain.trim_matches('.'));
+            let records = self.records(service);
             let targets = match lookup(&servers, &records).await {
                 Ok(targets) => targets,
                 Err(error) => {
@@ -87,7 +104,7 @@ impl DnsDiscovery {
             };
             tracing::info!(records, ?targets, "found SRV records");
             for target in targets {
-                let Target { host, port } = &target;
+                let Target { host, port, .. } = &target;
                 let addresses = match lookup_host((host.as_str(), *port)).await {
                     Ok(addresses) => addresses.collect::<Vec<_>>(),
                     Err(error) => {
@@ -104,8 +121,7 @@ impl DnsDiscovery {
                     others += 1;
                     format!("{}", others - 1)
                 };
-                let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-                entries.push(format!("{member}={scheme}://{host}:{port}"));
+                entries.push(format!("{member}={scheme}://{}", target.address()));
             }
         }
         if entries.is_empty() {
@@ -121,6 +137,40 @@ impl DnsDiscovery {
             return Err(DnsError::NotListed { name, own, found });
         }
         Ok(cluster)
+    }
+
+    /// Finds the client addresses of the members: first those with TLS, then the others. Fails if
+    /// there are none.
+    pub async fn find_clients(&self) -> Result<Vec<ClientTarget>, DnsError> {
+        let servers = self.servers()?;
+        let (mut found, mut failures) = (Vec::new(), Vec::new());
+        for (scheme, service) in [("https", "etcd-client-ssl"), ("http", "etcd-client")] {
+            let records = self.records(service);
+            match lookup(&servers, &records).await {
+                Ok(targets) => {
+                    tracing::info!(records, ?targets, "found SRV records");
+                    found.extend(targets.into_iter().map(|target| ClientTarget { scheme, target }));
+                }
+                Err(error) => failures.push(format!("{records}: {error}")),
+            }
+        }
+        if found.is_empty() { Err(DnsError::NoRecords(failures.join("; "))) } else { Ok(found) }
+    }
+
+    /// Returns the name of a service's records.
+    fn records(&self, service: &str) -> String {
+        let suffix = match self.service_suffix.as_str() {
+            "" => String::new(),
+            suffix => format!("-{suffix}"),
+        };
+        format!("_{service}{suffix}._tcp.{}", self.domain.trim_matches('.'))
+    }
+
+    fn servers(&self) -> Result<Vec<SocketAddr>, DnsError> {
+        match self.servers.is_empty() {
+            true => system_servers().map_err(DnsError::NoServers),
+            false => Ok(self.servers.clone()),
+        }
     }
 }
 
@@ -229,33 +279,33 @@ fn targets(answer: &[u8], name: &str) -> Result<Vec<Target>, String> {
         RCODE::NameError => return Err("no such host".to_owned()),
         other => return Err(format!("the server returned {other:?}")),
     }
-    let mut found: Vec<(u16, Target)> = packet
+    let target = |srv: &SRV<'_>| {
+        let host = srv.target.to_string().trim_end_matches('.').to_owned();
+        Target { host, port: srv.port, priority: srv.priority, weight: srv.weight }
+    };
+    let mut found: Vec<Target> = packet
         .answers
         .iter()
         .filter_map(|record| match &record.rdata {
-            RData::SRV(srv) => {
-                let host = srv.target.to_string();
-                let host = host.trim_end_matches('.').to_owned();
-                Some((srv.priority, Target { host, port: srv.port }))
-            }
+            RData::SRV(srv) => Some(target(srv)),
             _ => None,
         })
         .collect();
     if found.is_empty() {
         return Err(format!("{name} has no SRV records"));
     }
-    found.sort_by_key(|(priority, _)| *priority);
-    Ok(found.into_iter().map(|(_, target)| target).collect())
+    found.sort_by_key(|target| target.priority);
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use simple_dns::ResourceRecord;
-    use simple_dns::rdata::SRV;
 
     use super::*;
 
-    /// Starts a DNS server that returns `records`, and an error for a name without records. If
+    /// Starts a DNS server that returns `records`, and an error for a name without records. The
+    /// last digit of a port is also the record's priority, and the other digits are its weight. If
     /// `is_cut` is true, the server sends records over TCP only.
     async fn serve(records: Vec<(&'static str, &'static str, u16)>, is_cut: bool) -> SocketAddr {
         let (datagrams, streams) = loop {
@@ -293,7 +343,7 @@ mod tests {
         let mut reply = Packet::new_reply(query.id());
         for (name, host, port) in records.iter().filter(|(name, ..)| *name == asked) {
             let target = Name::new_unchecked(host);
-            let srv = SRV { priority: 0, weight: 0, port: *port, target };
+            let srv = SRV { priority: *port % 10, weight: *port / 10, port: *port, target };
             let name = Name::new_unchecked(name);
             reply.answers.push(ResourceRecord::new(name, CLASS::IN, 9, RData::SRV(srv)));
         }
@@ -355,6 +405,43 @@ mod tests {
         assert!(found(server, "", "https://127.0.0.1:2380").await.is_err());
         let error = found(server, "none", "http://127.0.0.1:2380").await.unwrap_err();
         assert!(error.contains("_etcd-server-none._tcp.example.com: no such host"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn clients_connect_to_the_targets_of_both_services() {
+        let server = serve(
+            vec![
+                ("_etcd-client._tcp.example.com", "127.0.0.1", 2379),
+                ("_etcd-client._tcp.example.com", "::1", 2371),
+                ("_etcd-client-ssl._tcp.example.com", "127.0.0.3", 2375),
+                ("_etcd-client-blue._tcp.example.com", "127.0.0.4", 2370),
+            ],
+            false,
+        )
+        .await;
+        let found = discovery(server, "").find_clients().await.unwrap();
+        let found: Vec<_> = found
+            .iter()
+            .map(|ClientTarget { scheme, target }| {
+                (*scheme, target.address(), target.priority, target.weight)
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("https", "127.0.0.3:2375".to_owned(), 5, 237),
+                ("http", "[::1]:2371".to_owned(), 1, 237),
+                ("http", "127.0.0.1:2379".to_owned(), 9, 237),
+            ]
+        );
+        let found = discovery(server, "blue").find_clients().await.unwrap();
+        assert_eq!(found[0].target.address(), "127.0.0.4:2370");
+        let error = discovery(server, "none").find_clients().await.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--discovery-srv: _etcd-client-ssl-none._tcp.example.com: no such host; \
+             _etcd-client-none._tcp.example.com: no such host"
+        );
     }
 
     #[test]

@@ -21,7 +21,7 @@ use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
 use clearlane_proxy::upstream::UpstreamConfig;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Action, BoxError, Tool};
+use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Count, Duration as Time, Number, OneOf, Switch, Text};
@@ -43,6 +43,9 @@ const FLAGS: &[Flag] = &[
     flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
     flag("endpoints", Text, "127.0.0.1:2379")
         .help("Client addresses of the cluster's members, separated by commas."),
+    srv_endpoints::DOMAIN,
+    srv_endpoints::NAME,
+    srv_endpoints::INSECURE,
     flag("endpoints-auto-sync-interval", Time, "0s").help(
         "Interval at which the endpoints are replaced by the client URLs of the members. 0 turns \
          this off.",
@@ -132,12 +135,12 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         )
         .into());
     }
-    let config = proxy_config(flags)?;
     let metrics = metrics_address(flags, tls_is_on(flags))?;
     let tls = acceptor(flags)?;
     let address = socket_address(flags, "listen-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
+        let config = proxy_config(flags).await?;
         let listener =
             serve::listen(address).map_err(|error| format!("--listen-addr {address}: {error}"))?;
         let address = listener.local_addr()?;
@@ -197,12 +200,9 @@ fn metrics_address(
     Ok(Some((address, is_secure)))
 }
 
-fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
+async fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
     let (dialer, uses_tls) = dialer(flags)?;
-    let endpoints: Vec<String> = words(flags.text("endpoints"));
-    if endpoints.is_empty() {
-        return Err("--endpoints: no endpoint is given".into());
-    }
+    let endpoints = endpoints(flags, &dialer).await?;
     let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host_name = host_name.trim().to_owned();
     let advertised_url = flags.text("advertise-client-url").to_owned();
@@ -235,6 +235,22 @@ fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
         concurrent_streams_max: u32::try_from(flags.count("max-concurrent-streams"))
             .unwrap_or(u32::MAX),
     })
+}
+
+/// Returns the endpoints of SRV records as URLs, or `--endpoints`.
+async fn endpoints(flags: &FlagReader, dialer: &Dialer) -> Result<Vec<String>, BoxError> {
+    let has_authority = !flags.text("cacert").is_empty();
+    let authority = Some(dialer).filter(|_| has_authority);
+    let found = srv_endpoints::discover(flags, authority).await?;
+    let urls = found.iter().map(|found| format!("{}://{}", found.scheme, found.target.address()));
+    let mut endpoints: Vec<String> = urls.collect();
+    if endpoints.is_empty() {
+        endpoints = words(flags.text("endpoints"));
+    }
+    if endpoints.is_empty() {
+        return Err("--endpoints: no endpoint is given".into());
+    }
+    Ok(endpoints)
 }
 
 fn registration(
@@ -349,18 +365,18 @@ fn file(flags: &FlagReader, flag: &'static str) -> Option<FlagPath> {
     flags.path(flag).map(|path| FlagPath { flag, path })
 }
 
-fn time(flags: &FlagReader, name: &str) -> Result<Duration, BoxError> {
+pub(super) fn time(flags: &FlagReader, name: &str) -> Result<Duration, BoxError> {
     let text = flags.text(name);
     value::time(text).ok_or_else(|| format!("--{name} must not be below 0 (set to {text})").into())
 }
 
-fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAddr, BoxError> {
+pub(super) fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAddr, BoxError> {
     let text = flags.text(name);
     let wrong = |why: String| format!("--{name} {text}: {why}; expected HOST:PORT");
     let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     found.next().ok_or_else(|| wrong("the host has no address".to_owned()).into())
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(super) fn words(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }

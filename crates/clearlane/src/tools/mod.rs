@@ -11,6 +11,7 @@
 //! | [`wal dump`](wal_dump) | prints a log |
 //! | [`bolt ...`](bolt) | inspects a file of the engine `bolt`, of bbolt or of etcd |
 //! | [`grpc-proxy start`](grpc_proxy) | runs a proxy in front of a cluster |
+//! | [`gateway start`](gateway) | forwards TCP connections to a cluster |
 //! | `version`, [`completions`, `man`](manual) | print the version, completions, a manual page |
 //!
 //! `save` has the flags of etcdctl ([`call`]). Flags may follow other arguments, as in etcd's
@@ -19,6 +20,7 @@
 mod bolt;
 mod call;
 mod defrag;
+mod gateway;
 mod grpc_proxy;
 mod hash_kv;
 mod lock_wait;
@@ -27,9 +29,11 @@ mod migrate;
 mod output;
 mod restore;
 mod save;
+mod srv_endpoints;
 mod status;
 mod wal_dump;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
 
@@ -60,12 +64,30 @@ enum Action {
     Print(fn(&FlagReader, &[String], &mut dyn Write) -> Result<(), BoxError>),
 }
 
-/// The first words of tool names that have two words, and their descriptions in the help.
-const GROUPS: [(&str, &str); 4] = [
-    ("bolt", "Look into a file of the engine bolt, of bbolt or of etcd"),
-    ("grpc-proxy", "Run a proxy in front of a cluster"),
-    ("snapshot", "Save, inspect or restore a snapshot of the store"),
-    ("wal", "Print the write-ahead log"),
+/// The first word of tool names that have two words.
+struct Group {
+    name: &'static str,
+    /// The description in the help.
+    about: &'static str,
+    /// If true, the command line follows etcd's proxies: flags may precede the second word, the
+    /// first word without others prints the help, and wrong words end with status 1.
+    is_proxy: bool,
+}
+
+const GROUPS: [Group; 5] = [
+    Group {
+        name: "bolt",
+        about: "Look into a file of the engine bolt, of bbolt or of etcd",
+        is_proxy: false,
+    },
+    Group { name: "gateway", about: "Forward TCP connections to a cluster", is_proxy: true },
+    Group { name: "grpc-proxy", about: "Run a proxy in front of a cluster", is_proxy: true },
+    Group {
+        name: "snapshot",
+        about: "Save, inspect or restore a snapshot of the store",
+        is_proxy: false,
+    },
+    Group { name: "wal", about: "Print the write-ahead log", is_proxy: false },
 ];
 
 const VERSION: Tool = Tool {
@@ -77,7 +99,7 @@ const VERSION: Tool = Tool {
     action: Action::Text(|_| Ok(version_text())),
 };
 
-const TOOLS: [&Tool; 14] = [
+const TOOLS: [&Tool; 15] = [
     &save::TOOL,
     &status::TOOL,
     &restore::TOOL,
@@ -88,6 +110,7 @@ const TOOLS: [&Tool; 14] = [
     &bolt::pages::TOOL,
     &bolt::keys::TOOL,
     &bolt::check::TOOL,
+    &gateway::TOOL,
     &grpc_proxy::TOOL,
     &VERSION,
     &manual::COMPLETIONS,
@@ -115,11 +138,18 @@ impl fmt::Debug for ToolCall {
 /// Returns clap's commands for all tools.
 pub(crate) fn commands() -> impl Iterator<Item = Command> {
     let members = |group| TOOLS.into_iter().filter(move |tool| tool.group() == group);
-    let groups = GROUPS.into_iter().map(move |(name, about)| {
+    let groups = GROUPS.into_iter().map(move |Group { name, about, is_proxy }| {
         let command = Command::new(name).about(about).subcommand_required(true);
+        let command = command.arg_required_else_help(is_proxy);
         command.subcommands(members(Some(name)).map(Tool::command))
     });
     groups.chain(members(None).map(Tool::command))
+}
+
+/// Returns whether the command line starts a proxy of etcd, `grpc-proxy` or `gateway`.
+pub(crate) fn is_proxy(arguments: &[OsString]) -> bool {
+    let is_first = |group: &&Group| arguments.first().is_some_and(|word| word == group.name);
+    GROUPS.iter().find(is_first).is_some_and(|group| group.is_proxy)
 }
 
 /// Returns the tool that the command line names. `None` if it names none.

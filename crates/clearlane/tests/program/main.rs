@@ -15,4 +15,5 @@ mod config;
 mod binary;
 mod sockets;
 mod discovery;
+mod gateway;
 mod profiles;

@@ -1,0 +1,5 @@
+//! Tests of the proxy and the gateway through the public interface.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod gateway;
