@@ -17,7 +17,8 @@
 //! * A read that was opened before the compaction still finds its records. In the old eras,
 //!   scheduling waits for such reads, except for hashes, and an open hash may fail.
 //! * One job runs at a time, until it is done or dropped. The next job also does the work that a
-//!   dropped job has left.
+//!   dropped job has left. In a member, a second job waits in the commit thread's queue until the
+//!   first one is done.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, Weak};
@@ -93,7 +94,8 @@ pub(crate) struct CompactionTracker {
     running: Weak<()>,
     newest_started: i64,
     newest_finished: i64,
-    /// The hashes that compactions have computed, at most ten, the newest revision first.
+    /// The hashes that compactions have computed, at most ten, the newest revision first. They are
+    /// only in memory: a store that was just opened has none.
     pub(crate) hashes: Vec<HashKv>,
 }
 
@@ -104,6 +106,11 @@ impl CompactionTracker {
     }
 
     /// Creates a job. `walked` is its index part, if that is already done.
+    ///
+    /// The job's hash is stored only if the compaction at `previous` has finished by now, as in
+    /// etcd. Otherwise records may still exist that it must remove. If the new job keeps no record,
+    /// its hash would include them, and differ from the hashes of other members. The hash is also
+    /// omitted if the earlier job finishes while the new job waits in the queue.
     pub(crate) fn schedule(
         &self,
         at: i64,

@@ -26,6 +26,17 @@
 //! A waiting connection is closed without a handshake if it has waited for more than 5 s. It is
 //! also closed if too many connections wait while the limit of handshakes is reached, or if its
 //! client has left and it has waited for more than 1 s.
+//!
+//! The numbers in [`HandshakeConfig`] are for one thread. On the client port, `handshake_config` in
+//! `crates/rpc/src/serve.rs` divides two numbers among the threads. Up to
+//! `--max-pending-handshakes` handshakes, and at most half of `--max-connections`, may be in
+//! progress. A quarter of `--max-connections` may wait. On the port for members the numbers are 64
+//! and 32 (`crates/peer/src/listener.rs`). On both ports, `crates/net/src/tls/acceptor.rs` ends a
+//! handshake after `--tls-handshake-timeout`, 10 s by default.
+//!
+//! On the client port, the accepting thread assigns connections to the network threads in turn,
+//! whatever their load. It never waits for a network thread or a handshake thread: their queues
+//! have no limit, and `--max-connections` also counts the queued connections.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

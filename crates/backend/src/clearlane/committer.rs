@@ -18,6 +18,16 @@
 //!   committer      freeze n ── write n, sync ──────────────▶ publish: n is in the engine
 //! ```
 //!
+//! After a failed commit:
+//!
+//! * Reads continue with the current state. It still has the pending writes, so reads see every
+//!   write transaction that has ended, whether or not it is on disk.
+//! * No later commit reaches the engine. Each later commit or defragmentation fails with the error
+//!   of the failed commit, and so does each new write transaction. A write transaction that is
+//!   already open may still end.
+//! * The server stops the member. After a restart, the store has the last commit that is whole on
+//!   disk, and the member applies the later entries of the log again.
+//!
 //! See also the picture in `docs/backend.md`, "The life of a commit".
 
 use std::sync::Arc;

@@ -88,8 +88,8 @@ pub trait WatchableStore: Send + Sync + Debug {
     fn cancel(&self, stream: &WatchChannel, id: WatchId);
 
     /// Requests a progress response for the stream. The response is sent only if the stream has
-    /// watchers, and all of them are synced. The old eras check this now, the default era once all
-    /// changes so far are delivered.
+    /// watchers, and all of them are synced and have reached their start revision. The old eras
+    /// check this now, the default era once all changes so far are delivered.
     fn request_progress(&self, stream: &WatchChannel);
 
     /// Sends a progress notice to each synced watcher that requested notices and had no event since

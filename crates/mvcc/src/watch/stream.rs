@@ -36,7 +36,7 @@ impl WatchStream {
     }
 
     /// Requests the progress of the stream. The stream gets a response only if it has watchers and
-    /// all of them are synced.
+    /// all of them are synced and have reached their start revision.
     pub fn request_progress(&self) {
         self.store.read().request_progress(&self.channel);
     }

@@ -424,7 +424,8 @@ impl Replica {
 
     fn handle_store_committed(&mut self, durable: &AppliedPosition) -> Result<()> {
         self.is_commit_requested = false;
-        // The position of a store that is about to be replaced is not recorded.
+        // The position of a store that is about to be replaced is not recorded. A report of the
+        // old store that arrives after the replacement has a lower index, and changes nothing.
         if self.wal.pending_installs().next().is_some() {
             return Ok(());
         }

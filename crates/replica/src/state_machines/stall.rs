@@ -14,7 +14,8 @@
 //! stalled member does not campaign. A stalled leader transfers leadership to the most advanced
 //! [prompt](super::voter_watch) voter, and steps down if it still leads after half an election
 //! time-out. The leader keeps leadership if the other voters could not commit without it: the
-//! prompt voters must form a quorum. See `docs/raft-and-apply.md`.
+//! prompt voters must form a quorum. To a new leader, no voter is prompt before it has led for one
+//! and a half election time-outs, so until then it keeps leadership. See `docs/raft-and-apply.md`.
 
 use clearlane_raft::{Role, VoterProgress};
 

@@ -6,6 +6,9 @@
 //! voter whose disk stalls is not prompt, and neither is a voter whose syncs take as long as an
 //! election time-out. If all disks are that slow, leadership does not move from one member to the
 //! next.
+//!
+//! Voters are watched only while this member leads. So for a new leader no voter is prompt, until
+//! it has led for one and a half election time-outs, in ticks. The same holds for a new voter.
 
 use std::collections::BTreeMap;
 

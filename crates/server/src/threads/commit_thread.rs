@@ -37,7 +37,9 @@ pub(super) enum CommitCommand {
     Commit,
     DropStates(Vec<DroppedStates>),
     Compact(CompactionJob),
-    /// A raft snapshot was installed. Later commands are for the new store.
+    /// A raft snapshot was installed. Later commands are for the new store. Before this command,
+    /// the thread may still commit the old store, and the raft loop ignores the reports of these
+    /// commits. The old store's compactions are dropped.
     StoreReplaced(NewStore),
 }
 

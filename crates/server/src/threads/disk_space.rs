@@ -14,8 +14,16 @@
 //!                     │   rejected, deletes are not      │  stay in memory, and in the log
 //! ```
 //!
+//! A low disk has recovered when twice the left limit is free. Then the member proposes to disarm
+//! its alarm, unless the quota is exceeded or the alarm was raised before a restart. Writes are
+//! accepted again when no member has the alarm NOSPACE.
+//!
 //! The thread that writes the log [waits](DiskSpace::retry_while_full) while the disk is full, and
-//! tries again every 200 ms.
+//! tries again every 200 ms. If the waiting member leads, it transfers leadership, because a leader
+//! that cannot write blocks all members. With each check of a low disk, the raft loop requests the
+//! other voter with the highest acknowledged index to take over, prompt or not, unless a transfer
+//! is in progress. In addition, the log stalls if it waits for one election time-out. Then the
+//! rules in `crates/replica/src/state_machines/stall.rs` apply, and the leader may step down.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

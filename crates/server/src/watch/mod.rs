@@ -189,7 +189,7 @@ impl Stream {
     }
 
     /// Requests a progress notice. The notice is sent only if the stream has a watcher and all its
-    /// watchers are synced.
+    /// watchers are synced and have reached their start revision.
     pub fn request_progress(&self) {
         self.call(WatchStream::request_progress);
     }

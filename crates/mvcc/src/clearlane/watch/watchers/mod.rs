@@ -462,9 +462,11 @@ impl Watchers {
         }
     }
 
-    /// Requests the progress of a whole stream. The response follows once `now` is delivered, if
-    /// the stream has watchers and all of them are synced then. The cost does not depend on the
-    /// number of watchers, because this runs on a network thread.
+    /// Requests the progress of a whole stream. The request is due once `now` is delivered. The
+    /// response follows if each watcher of the stream is synced then, and has reached its start
+    /// revision. Otherwise the request is dropped, and the client must repeat it. A stream without
+    /// watchers gets no response. The cost does not depend on the number of watchers, because this
+    /// runs on a network thread.
     pub(super) fn request_progress(&mut self, stream: u64, now: i64) -> ChannelsToWake {
         if self.streams.get(&stream).is_some_and(|of| !of.watchers.is_empty()) {
             self.progress_requests.insert((now, stream));
@@ -472,8 +474,10 @@ impl Watchers {
         self.send_requested_progress()
     }
 
-    /// Sends the progress responses that are due. A stream with an unsynced watcher gets no
-    /// response.
+    /// Removes the progress requests that are due, and sends their responses. A stream gets no
+    /// response if it has an unsynced watcher, or a watcher that starts above `delivered_revision`.
+    /// `notify` and `request_progress` call this function. A watcher that becomes synced does not:
+    /// it sends no response to a request that was dropped before.
     fn send_requested_progress(&mut self) -> ChannelsToWake {
         let mut to_wake = ChannelsToWake::new();
         while let Some((asked_at, stream)) = self.progress_requests.first().copied()
