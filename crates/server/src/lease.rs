@@ -12,9 +12,11 @@
 //! So a fast renewal may find a lease whose revocation is committed and not applied here yet:
 //!
 //! * If this leader has found the lease expired, the lessor knows that, and the renewal returns 0.
-//! * If a client or an earlier leader has proposed the revocation, the renewal returns the full
-//!   TTL, as in etcd. The lease still ends when the entry is applied here, and later renewals
-//!   return 0. Another member may already have responded to the client that revoked the lease.
+//! * If an earlier leader has proposed the revocation, the renewal returns 0: until a leader has
+//!   applied an entry of its own term, all renewals wait for the applied index.
+//! * If a client has proposed the revocation, the renewal returns the full TTL, as in etcd. The
+//!   lease still ends when the entry is applied here, and later renewals return 0. Another member
+//!   may already have responded to the client that revoked the lease.
 //!
 //! If the remaining time of a lease was checkpointed, a renewal first proposes a checkpoint that
 //! restores the full TTL, and waits until it is applied. The lease may expire during this wait.
