@@ -26,7 +26,7 @@
 pub mod serve;
 mod router;
 pub mod services;
-mod identity;
+pub mod identity;
 pub mod connection;
 pub mod upstream;
 pub mod cache;

@@ -15,7 +15,6 @@
 //! * The feed is anonymous. If the cluster has auth enabled, nothing is cached.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -56,7 +55,7 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why the feed has stopped for now.
 #[derive(Debug)]
-enum Interruption {
+pub enum Interruption {
     /// Another member can continue from the next revision.
     Lost(String),
     /// The next revision is compacted, or the copy is not trusted any more.
@@ -199,7 +198,7 @@ async fn follow(
     let create = WatchCreateRequest {
         key,
         range_end,
-        start_revision: scope.revision() + 1,
+        start_revision: next_revision(scope),
         progress_notify: true,
         ..WatchCreateRequest::default()
     };
@@ -229,7 +228,7 @@ async fn follow(
                 }
             }
             () = scope.wanted.notified(), if asked.is_none() => {
-                if scope.wants_progress.swap(false, Ordering::AcqRel) {
+                if scope.take_wants_progress() {
                     request_progress(&requests);
                     asked = Some(Instant::now());
                 }
@@ -266,7 +265,14 @@ fn is_progress(response: &WatchResponse) -> bool {
     response.events.is_empty() && !response.created && !response.canceled
 }
 
-fn handle(scope: &Scope, response: WatchResponse) -> Result<(), Interruption> {
+/// Returns the revision from which the watch continues. It follows from the applied events and
+/// progress, and not from the header of an event response.
+pub fn next_revision(scope: &Scope) -> i64 {
+    scope.revision() + 1
+}
+
+/// Applies a response of the watch.
+pub fn handle(scope: &Scope, response: WatchResponse) -> Result<(), Interruption> {
     let header = response.header.unwrap_or_default();
     check_cluster(scope, &header)?;
     if response.canceled {

@@ -40,7 +40,7 @@
 //! where the member checks them. So the cache can never show one user what another one may read.
 
 pub mod contents;
-mod feed;
+pub mod feed;
 pub mod probe;
 pub mod range;
 pub mod read;
@@ -221,7 +221,9 @@ impl Cache {
         let known = self.scopes.load().iter().find(|scope| scope.span.covers(span)).cloned();
         let scope = match known {
             Some(scope) => scope,
-            None if self.config.on_demand => self.add(Span::of_prefix(&span.scope_prefix()), false)?,
+            None if self.config.on_demand => {
+                self.add(Span::of_prefix(&span.scope_prefix()), false)?
+            }
             None => return None,
         };
         scope.touch();

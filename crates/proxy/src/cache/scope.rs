@@ -34,9 +34,6 @@ use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snaps
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
 
-/// Maximum number of bytes of events that one call of [`Scope::catch_up`] returns.
-const CATCH_UP_BYTES: usize = 1 << 20;
-
 /// A state of the scope that readers can use.
 #[derive(Debug)]
 pub struct Published {
@@ -65,6 +62,15 @@ pub enum CatchUp {
     Synced(Vec<(Arc<RevisionEvents>, Vec<u32>)>, i64),
     /// The history does not have the events.
     NotHere,
+}
+
+/// The result of [`Scope::reached`].
+#[derive(Debug)]
+pub enum Reached {
+    Yes(Arc<Published>),
+    NotYet,
+    /// Nothing is loaded.
+    Reset,
 }
 
 #[derive(Debug)]
@@ -156,7 +162,11 @@ impl Scope {
 
     /// Returns true if the contents include every write that was acknowledged `lag_max` ago.
     pub fn is_fresh(&self, lag_max: Duration) -> bool {
-        let now = self.ms_of(Instant::now());
+        self.is_fresh_at(Instant::now(), lag_max)
+    }
+
+    pub fn is_fresh_at(&self, now: Instant, lag_max: Duration) -> bool {
+        let now = self.ms_of(now);
         let lag = now.saturating_sub(self.fresh_until_ms.load(Ordering::Relaxed));
         self.published.load().is_some() && u128::from(lag) <= lag_max.as_millis()
     }
@@ -166,15 +176,25 @@ impl Scope {
     pub async fn wait_for(&self, revision: i64, deadline: Instant) -> Option<Arc<Published>> {
         let mut known = self.revision.subscribe();
         loop {
-            let reached = *known.borrow_and_update();
-            if reached >= revision {
-                return self.published().filter(|state| state.snapshot.revision >= revision);
+            known.mark_unchanged();
+            match self.reached(revision) {
+                Reached::Yes(state) => return Some(state),
+                Reached::Reset => return None,
+                Reached::NotYet => self.want_progress(),
             }
-            if reached == 0 {
-                return None;
-            }
-            self.want_progress();
             timeout_at(deadline, known.changed()).await.ok()?.ok()?;
+        }
+    }
+
+    /// Checks whether all changes up to this revision are known.
+    pub fn reached(&self, revision: i64) -> Reached {
+        let reached = self.revision();
+        if reached < revision {
+            return if reached == 0 { Reached::Reset } else { Reached::NotYet };
+        }
+        match self.published().filter(|state| state.snapshot.revision >= revision) {
+            Some(state) => Reached::Yes(state),
+            None => Reached::Reset,
         }
     }
 
@@ -182,6 +202,11 @@ impl Scope {
     pub fn want_progress(&self) {
         self.wants_progress.store(true, Ordering::Release);
         self.wanted.notify_one();
+    }
+
+    /// Returns true once for all calls of `want_progress` so far. Called by the feed.
+    pub fn take_wants_progress(&self) -> bool {
+        self.wants_progress.swap(false, Ordering::AcqRel)
     }
 
     /// Returns a receiver of the revision up to which all changes are known.
@@ -245,14 +270,13 @@ impl Scope {
 
     /// Notes whether the member of the feed has a leader. Called by the feed.
     pub fn set_leaderless(&self, is_leaderless: bool) {
-        self.leaderless.send_if_modified(|old| {
-            std::mem::replace(old, is_leaderless) != is_leaderless
-        });
+        self.leaderless
+            .send_if_modified(|old| std::mem::replace(old, is_leaderless) != is_leaderless);
     }
 
-    /// Reads the events that a lagging watcher is missing, from revision `from` on. If these are
-    /// all, adds the watcher to the synced ones.
-    pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64) -> CatchUp {
+    /// Reads the events that a lagging watcher is missing, from revision `from` on, until they have
+    /// `bytes_max`. If these are all, adds the watcher to the synced ones.
+    pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64, bytes_max: usize) -> CatchUp {
         let mut state = self.state.lock();
         let Some(contents) = &state.contents else { return CatchUp::NotHere };
         if from <= contents.base() {
@@ -266,7 +290,7 @@ impl Scope {
             }
             bytes += events.bytes();
             found.push((Arc::clone(events), picks));
-            if bytes >= CATCH_UP_BYTES {
+            if bytes >= bytes_max {
                 return CatchUp::Events(found, events.revision + 1);
             }
         }
@@ -318,5 +342,8 @@ impl ScopeState {
 
 fn picks_of(keys: &WatchedKeys, events: &RevisionEvents) -> Vec<u32> {
     let events = (0..).zip(&events.events);
-    events.filter(|(_, event)| keys.contains(&event.current.key)).map(|(number, _)| number).collect()
+    events
+        .filter(|(_, event)| keys.contains(&event.current.key))
+        .map(|(number, _)| number)
+        .collect()
 }
