@@ -10,9 +10,9 @@
 //! | [`session`] | one client stream: requests, responses, progress |
 //! | [`queue`] | what a scope has for a session |
 //! | `direct` | the watches of a session that the cache cannot serve |
-//! | `watcher` | one watch of a client |
+//! | [`watcher`] | one watch of a client |
 
 mod direct;
 pub mod queue;
 pub mod session;
-mod watcher;
+pub mod watcher;

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use clearlane_mvcc::watch::{INVALID_WATCH_ID, WatchError, WatchIdAllocator, WatchRequest as Check};
+use clearlane_mvcc::watch::{
+    INVALID_WATCH_ID, WatchError, WatchIdAllocator, WatchRequest as Check,
+};
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse,
@@ -30,11 +32,10 @@ use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
 use super::queue::{Delivery, SessionQueue};
-use super::watcher::{Source, Watcher};
+use super::watcher::{CATCH_UP_BYTES, Found, Source, Watcher};
 use crate::cache::Cache;
-use crate::cache::contents::RevisionEvents;
 use crate::cache::range::Span;
-use crate::cache::scope::{CatchUp, Scope, ScopeWatcher};
+use crate::cache::scope::Scope;
 use crate::connection::ConnectionState;
 use crate::identity::Caller;
 use crate::namespace::Namespace;
@@ -227,11 +228,10 @@ impl Session {
         if let Some(namespace) = &self.namespace {
             namespace.add_to_watch(&mut create);
         }
-        let keys = Watcher::keys_of(&create);
         let check = Check {
             start_revision: create.start_revision,
             id: create.watch_id,
-            ..Check::new(keys.clone())
+            ..Check::new(Watcher::keys_of(&create))
         };
         if let Some(error) = check.rejection(|id| self.numbers.contains_key(&id)) {
             return self.reject(error).await;
@@ -245,10 +245,7 @@ impl Session {
             notices.set_missed_tick_behavior(MissedTickBehavior::Delay);
             self.notices = Some(notices);
         }
-        let next = create.start_revision;
-        let source = Source::Direct { upstream_id: 0 };
-        let mut watcher =
-            Watcher { id, keys, create, next, is_created: false, is_active: true, source };
+        let mut watcher = Watcher::new(id, create);
         if let Some(scope) = self.usable_scope(&watcher.create).await
             && let Some((found, created)) = self.attach(number, &mut watcher, &scope)
         {
@@ -305,40 +302,13 @@ impl Session {
         Some(scope)
     }
 
-    /// Connects a watch with a scope. Returns the events that it has missed, and the header of the
-    /// response to its creation. Returns `None` if the history does not go back far enough.
     fn attach(
         &self,
         number: u64,
         watcher: &mut Watcher,
         scope: &Arc<Scope>,
     ) -> Option<(Vec<Found>, ResponseHeader)> {
-        let state = scope.published()?;
-        let mut header = state.header;
-        if watcher.next == 0 {
-            // The client may have seen a newer revision than the scope has, also from this proxy.
-            header.revision = header.revision.max(self.cache.seen());
-            watcher.next = header.revision + 1;
-        }
-        let handle = Arc::new(ScopeWatcher {
-            number,
-            keys: watcher.keys.clone(),
-            queue: Arc::clone(&self.queue),
-            first_revision: watcher.next,
-        });
-        let (found, is_lagging) = match scope.catch_up(&handle, watcher.next) {
-            CatchUp::NotHere => return None,
-            CatchUp::Events(found, next) => {
-                watcher.next = next;
-                (found, true)
-            }
-            CatchUp::Synced(found, revision) => {
-                watcher.next = watcher.next.max(revision + 1);
-                (found, false)
-            }
-        };
-        watcher.source = Source::Scope { scope: Arc::clone(scope), handle, is_lagging };
-        Some((found, header))
+        watcher.attach(number, scope, &self.queue, self.cache.seen(), CATCH_UP_BYTES)
     }
 
     async fn cancel(&mut self, id: i64) -> Step {
@@ -374,17 +344,25 @@ impl Session {
             while let Some(delivery) = self.queue.take() {
                 match delivery {
                     Delivery::Events(number, events, picks) => {
-                        self.send_events(number, &events, &picks).await?;
+                        if let Some(watcher) = self.watchers.get_mut(&number) {
+                            let wanted = watcher.take(&events, &picks);
+                            self.send_events(number, events.revision, wanted).await?;
+                        }
                     }
-                    Delivery::Lagging(number, from) => self.set_lagging(number, from),
+                    Delivery::Lagging(number, from) => {
+                        if let Some(watcher) = self.watchers.get_mut(&number) {
+                            watcher.set_lagging(from);
+                        }
+                    }
                     Delivery::Detached(number) => self.detach(number),
                     Delivery::Ended(number) => self.end_replaced(number).await?,
                 }
             }
-            let lagging = self.watchers.iter().find_map(|(number, watcher)| match &watcher.source {
-                Source::Scope { is_lagging: true, .. } => Some(*number),
-                _ => None,
-            });
+            let lagging =
+                self.watchers.iter().find_map(|(number, watcher)| match &watcher.source {
+                    Source::Scope { is_lagging: true, .. } => Some(*number),
+                    _ => None,
+                });
             match lagging {
                 Some(number) => self.catch_up(number).await?,
                 None => break,
@@ -393,24 +371,18 @@ impl Session {
         self.send_progress().await
     }
 
-    async fn send_events(&mut self, number: u64, events: &RevisionEvents, picks: &[u32]) -> Step {
-        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
-        if events.revision < watcher.next {
-            return Ok(());
-        }
-        watcher.next = events.revision + 1;
-        let wanted = watcher.wanted(events, picks);
+    async fn send_events(&mut self, number: u64, revision: i64, wanted: Vec<Event>) -> Step {
+        let Some(watcher) = self.watchers.get(&number) else { return Ok(()) };
         if wanted.is_empty() {
             return Ok(());
         }
-        watcher.is_active = true;
         let (watch_id, in_fragments) = (watcher.id, watcher.create.fragment);
         let mut header = match &watcher.source {
             Source::Scope { scope, .. } => scope.published().map(|state| state.header),
             Source::Direct { .. } => None,
         }
         .unwrap_or(self.last_header);
-        header.revision = events.revision;
+        header.revision = revision;
         let response = WatchResponse { watch_id, ..message(header) };
         self.send_message(response, wanted, in_fragments).await
     }
@@ -440,40 +412,22 @@ impl Session {
         Ok(())
     }
 
-    fn set_lagging(&mut self, number: u64, from: i64) {
-        if let Some(watcher) = self.watchers.get_mut(&number)
-            && let Source::Scope { is_lagging, .. } = &mut watcher.source
-        {
-            *is_lagging = true;
-            watcher.next = watcher.next.max(from);
-        }
-    }
-
     async fn catch_up(&mut self, number: u64) -> Step {
         let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
-        let from = watcher.next;
-        let Source::Scope { scope, handle, is_lagging } = &mut watcher.source else {
-            return Ok(());
-        };
-        match scope.catch_up(handle, from) {
-            CatchUp::NotHere => {
+        match watcher.catch_up(CATCH_UP_BYTES) {
+            Some(found) => self.send_caught_up(number, found).await,
+            None => {
                 self.detach(number);
                 Ok(())
-            }
-            CatchUp::Events(found, _) => self.send_caught_up(number, found).await,
-            CatchUp::Synced(found, _) => {
-                *is_lagging = false;
-                self.send_caught_up(number, found).await
             }
         }
     }
 
     async fn send_caught_up(&mut self, number: u64, found: Vec<Found>) -> Step {
         for (events, picks) in found {
-            if let Some(watcher) = self.watchers.get_mut(&number) {
-                watcher.next = watcher.next.min(events.revision);
-            }
-            self.send_events(number, &events, &picks).await?;
+            let Some(watcher) = self.watchers.get_mut(&number) else { break };
+            let wanted = watcher.take_missed(&events, &picks);
+            self.send_events(number, events.revision, wanted).await?;
         }
         Ok(())
     }
@@ -503,8 +457,7 @@ impl Session {
 
     fn direct(&mut self) -> &mut DirectStream {
         let (cache, caller) = (&self.cache, &self.caller);
-        self.direct
-            .get_or_insert_with(|| DirectStream::open(Arc::clone(&cache.upstream), caller))
+        self.direct.get_or_insert_with(|| DirectStream::open(Arc::clone(&cache.upstream), caller))
     }
 
     async fn handle_direct(&mut self, event: DirectEvent) -> Step {
@@ -548,9 +501,7 @@ impl Session {
             return self.handle_upstream_progress(response).await;
         }
         let upstream = response.watch_id;
-        let of_response = |watcher: &Watcher| {
-            matches!(watcher.source, Source::Direct { upstream_id } if upstream_id == upstream)
-        };
+        let of_response = |watcher: &Watcher| matches!(watcher.source, Source::Direct { upstream_id } if upstream_id == upstream);
         let Some((number, watcher)) =
             self.watchers.iter_mut().find(|(_, watcher)| of_response(watcher))
         else {
@@ -700,8 +651,6 @@ impl Session {
         Box::pin(self.drain_queue()).await
     }
 }
-
-type Found = (Arc<RevisionEvents>, Vec<u32>);
 
 fn message(header: ResponseHeader) -> WatchResponse {
     WatchResponse { header: Some(header), ..WatchResponse::default() }
