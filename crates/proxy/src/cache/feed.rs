@@ -194,15 +194,8 @@ async fn follow(
     channel: Channel,
 ) -> Result<Never, Interruption> {
     let (requests, receiver) = mpsc::channel(4);
-    let (key, range_end) = scope.span.to_request();
-    let create = WatchCreateRequest {
-        key,
-        range_end,
-        start_revision: next_revision(scope),
-        progress_notify: true,
-        ..WatchCreateRequest::default()
-    };
-    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let create = RequestUnion::CreateRequest(watch_request(scope));
+    let create = WatchRequest { request_union: Some(create) };
     let _ = requests.send(create).await;
     let mut request = Request::new(ReceiverStream::new(receiver));
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
@@ -265,10 +258,17 @@ fn is_progress(response: &WatchResponse) -> bool {
     response.events.is_empty() && !response.created && !response.canceled
 }
 
-/// Returns the revision from which the watch continues. It follows from the applied events and
-/// progress, and not from the header of an event response.
-pub fn next_revision(scope: &Scope) -> i64 {
-    scope.revision() + 1
+/// Returns the request of a watch that continues after the applied events and progress. The header
+/// of an event response may be newer than these.
+pub fn watch_request(scope: &Scope) -> WatchCreateRequest {
+    let (key, range_end) = scope.span.to_request();
+    WatchCreateRequest {
+        key,
+        range_end,
+        start_revision: scope.revision() + 1,
+        progress_notify: true,
+        ..WatchCreateRequest::default()
+    }
 }
 
 /// Applies a response of the watch.

@@ -17,7 +17,7 @@
 //!
 //! Locks: `state` before the lock of a session's queue. Nothing waits while it holds either.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -260,7 +260,9 @@ impl Scope {
         self.revision.send_replace(0);
         state.contents = None;
         state.group = WatcherGroup::default();
-        for watcher in std::mem::take(&mut state.synced).into_values() {
+        let mut synced: Vec<_> = std::mem::take(&mut state.synced).into_values().collect();
+        synced.sort_unstable_by_key(|watcher| watcher.number);
+        for watcher in synced {
             watcher.queue.push(match watchers_end {
                 true => Delivery::Ended(watcher.number),
                 false => Delivery::Detached(watcher.number),
@@ -315,7 +317,8 @@ impl Scope {
 
 impl ScopeState {
     fn deliver(&mut self, events: &Arc<RevisionEvents>) {
-        let mut picks: HashMap<u64, Vec<u32>> = HashMap::new();
+        // In the order of the numbers, so that a test can repeat which queue is full.
+        let mut picks: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (number, event) in (0..).zip(&events.events) {
             self.group.for_each_watching(&event.current.key, &mut |watcher| {
                 picks.entry(*watcher).or_default().push(number);
