@@ -256,6 +256,8 @@ impl Scope {
     /// the cluster any more. Called by the feed.
     pub fn reset(&self, watchers_end: bool) {
         let mut state = self.state.lock();
+        // After an error of `apply`, the contents may be newer than what the watchers have got.
+        let delivered = self.revision();
         self.published.store(None);
         self.revision.send_replace(0);
         state.contents = None;
@@ -265,7 +267,7 @@ impl Scope {
         for watcher in synced {
             watcher.queue.push(match watchers_end {
                 true => Delivery::Ended(watcher.number),
-                false => Delivery::Detached(watcher.number),
+                false => Delivery::Detached(watcher.number, delivered),
             });
         }
     }

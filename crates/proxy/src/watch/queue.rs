@@ -19,9 +19,8 @@ pub enum Delivery {
     Events(u64, Arc<RevisionEvents>, Vec<u32>),
     /// The queue was full: the watcher must read the history from this revision on.
     Lagging(u64, i64),
-    /// The scope has lost its contents. The events after the last delivered one must be read
-    /// elsewhere.
-    Detached(u64),
+    /// The scope has lost its contents. The events after this revision must be read elsewhere.
+    Detached(u64, i64),
     /// The cluster was replaced by another one. The watcher must end.
     Ended(u64),
 }

@@ -31,6 +31,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
+use super::progress::ProgressRequest;
 use super::queue::{Delivery, SessionQueue};
 use super::watcher::{CATCH_UP_BYTES, Found, Source, Watcher};
 use crate::cache::Cache;
@@ -74,20 +75,11 @@ pub(crate) struct Session {
     reopen_delay: Duration,
     /// The time at which lost direct watches are created again.
     reopen_at: Option<Instant>,
-    progress: Progress,
+    progress: ProgressRequest,
+    /// Waits until the scopes are up to date, and returns the revision that they have reached.
+    scopes_reached: Option<ProgressFuture>,
     notices: Option<Interval>,
     last_header: ResponseHeader,
-}
-
-/// A client's request for progress.
-#[derive(Default)]
-struct Progress {
-    /// Waits until the scopes are up to date, and returns the revision that they have reached.
-    scopes: Option<ProgressFuture>,
-    /// All events of scopes up to this revision are in the queue, or were sent.
-    reached: Option<i64>,
-    /// True if the client waits for progress that must come from the member.
-    is_asked_upstream: bool,
 }
 
 /// The client has left, or the stream has ended with an error that was sent.
@@ -115,7 +107,8 @@ impl Session {
             direct: None,
             reopen_delay: REOPEN_DELAY_MIN,
             reopen_at: None,
-            progress: Progress::default(),
+            progress: ProgressRequest::default(),
+            scopes_reached: None,
             notices: None,
             last_header: ResponseHeader::default(),
         }
@@ -147,9 +140,9 @@ impl Session {
                 },
                 () = queue.filled() => {}
                 event = next_event(&mut self.direct) => self.handle_direct(event).await?,
-                reached = scopes_reached(&mut self.progress.scopes) => {
-                    self.progress.scopes = None;
-                    self.progress.reached = reached;
+                reached = scopes_reached(&mut self.scopes_reached) => {
+                    self.scopes_reached = None;
+                    self.progress.scopes_reached(reached);
                 }
                 () = leaderless => return self.end(status::no_leader()).await,
                 () = at(reopen) => self.reopen(),
@@ -255,7 +248,7 @@ impl Session {
             return self.send_caught_up(number, found).await;
         }
         let upstream_id = self.direct().create(number, watcher.continuation());
-        watcher.source = Source::Direct { upstream_id };
+        watcher.source = Source::direct(upstream_id);
         self.watchers.insert(number, watcher);
         Ok(())
     }
@@ -314,7 +307,7 @@ impl Session {
     async fn cancel(&mut self, id: i64) -> Step {
         let Some(number) = self.numbers.get(&id).copied() else { return Ok(()) };
         let Some(watcher) = self.watchers.get(&number) else { return Ok(()) };
-        if let Source::Direct { upstream_id } = watcher.source
+        if let Source::Direct { upstream_id, .. } = watcher.source
             && self.direct.is_some()
             && self.reopen_at.is_none()
         {
@@ -354,7 +347,12 @@ impl Session {
                             watcher.set_lagging(from);
                         }
                     }
-                    Delivery::Detached(number) => self.detach(number),
+                    Delivery::Detached(number, delivered) => {
+                        if let Some(watcher) = self.watchers.get_mut(&number) {
+                            watcher.set_detached(delivered);
+                        }
+                        self.detach(number);
+                    }
                     Delivery::Ended(number) => self.end_replaced(number).await?,
                 }
             }
@@ -441,7 +439,7 @@ impl Session {
         let create = watcher.continuation();
         let upstream_id = self.direct().create(number, create);
         if let Some(watcher) = self.watchers.get_mut(&number) {
-            watcher.source = Source::Direct { upstream_id };
+            watcher.source = Source::direct(upstream_id);
         }
     }
 
@@ -468,6 +466,7 @@ impl Session {
             }
             DirectEvent::Lost => {
                 self.direct = None;
+                self.watchers.values_mut().for_each(Watcher::set_lost);
                 self.reopen_at = Some(Instant::now() + self.reopen_delay);
                 self.reopen_delay = (self.reopen_delay * 2).min(REOPEN_DELAY_MAX);
                 Ok(())
@@ -487,21 +486,25 @@ impl Session {
             let create = self.watchers[&number].continuation();
             let upstream_id = self.direct().create(number, create);
             if let Some(watcher) = self.watchers.get_mut(&number) {
-                watcher.source = Source::Direct { upstream_id };
+                watcher.source = Source::direct(upstream_id);
             }
+        }
+        if self.progress.is_upstream_pending() {
+            self.direct().request_progress();
         }
     }
 
     async fn handle_direct_response(&mut self, mut response: WatchResponse) -> Step {
         if response.created {
-            let Some(number) = self.direct().answered() else { return Ok(()) };
-            return self.handle_created(number, response).await;
+            let Some((number, id)) = self.direct().answered() else { return Ok(()) };
+            return self.handle_created(number, id, response).await;
         }
         if response.watch_id == INVALID_WATCH_ID && !response.canceled {
-            return self.handle_upstream_progress(response).await;
+            let header = response.header.unwrap_or_default();
+            return self.handle_upstream_progress(header).await;
         }
         let upstream = response.watch_id;
-        let of_response = |watcher: &Watcher| matches!(watcher.source, Source::Direct { upstream_id } if upstream_id == upstream);
+        let of_response = |watcher: &Watcher| matches!(watcher.source, Source::Direct { upstream_id, .. } if upstream_id == upstream);
         let Some((number, watcher)) =
             self.watchers.iter_mut().find(|(_, watcher)| of_response(watcher))
         else {
@@ -509,27 +512,24 @@ impl Session {
         };
         let number = *number;
         response.watch_id = watcher.id;
-        watcher.is_active = true;
+        watcher.take_upstream(&response);
         if response.canceled {
             self.forget(number);
-        } else if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref())
-            && !response.fragment
-        {
-            watcher.next = watcher.next.max(last.mod_revision + 1);
         }
         self.send(response).await
     }
 
-    async fn handle_created(&mut self, number: u64, mut response: WatchResponse) -> Step {
+    async fn handle_created(&mut self, number: u64, id: i64, mut response: WatchResponse) -> Step {
         let Some(watcher) = self.watchers.get_mut(&number) else {
             // The client has canceled it meanwhile.
             return Ok(());
         };
-        let is_told = std::mem::replace(&mut watcher.is_created, true);
-        if watcher.next == 0 {
-            let revision = response.header.as_ref().map_or(0, |header| header.revision);
-            watcher.next = revision + 1;
+        if !matches!(watcher.source, Source::Direct { upstream_id, .. } if upstream_id == id) {
+            // It has joined a scope meanwhile.
+            return Ok(());
         }
+        let is_told = std::mem::replace(&mut watcher.is_created, true);
+        watcher.set_answered(response.header.as_ref().map_or(0, |header| header.revision));
         if response.canceled {
             response.created = !is_told;
             response.watch_id = if is_told { watcher.id } else { INVALID_WATCH_ID };
@@ -553,21 +553,13 @@ impl Session {
         Ok(())
     }
 
-    /// The member has sent all events up to this revision, of all direct watches.
-    async fn handle_upstream_progress(&mut self, response: WatchResponse) -> Step {
-        let reached = response.header.as_ref().map_or(0, |header| header.revision);
+    /// The member has sent all events up to this revision, of all direct watches that it has.
+    async fn handle_upstream_progress(&mut self, header: ResponseHeader) -> Step {
         for watcher in self.watchers.values_mut() {
-            if watcher.is_direct() && watcher.is_created {
-                watcher.next = watcher.next.max(reached + 1);
-            }
+            watcher.upstream_reached(header.revision);
         }
-        if self.progress.is_asked_upstream {
-            self.progress.is_asked_upstream = false;
-            let of_scopes = self.progress.reached.take().unwrap_or(reached);
-            let mut header = response.header.unwrap_or_default();
-            header.revision = reached.min(of_scopes);
-            self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await?;
-        }
+        self.progress.upstream_reached(header.revision);
+        self.last_header = header;
         if self.caller.is_anonymous() {
             self.join_scopes().await?;
         }
@@ -579,7 +571,7 @@ impl Session {
         direct.retain(|it| self.watchers[it].is_direct() && self.watchers[it].is_created);
         for number in direct {
             let Some(mut watcher) = self.watchers.remove(&number) else { continue };
-            let Source::Direct { upstream_id } = watcher.source else { continue };
+            let Source::Direct { upstream_id, .. } = watcher.source else { continue };
             let scope = self.usable_scope(&watcher.create).await;
             let attached = scope.and_then(|scope| self.attach(number, &mut watcher, &scope));
             self.watchers.insert(number, watcher);
@@ -594,20 +586,22 @@ impl Session {
     // ---- progress ----
 
     fn request_progress(&mut self) {
-        if self.progress.scopes.is_some() {
+        if self.scopes_reached.is_some() {
             return;
         }
         let scopes = self.scopes();
-        let is_direct = self.watchers.values().any(Watcher::is_direct);
-        if is_direct && let Some(direct) = &self.direct {
-            direct.request_progress();
-            self.progress.is_asked_upstream = true;
+        if self.watchers.values().any(Watcher::is_direct) {
+            self.progress.request_upstream();
+            if let Some(direct) = &self.direct {
+                direct.request_progress();
+            }
             if scopes.is_empty() {
                 return;
             }
         }
+        self.progress.request_scopes();
         let prober = Arc::clone(&self.cache.prober);
-        self.progress.scopes = Some(Box::pin(async move {
+        self.scopes_reached = Some(Box::pin(async move {
             let probe = prober.probe().await.ok()?;
             let deadline = Instant::now() + SCOPE_PATIENCE;
             let mut reached = probe.header.revision;
@@ -621,11 +615,28 @@ impl Session {
 
     /// Sends progress if all events up to its revision were sent. The queue must be drained.
     async fn send_progress(&mut self) -> Step {
-        if self.progress.is_asked_upstream {
+        let is_direct = self.watchers.values().any(Watcher::is_direct);
+        if self.progress.is_upstream_pending() && !is_direct {
+            // The direct watches have joined scopes, or were canceled.
+            self.progress.clear();
+            self.request_progress();
+        }
+        let Some(revision) = self.progress.revision() else { return Ok(()) };
+        let mut created = self.watchers.values().filter(|watcher| watcher.is_created);
+        if !created.all(|watcher| watcher.has_sent(revision)) {
+            self.progress.clear();
+            self.request_progress();
             return Ok(());
         }
-        let Some(revision) = self.progress.reached.take() else { return Ok(()) };
-        let mut header = self.current_header().await;
+        if !self.queue.is_empty() {
+            // The session drains it and calls again.
+            return Ok(());
+        }
+        self.progress.clear();
+        let mut header = match self.last_header.revision {
+            0 => self.current_header().await,
+            _ => self.last_header,
+        };
         header.revision = revision;
         self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await
     }
@@ -633,16 +644,21 @@ impl Session {
     /// Sends a progress notice for each idle watch that wants them.
     async fn send_notices(&mut self) -> Step {
         let mut idle = Vec::new();
-        for watcher in self.watchers.values_mut() {
+        for (number, watcher) in &mut self.watchers {
             let Source::Scope { scope, is_lagging: false, .. } = &watcher.source else { continue };
             if watcher.create.progress_notify && !std::mem::take(&mut watcher.is_active) {
-                idle.extend(scope.published().map(|state| (watcher.id, state.header)));
+                idle.extend(scope.published().map(|state| (*number, state.header)));
             }
         }
         // Every event up to these revisions must be sent first.
         self.drain_deliveries().await?;
-        for (watch_id, header) in idle {
-            self.send(WatchResponse { watch_id, ..message(header) }).await?;
+        for (number, header) in idle {
+            if let Some(watcher) = self.watchers.get(&number)
+                && watcher.has_sent(header.revision)
+            {
+                let watch_id = watcher.id;
+                self.send(WatchResponse { watch_id, ..message(header) }).await?;
+            }
         }
         Ok(())
     }

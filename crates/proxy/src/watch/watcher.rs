@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clearlane_mvcc::watch::WatchedKeys;
 use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
-use clearlane_proto::etcdserverpb::{ResponseHeader, WatchCreateRequest};
+use clearlane_proto::etcdserverpb::{ResponseHeader, WatchCreateRequest, WatchResponse};
 use clearlane_proto::mvccpb::Event;
 use clearlane_proto::mvccpb::event::EventType;
 
@@ -24,8 +24,15 @@ pub type Found = (Arc<RevisionEvents>, Vec<u32>);
 pub enum Source {
     /// The scope's queue, or the scope's history while the watcher is lagging.
     Scope { scope: Arc<Scope>, handle: Arc<ScopeWatcher>, is_lagging: bool },
-    /// A watch upstream with this ID.
-    Direct { upstream_id: i64 },
+    /// A watch upstream with this ID. `is_answered` is true if the member has created it.
+    Direct { upstream_id: i64, is_answered: bool },
+}
+
+impl Source {
+    /// A watch whose creation upstream was requested. IDs start at 1.
+    pub fn direct(upstream_id: i64) -> Source {
+        Source::Direct { upstream_id, is_answered: false }
+    }
 }
 
 #[derive(Debug)]
@@ -53,7 +60,7 @@ impl Watcher {
             create,
             is_created: false,
             is_active: true,
-            source: Source::Direct { upstream_id: 0 },
+            source: Source::direct(0),
         }
     }
 
@@ -63,6 +70,59 @@ impl Watcher {
 
     pub fn is_direct(&self) -> bool {
         matches!(self.source, Source::Direct { .. })
+    }
+
+    /// Notes that the scope has lost its contents, and that its events up to `delivered` were taken.
+    pub fn set_detached(&mut self, delivered: i64) {
+        if let Source::Scope { is_lagging: false, .. } = self.source {
+            self.next = self.next.max(delivered + 1);
+        }
+    }
+
+    /// Notes that a member of this revision has created the watch.
+    pub fn set_answered(&mut self, revision: i64) {
+        if let Source::Direct { is_answered, .. } = &mut self.source {
+            *is_answered = true;
+        }
+        if self.next == 0 {
+            self.next = revision + 1;
+        }
+    }
+
+    /// Notes that the member has sent all events up to this revision, of all watches that it had
+    /// created.
+    pub fn upstream_reached(&mut self, revision: i64) {
+        if let Source::Direct { is_answered: true, .. } = self.source {
+            self.next = self.next.max(revision + 1);
+        }
+    }
+
+    /// Notes that the stream upstream was lost. The IDs of the next stream are not about this watch,
+    /// until it is created there.
+    pub fn set_lost(&mut self) {
+        if self.is_direct() {
+            self.source = Source::direct(0);
+        }
+    }
+
+    /// Notes that the events of a response upstream are sent to the client.
+    pub fn take_upstream(&mut self, response: &WatchResponse) {
+        self.is_active = true;
+        if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref())
+            && !response.fragment
+        {
+            self.next = self.next.max(last.mod_revision + 1);
+        }
+    }
+
+    /// Returns true if all events up to this revision were sent when the session's queue is empty.
+    /// Check the queue after this call.
+    pub fn has_sent(&self, revision: i64) -> bool {
+        let is_synced_at = match &self.source {
+            Source::Scope { scope, is_lagging: false, .. } => scope.revision(),
+            _ => 0,
+        };
+        self.next > revision || is_synced_at >= revision
     }
 
     /// Returns the request that continues the watch upstream.
@@ -83,25 +143,26 @@ impl Watcher {
     ) -> Option<(Vec<Found>, ResponseHeader)> {
         let state = scope.published()?;
         let mut header = state.header;
-        if self.next == 0 {
+        let mut next = self.next;
+        if next == 0 {
             // The client may have seen a newer revision than the scope has, also from this proxy.
             header.revision = header.revision.max(seen);
-            self.next = header.revision + 1;
+            next = header.revision + 1;
         }
         let handle = Arc::new(ScopeWatcher {
             number,
             keys: self.keys.clone(),
             queue: Arc::clone(queue),
-            first_revision: self.next,
+            first_revision: next,
         });
-        let (found, is_lagging) = match scope.catch_up(&handle, self.next, bytes_max) {
+        let (found, is_lagging) = match scope.catch_up(&handle, next, bytes_max) {
             CatchUp::NotHere => return None,
             CatchUp::Events(found, next) => {
                 self.next = next;
                 (found, true)
             }
             CatchUp::Synced(found, revision) => {
-                self.next = self.next.max(revision + 1);
+                self.next = next.max(revision + 1);
                 (found, false)
             }
         };
