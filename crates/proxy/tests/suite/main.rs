@@ -1,0 +1,6 @@
+//! Tests of the proxy through its public interface.
+
+#![allow(clippy::print_stdout, reason = "a test fails by panicking, and reports")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod model;
