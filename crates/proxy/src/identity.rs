@@ -6,7 +6,7 @@ use tonic::metadata::MetadataMap;
 /// The headers of a caller that go upstream with a stream that the proxy opens for it. Callers with
 /// equal headers may share such a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Caller {
+pub struct Caller {
     token: Option<HeaderValue>,
     authorization: Option<HeaderValue>,
     requires_leader: bool,
@@ -14,7 +14,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(head: &HeaderMap) -> Caller {
+    pub fn new(head: &HeaderMap) -> Caller {
         Caller {
             token: head.get("token").cloned(),
             authorization: head.get("authorization").cloned(),
@@ -24,7 +24,7 @@ impl Caller {
     }
 
     /// Returns true if the caller has named no user. The cache may answer only such callers.
-    pub(crate) fn is_anonymous(&self) -> bool {
+    pub fn is_anonymous(&self) -> bool {
         self.token.is_none() && self.authorization.is_none()
     }
 

@@ -27,7 +27,7 @@
 pub mod serve;
 mod router;
 pub mod services;
-mod identity;
+pub mod identity;
 pub mod connection;
 pub mod upstream;
 pub mod cache;

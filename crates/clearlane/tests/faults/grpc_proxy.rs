@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
@@ -142,7 +142,11 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
         let victim = leader_of(&mut members).await;
         let victim = if round % 2 == 0 { victim } else { (victim + 1) % 3 };
         let is_killed = round < 3;
-        if is_killed { members[victim].kill() } else { members[victim].signal("STOP") }
+        if is_killed {
+            members[victim].kill()
+        } else {
+            members[victim].signal("STOP")
+        }
         let begin = Instant::now();
         let mut reads = 0;
         while reads < 20 || begin.elapsed() < Duration::from_secs(4) {
@@ -156,7 +160,11 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
             reads += 1;
             short_pause().await;
         }
-        if is_killed { members[victim].start() } else { members[victim].signal("CONT") }
+        if is_killed {
+            members[victim].start()
+        } else {
+            members[victim].signal("CONT")
+        }
         members[victim].ready().await;
     }
     is_done.store(true, Ordering::SeqCst);
@@ -168,7 +176,8 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
         seen.extend(response.events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision));
     }
     assert!(seen.is_sorted_by(|a, b| a < b), "each event once, in order");
-    let missing: Vec<_> = acknowledged.iter().filter(|it| seen.binary_search(it).is_err()).collect();
+    let missing: Vec<_> =
+        acknowledged.iter().filter(|it| seen.binary_search(it).is_err()).collect();
     assert!(missing.is_empty(), "{missing:?}");
     // An election takes one to two seconds, and the machine may be busy.
     assert!(longest < Duration::from_secs(10), "a read took {longest:?}");
@@ -183,8 +192,7 @@ async fn many_watches_are_one() {
     let mut client = KvClient::new(proxy.connect().await);
     let mut first = 0;
     for number in 0..100 {
-        let put =
-            PutRequest { key: format!("{PREFIX}{number}").into(), ..PutRequest::default() };
+        let put = PutRequest { key: format!("{PREFIX}{number}").into(), ..PutRequest::default() };
         let revision = client.put(put).await.unwrap().into_inner().header.unwrap().revision;
         if number == 0 {
             first = revision;

@@ -15,7 +15,6 @@
 //! * The feed is anonymous. If the cluster has auth enabled, nothing is cached.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -56,7 +55,7 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why the feed has stopped for now.
 #[derive(Debug)]
-enum Interruption {
+pub enum Interruption {
     /// Another member can continue from the next revision.
     Lost(String),
     /// The next revision is compacted, or the copy is not trusted any more.
@@ -195,15 +194,8 @@ async fn follow(
     channel: Channel,
 ) -> Result<Never, Interruption> {
     let (requests, receiver) = mpsc::channel(4);
-    let (key, range_end) = scope.span.to_request();
-    let create = WatchCreateRequest {
-        key,
-        range_end,
-        start_revision: scope.revision() + 1,
-        progress_notify: true,
-        ..WatchCreateRequest::default()
-    };
-    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let create = RequestUnion::CreateRequest(watch_request(scope));
+    let create = WatchRequest { request_union: Some(create) };
     let _ = requests.send(create).await;
     let mut request = Request::new(ReceiverStream::new(receiver));
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
@@ -229,7 +221,7 @@ async fn follow(
                 }
             }
             () = scope.wanted.notified(), if asked.is_none() => {
-                if scope.wants_progress.swap(false, Ordering::AcqRel) {
+                if scope.take_wants_progress() {
                     request_progress(&requests);
                     asked = Some(Instant::now());
                 }
@@ -266,7 +258,21 @@ fn is_progress(response: &WatchResponse) -> bool {
     response.events.is_empty() && !response.created && !response.canceled
 }
 
-fn handle(scope: &Scope, response: WatchResponse) -> Result<(), Interruption> {
+/// Returns the request of a watch that continues after the applied events and progress. The header
+/// of an event response may be newer than these.
+pub fn watch_request(scope: &Scope) -> WatchCreateRequest {
+    let (key, range_end) = scope.span.to_request();
+    WatchCreateRequest {
+        key,
+        range_end,
+        start_revision: scope.revision() + 1,
+        progress_notify: true,
+        ..WatchCreateRequest::default()
+    }
+}
+
+/// Applies a response of the watch.
+pub fn handle(scope: &Scope, response: WatchResponse) -> Result<(), Interruption> {
     let header = response.header.unwrap_or_default();
     check_cluster(scope, &header)?;
     if response.canceled {

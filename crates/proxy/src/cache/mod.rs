@@ -40,7 +40,7 @@
 //! where the member checks them. So the cache can never show one user what another one may read.
 
 pub mod contents;
-mod feed;
+pub mod feed;
 pub mod probe;
 pub mod range;
 pub mod read;

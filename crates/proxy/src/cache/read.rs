@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use clearlane_engine::KeyRange;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
@@ -33,7 +32,8 @@ impl Cache {
         caller: &Caller,
         seen: i64,
     ) -> Option<RangeResponse> {
-        // A member checks a token, and whether it has a leader. A linearizable probe shows the latter.
+        // A member checks a token, and whether it has a leader. A linearizable read's probe shows
+        // the latter.
         let needs_member = request.serializable && caller.requires_leader();
         if !caller.is_anonymous() || needs_member || !is_supported(request) {
             return None;
@@ -43,34 +43,58 @@ impl Cache {
             self.count_forwarded(&span);
             return None;
         };
-        let (state, oldest) = if request.serializable {
-            if !scope.is_fresh(self.config.lag_max) {
-                self.metrics.misses.fetch_add(1, Ordering::Relaxed);
-                return None;
-            }
-            (scope.wait_for(seen, Instant::now() + SEEN_WAIT_MAX).await?, i64::MAX)
-        } else {
-            let deadline = Instant::now() + WAIT_MAX;
-            let probe = self.prober.probe().await.ok()?;
-            let state = scope.wait_for(probe.header.revision, deadline).await?;
-            scope.mark_fresh(probe.started);
-            (state, probe.header.revision)
-        };
-        // The proxy does not know whether an older revision was compacted, which is an error. But
-        // the newest revision at the time of the probe cannot have been compacted before it.
-        let at = match request.revision {
-            0 => state.snapshot.revision,
-            asked if (oldest..=state.snapshot.revision).contains(&asked) => asked,
-            _ => return None,
-        };
+        let (state, oldest) =
+            match Condition::of(request, scope.is_fresh(self.config.lag_max), seen) {
+                Condition::Never => {
+                    self.metrics.misses.fetch_add(1, Ordering::Relaxed);
+                    return None;
+                }
+                Condition::Has(revision) => {
+                    (scope.wait_for(revision, Instant::now() + SEEN_WAIT_MAX).await?, i64::MAX)
+                }
+                Condition::Probe => {
+                    let deadline = Instant::now() + WAIT_MAX;
+                    let probe = self.prober.probe().await.ok()?;
+                    let state = scope.wait_for(probe.header.revision, deadline).await?;
+                    scope.mark_fresh(probe.started);
+                    (state, probe.header.revision)
+                }
+            };
+        let mut answer = Answer::new(state, request, oldest, KEYS_PER_TURN)?;
         self.metrics.hits.fetch_add(1, Ordering::Relaxed);
-        Some(answer(&state, request, &span, at).await)
+        while !answer.step() {
+            yield_now().await;
+        }
+        Some(answer.into_response())
+    }
+}
+
+/// The condition under which a scope may answer a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The read must be forwarded.
+    Never,
+    /// The scope has this revision.
+    Has(i64),
+    /// The scope has the revision of a probe that starts after the read has arrived.
+    Probe,
+}
+
+impl Condition {
+    /// `seen` is the newest revision that the caller's connection has seen. If `is_fresh` is false,
+    /// the scope may be too old for serializable reads.
+    pub fn of(request: &RangeRequest, is_fresh: bool, seen: i64) -> Condition {
+        match (request.serializable, is_fresh) {
+            (false, _) => Condition::Probe,
+            (true, true) => Condition::Has(seen),
+            (true, false) => Condition::Never,
+        }
     }
 }
 
 /// Returns true for the requests that the cache answers exactly as a member does. It has the keys
 /// in ascending order.
-fn is_supported(request: &RangeRequest) -> bool {
+pub fn is_supported(request: &RangeRequest) -> bool {
     // Without an order, any other target than the key is sorted in ascending order.
     let orders = [SortOrder::None as i32, SortOrder::Ascend as i32];
     let is_by_key = request.sort_target == SortTarget::Key as i32;
@@ -88,45 +112,83 @@ fn is_supported(request: &RangeRequest) -> bool {
         && !request.key.is_empty()
 }
 
-async fn answer(state: &Published, request: &RangeRequest, span: &Span, at: i64) -> RangeResponse {
-    let mut response = RangeResponse { header: Some(state.header), ..RangeResponse::default() };
-    let snapshot = &state.snapshot;
-    if request.count_only {
-        response.count = snapshot.count(span.as_range(), at) as i64;
-        return response;
+/// A response that is made in steps, all from one state.
+#[derive(Debug)]
+pub struct Answer {
+    state: Arc<Published>,
+    request: RangeRequest,
+    /// The range that later steps read.
+    rest: Span,
+    at: i64,
+    keys_per_step: u64,
+    is_started: bool,
+    response: RangeResponse,
+}
+
+impl Answer {
+    /// Returns `None` if the request has a revision that the state does not have, or that is below
+    /// `oldest`, the revision of the read's probe. The proxy does not know whether an older revision
+    /// was compacted, which is an error. But the probe's revision was the newest one, so it cannot
+    /// have been compacted before the probe.
+    pub fn new(
+        state: Arc<Published>,
+        request: &RangeRequest,
+        oldest: i64,
+        keys_per_step: u64,
+    ) -> Option<Answer> {
+        let oldest = oldest.max(state.snapshot.base);
+        let at = match request.revision {
+            0 => state.snapshot.revision,
+            asked if (oldest..=state.snapshot.revision).contains(&asked) => asked,
+            _ => return None,
+        };
+        let response = RangeResponse { header: Some(state.header), ..RangeResponse::default() };
+        let rest = Span::of_request(&request.key, &request.range_end);
+        let request = request.clone();
+        Some(Answer { state, request, rest, at, keys_per_step, is_started: false, response })
     }
-    if request.range_end.is_empty() {
-        let found = snapshot.get(&request.key, at);
-        response.kvs = found.map(|record| to_response(record, request)).into_iter().collect();
-        response.count = response.kvs.len() as i64;
-        return response;
-    }
-    let limit = if request.limit > 0 { request.limit as u64 } else { u64::MAX };
-    let mut from = span.from.clone();
-    let mut is_first = true;
-    loop {
-        let range = KeyRange { from: &from, to: span.to.as_deref() };
-        let left = (limit - response.kvs.len() as u64).min(KEYS_PER_TURN);
-        let before = response.kvs.len();
-        let count = snapshot.visit(range, at, left, &mut |record| {
+
+    /// Reads up to `keys_per_step` keys. Returns true if the response is complete.
+    pub fn step(&mut self) -> bool {
+        let (request, response) = (&self.request, &mut self.response);
+        let snapshot = &self.state.snapshot;
+        if request.count_only {
+            response.count = snapshot.count(self.rest.as_range(), self.at) as i64;
+            return true;
+        }
+        if request.range_end.is_empty() {
+            let found = snapshot.get(&request.key, self.at);
+            response.kvs = found.map(|record| to_response(record, request)).into_iter().collect();
+            response.count = response.kvs.len() as i64;
+            return true;
+        }
+        let limit = if request.limit > 0 { request.limit as u64 } else { u64::MAX };
+        let before = response.kvs.len() as u64;
+        let wanted = (limit - before).min(self.keys_per_step);
+        let count = snapshot.visit(self.rest.as_range(), self.at, wanted, &mut |record| {
             response.kvs.push(to_response(record, request));
             ControlFlow::Continue(())
         });
-        if std::mem::take(&mut is_first) {
+        if !std::mem::replace(&mut self.is_started, true) {
             response.count = count as i64;
         }
-        let read = (response.kvs.len() - before) as u64;
-        if read < KEYS_PER_TURN || response.kvs.len() as u64 >= limit {
-            break;
+        let read = response.kvs.len() as u64 - before;
+        if read == self.keys_per_step
+            && before + read < limit
+            && let Some(last) = response.kvs.last()
+        {
+            let mut next = last.key.to_vec();
+            next.push(0);
+            self.rest.from = next.into();
+            return false;
         }
-        let Some(last) = response.kvs.last() else { break };
-        let mut next = last.key.to_vec();
-        next.push(0);
-        from = next.into();
-        yield_now().await;
+        response.more = response.count > response.kvs.len() as i64;
+        true
     }
-    response.more = response.count > response.kvs.len() as i64;
-    response
+
+    pub fn into_response(self) -> RangeResponse {
+        self.response
+    }
 }
 
 fn to_response(record: &KeyValue, request: &RangeRequest) -> KeyValue {

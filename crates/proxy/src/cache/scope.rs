@@ -17,7 +17,7 @@
 //!
 //! Locks: `state` before the lock of a session's queue. Nothing waits while it holds either.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,9 +33,6 @@ use tokio::time::{Instant, timeout_at};
 use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
-
-/// Maximum number of bytes of events that one call of [`Scope::catch_up`] returns.
-const CATCH_UP_BYTES: usize = 1 << 20;
 
 /// A state of the scope that readers can use.
 #[derive(Debug)]
@@ -65,6 +62,15 @@ pub enum CatchUp {
     Synced(Vec<(Arc<RevisionEvents>, Vec<u32>)>, i64),
     /// The history does not have the events.
     NotHere,
+}
+
+/// The result of [`Scope::reached`].
+#[derive(Debug)]
+pub enum Reached {
+    Yes(Arc<Published>),
+    NotYet,
+    /// Nothing is loaded.
+    Reset,
 }
 
 #[derive(Debug)]
@@ -156,7 +162,11 @@ impl Scope {
 
     /// Returns true if the contents include every write that was acknowledged `lag_max` ago.
     pub fn is_fresh(&self, lag_max: Duration) -> bool {
-        let now = self.ms_of(Instant::now());
+        self.is_fresh_at(Instant::now(), lag_max)
+    }
+
+    pub fn is_fresh_at(&self, now: Instant, lag_max: Duration) -> bool {
+        let now = self.ms_of(now);
         let lag = now.saturating_sub(self.fresh_until_ms.load(Ordering::Relaxed));
         self.published.load().is_some() && u128::from(lag) <= lag_max.as_millis()
     }
@@ -166,15 +176,25 @@ impl Scope {
     pub async fn wait_for(&self, revision: i64, deadline: Instant) -> Option<Arc<Published>> {
         let mut known = self.revision.subscribe();
         loop {
-            let reached = *known.borrow_and_update();
-            if reached >= revision {
-                return self.published().filter(|state| state.snapshot.revision >= revision);
+            known.mark_unchanged();
+            match self.reached(revision) {
+                Reached::Yes(state) => return Some(state),
+                Reached::Reset => return None,
+                Reached::NotYet => self.want_progress(),
             }
-            if reached == 0 {
-                return None;
-            }
-            self.want_progress();
             timeout_at(deadline, known.changed()).await.ok()?.ok()?;
+        }
+    }
+
+    /// Checks whether all changes up to this revision are known.
+    pub fn reached(&self, revision: i64) -> Reached {
+        let reached = self.revision();
+        if reached < revision {
+            return if reached == 0 { Reached::Reset } else { Reached::NotYet };
+        }
+        match self.published().filter(|state| state.snapshot.revision >= revision) {
+            Some(state) => Reached::Yes(state),
+            None => Reached::Reset,
         }
     }
 
@@ -182,6 +202,11 @@ impl Scope {
     pub fn want_progress(&self) {
         self.wants_progress.store(true, Ordering::Release);
         self.wanted.notify_one();
+    }
+
+    /// Returns true once for all calls of `want_progress` so far. Called by the feed.
+    pub fn take_wants_progress(&self) -> bool {
+        self.wants_progress.swap(false, Ordering::AcqRel)
     }
 
     /// Returns a receiver of the revision up to which all changes are known.
@@ -231,14 +256,18 @@ impl Scope {
     /// the cluster any more. Called by the feed.
     pub fn reset(&self, watchers_end: bool) {
         let mut state = self.state.lock();
+        // After an error of `apply`, the contents may be newer than what the watchers have got.
+        let delivered = self.revision();
         self.published.store(None);
         self.revision.send_replace(0);
         state.contents = None;
         state.group = WatcherGroup::default();
-        for watcher in std::mem::take(&mut state.synced).into_values() {
+        let mut synced: Vec<_> = std::mem::take(&mut state.synced).into_values().collect();
+        synced.sort_unstable_by_key(|watcher| watcher.number);
+        for watcher in synced {
             watcher.queue.push(match watchers_end {
                 true => Delivery::Ended(watcher.number),
-                false => Delivery::Detached(watcher.number),
+                false => Delivery::Detached(watcher.number, delivered),
             });
         }
     }
@@ -249,9 +278,9 @@ impl Scope {
             .send_if_modified(|old| std::mem::replace(old, is_leaderless) != is_leaderless);
     }
 
-    /// Reads the events that a lagging watcher is missing, from revision `from` on. If these are
-    /// all, adds the watcher to the synced ones.
-    pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64) -> CatchUp {
+    /// Reads the events that a lagging watcher is missing, from revision `from` on, until they have
+    /// `bytes_max`. If these are all, adds the watcher to the synced ones.
+    pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64, bytes_max: usize) -> CatchUp {
         let mut state = self.state.lock();
         let Some(contents) = &state.contents else { return CatchUp::NotHere };
         if from <= contents.base() {
@@ -265,7 +294,7 @@ impl Scope {
             }
             bytes += events.bytes();
             found.push((Arc::clone(events), picks));
-            if bytes >= CATCH_UP_BYTES {
+            if bytes >= bytes_max {
                 return CatchUp::Events(found, events.revision + 1);
             }
         }
@@ -290,7 +319,8 @@ impl Scope {
 
 impl ScopeState {
     fn deliver(&mut self, events: &Arc<RevisionEvents>) {
-        let mut picks: HashMap<u64, Vec<u32>> = HashMap::new();
+        // In the order of the numbers, so that a test can repeat which queue is full.
+        let mut picks: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (number, event) in (0..).zip(&events.events) {
             self.group.for_each_watching(&event.current.key, &mut |watcher| {
                 picks.entry(*watcher).or_default().push(number);

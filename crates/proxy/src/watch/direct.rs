@@ -39,9 +39,9 @@ pub(super) enum DirectEvent {
 pub(super) struct DirectStream {
     requests: mpsc::UnboundedSender<WatchRequest>,
     events: mpsc::Receiver<DirectEvent>,
-    /// The numbers of the watches whose creation was not answered, in the order of the requests.
-    /// A rejection has no ID, so only the order tells which watch it is about.
-    unanswered: VecDeque<u64>,
+    /// The watches whose creation was not answered, in the order of the requests: their numbers and
+    /// their IDs upstream. A rejection has no ID, so only the order shows which watch it is about.
+    unanswered: VecDeque<(u64, i64)>,
     next_id: i64,
 }
 
@@ -65,7 +65,7 @@ impl DirectStream {
     pub(super) fn create(&mut self, watch: u64, create: WatchCreateRequest) -> i64 {
         let watch_id = self.next_id;
         self.next_id += 1;
-        self.unanswered.push_back(watch);
+        self.unanswered.push_back((watch, watch_id));
         let create = WatchCreateRequest { watch_id, ..create };
         self.send(RequestUnion::CreateRequest(create));
         watch_id
@@ -79,8 +79,8 @@ impl DirectStream {
         self.send(RequestUnion::ProgressRequest(WatchProgressRequest::default()));
     }
 
-    /// A creation was answered. Returns the number of its watch.
-    pub(super) fn answered(&mut self) -> Option<u64> {
+    /// A creation was answered. Returns the number of its watch, and the ID upstream.
+    pub(super) fn answered(&mut self) -> Option<(u64, i64)> {
         self.unanswered.pop_front()
     }
 

@@ -9,10 +9,12 @@
 //! |---|---|
 //! | [`session`] | one client stream: requests, responses, progress |
 //! | [`queue`] | what a scope has for a session |
+//! | [`progress`] | a client's request for progress |
 //! | `direct` | the watches of a session that the cache cannot serve |
-//! | `watcher` | one watch of a client |
+//! | [`watcher`] | one watch of a client |
 
 mod direct;
+pub mod progress;
 pub mod queue;
 pub mod session;
-mod watcher;
+pub mod watcher;

@@ -19,15 +19,15 @@ pub enum Delivery {
     Events(u64, Arc<RevisionEvents>, Vec<u32>),
     /// The queue was full: the watcher must read the history from this revision on.
     Lagging(u64, i64),
-    /// The scope has lost its contents. The events after the last delivered one must be read
-    /// elsewhere.
-    Detached(u64),
+    /// The scope has lost its contents. The events after this revision must be read elsewhere.
+    Detached(u64, i64),
     /// The cluster was replaced by another one. The watcher must end.
     Ended(u64),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SessionQueue {
+    bytes_max: usize,
     state: Mutex<QueueState>,
     filled: Notify,
 }
@@ -38,7 +38,17 @@ struct QueueState {
     event_bytes: usize,
 }
 
+impl Default for SessionQueue {
+    fn default() -> SessionQueue {
+        SessionQueue::new(QUEUE_BYTES_MAX)
+    }
+}
+
 impl SessionQueue {
+    pub fn new(bytes_max: usize) -> SessionQueue {
+        SessionQueue { bytes_max, state: Mutex::default(), filled: Notify::new() }
+    }
+
     /// Adds events, or returns false if the queue is full.
     pub fn try_push_events(
         &self,
@@ -47,7 +57,7 @@ impl SessionQueue {
         picks: Vec<u32>,
     ) -> bool {
         let mut state = self.state.lock();
-        if state.event_bytes > 0 && state.event_bytes + events.bytes() > QUEUE_BYTES_MAX {
+        if state.event_bytes > 0 && state.event_bytes + events.bytes() > self.bytes_max {
             return false;
         }
         state.event_bytes += events.bytes();

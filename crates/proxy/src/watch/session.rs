@@ -31,12 +31,12 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
+use super::progress::ProgressRequest;
 use super::queue::{Delivery, SessionQueue};
-use super::watcher::{Source, Watcher};
+use super::watcher::{CATCH_UP_BYTES, Found, Source, Watcher};
 use crate::cache::Cache;
-use crate::cache::contents::RevisionEvents;
 use crate::cache::range::Span;
-use crate::cache::scope::{CatchUp, Scope, ScopeWatcher};
+use crate::cache::scope::Scope;
 use crate::connection::ConnectionState;
 use crate::identity::Caller;
 use crate::namespace::Namespace;
@@ -82,23 +82,13 @@ pub(crate) struct Session {
     reopen_delay: Duration,
     /// The time at which lost direct watches are created again.
     reopen_at: Option<Instant>,
-    progress: Progress,
+    progress: ProgressRequest,
+    /// Waits until the scopes are up to date, and returns the revision that they have reached.
+    scopes_reached: Option<ProgressFuture>,
     notices: Option<Interval>,
     last_header: ResponseHeader,
     /// The newest revision of an event that was sent.
     last_event: i64,
-}
-
-/// A client's request for progress.
-#[derive(Default)]
-struct Progress {
-    is_wanted: bool,
-    /// Waits until the scopes are up to date. Returns the revision that the cluster had.
-    scopes: Option<ProgressFuture>,
-    /// The revision that the cluster had at or after the request. `None` if the future has failed.
-    probed: Option<i64>,
-    /// The answer of the member about the direct watches.
-    upstream: Option<i64>,
 }
 
 /// The client has left, or the stream has ended with an error that was sent.
@@ -129,7 +119,8 @@ impl Session {
             direct: None,
             reopen_delay: REOPEN_DELAY_MIN,
             reopen_at: None,
-            progress: Progress::default(),
+            progress: ProgressRequest::default(),
+            scopes_reached: None,
             notices: None,
             last_header: ResponseHeader::default(),
             last_event: 0,
@@ -162,13 +153,9 @@ impl Session {
                 },
                 () = queue.filled() => {}
                 event = next_event(&mut self.direct) => self.handle_direct(event).await?,
-                reached = scopes_reached(&mut self.progress.scopes) => {
-                    self.progress.scopes = None;
-                    self.progress.probed = reached;
-                    if reached.is_none() {
-                        // As in etcd, there is no answer. The client asks again.
-                        self.progress.is_wanted = false;
-                    }
+                reached = scopes_reached(&mut self.scopes_reached) => {
+                    self.scopes_reached = None;
+                    self.progress.scopes_reached(reached);
                 }
                 () = leaderless => return self.end(status::no_leader()).await,
                 () = at(reopen) => self.reopen(),
@@ -253,11 +240,10 @@ impl Session {
         if let Some(namespace) = &self.namespace {
             namespace.add_to_watch(&mut create);
         }
-        let keys = Watcher::keys_of(&create);
         let check = Check {
             start_revision: create.start_revision,
             id: create.watch_id,
-            ..Check::new(keys.clone())
+            ..Check::new(Watcher::keys_of(&create))
         };
         if let Some(error) = check.rejection(|id| self.numbers.contains_key(&id)) {
             return self.reject(error).await;
@@ -271,10 +257,7 @@ impl Session {
             notices.set_missed_tick_behavior(MissedTickBehavior::Delay);
             self.notices = Some(notices);
         }
-        let next = create.start_revision;
-        let source = Source::Direct { upstream_id: 0 };
-        let mut watcher =
-            Watcher { id, keys, create, next, is_created: false, is_active: true, source };
+        let mut watcher = Watcher::new(id, create);
         if let Some(scope) = self.usable_scope(&watcher.create).await
             && let Some((found, created)) = self.attach(number, &mut watcher, &scope)
         {
@@ -331,50 +314,25 @@ impl Session {
         Some(scope)
     }
 
-    /// Connects a watch with a scope. Returns the events that it has missed, and the header of the
-    /// response to its creation. Returns `None` if the history does not go back far enough.
     fn attach(
         &mut self,
         number: u64,
         watcher: &mut Watcher,
         scope: &Arc<Scope>,
     ) -> Option<(Vec<Found>, ResponseHeader)> {
-        let state = scope.published()?;
-        let mut header = state.header;
-        if watcher.next == 0 {
-            // The client may have seen a newer revision than the scope has, also from this proxy.
-            header.revision = header.revision.max(self.cache.seen());
-            watcher.next = header.revision + 1;
-        }
-        let handle = Arc::new(ScopeWatcher {
-            number,
-            keys: watcher.keys.clone(),
-            queue: Arc::clone(&self.queue),
-            first_revision: watcher.next,
-        });
-        let (found, is_lagging) = match scope.catch_up(&handle, watcher.next) {
-            CatchUp::NotHere => return None,
-            CatchUp::Events(found, next) => {
-                watcher.next = next;
-                (found, true)
-            }
-            CatchUp::Synced(found, revision) => {
-                watcher.next = watcher.next.max(revision + 1);
-                (found, false)
-            }
-        };
-        if is_lagging {
+        let seen = self.cache.seen();
+        let attached = watcher.attach(number, scope, &self.queue, seen, CATCH_UP_BYTES)?;
+        if let Source::Scope { is_lagging: true, .. } = watcher.source {
             self.lagging.push_back(number);
         }
         self.note_scope(scope);
-        watcher.source = Source::Scope { scope: Arc::clone(scope), handle, is_lagging };
-        Some((found, header))
+        Some(attached)
     }
 
     async fn cancel(&mut self, id: i64) -> Step {
         let Some(number) = self.numbers.get(&id).copied() else { return Ok(()) };
         let Some(watcher) = self.watchers.get(&number) else { return Ok(()) };
-        if let Source::Direct { upstream_id } = watcher.source
+        if let Source::Direct { upstream_id, .. } = watcher.source
             && self.direct.is_some()
             && self.reopen_at.is_none()
         {
@@ -392,7 +350,7 @@ impl Session {
         self.numbers.remove(&watcher.id);
         match &watcher.source {
             Source::Scope { scope, handle, .. } => scope.remove(handle),
-            Source::Direct { upstream_id } => drop(self.upstream_ids.remove(upstream_id)),
+            Source::Direct { upstream_id, .. } => drop(self.upstream_ids.remove(upstream_id)),
         }
         Some(watcher)
     }
@@ -405,10 +363,23 @@ impl Session {
             while let Some(delivery) = self.queue.take() {
                 match delivery {
                     Delivery::Events(number, events, picks) => {
-                        self.send_events(number, &events, &picks).await?;
+                        if let Some(watcher) = self.watchers.get_mut(&number) {
+                            let wanted = watcher.take(&events, &picks);
+                            self.send_events(number, events.revision, wanted).await?;
+                        }
                     }
-                    Delivery::Lagging(number, from) => self.set_lagging(number, from),
-                    Delivery::Detached(number) => self.detach(number),
+                    Delivery::Lagging(number, from) => {
+                        if let Some(watcher) = self.watchers.get_mut(&number) {
+                            watcher.set_lagging(from);
+                            self.lagging.push_back(number);
+                        }
+                    }
+                    Delivery::Detached(number, delivered) => {
+                        if let Some(watcher) = self.watchers.get_mut(&number) {
+                            watcher.set_detached(delivered);
+                        }
+                        self.detach(number);
+                    }
                     Delivery::Ended(number) => self.end_replaced(number).await?,
                 }
             }
@@ -420,24 +391,18 @@ impl Session {
         self.send_progress().await
     }
 
-    async fn send_events(&mut self, number: u64, events: &RevisionEvents, picks: &[u32]) -> Step {
-        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
-        if events.revision < watcher.next {
-            return Ok(());
-        }
-        watcher.next = events.revision + 1;
-        let wanted = watcher.wanted(events, picks);
+    async fn send_events(&mut self, number: u64, revision: i64, wanted: Vec<Event>) -> Step {
+        let Some(watcher) = self.watchers.get(&number) else { return Ok(()) };
         if wanted.is_empty() {
             return Ok(());
         }
-        watcher.is_active = true;
         let (watch_id, in_fragments) = (watcher.id, watcher.create.fragment);
         let mut header = match &watcher.source {
             Source::Scope { scope, .. } => scope.published().map(|state| state.header),
             Source::Direct { .. } => None,
         }
         .unwrap_or(self.last_header);
-        header.revision = events.revision;
+        header.revision = revision;
         let response = WatchResponse { watch_id, ..message(header) };
         self.send_message(response, wanted, in_fragments).await
     }
@@ -467,45 +432,27 @@ impl Session {
         Ok(())
     }
 
-    fn set_lagging(&mut self, number: u64, from: i64) {
-        if let Some(watcher) = self.watchers.get_mut(&number)
-            && let Source::Scope { is_lagging, .. } = &mut watcher.source
-        {
-            if !std::mem::replace(is_lagging, true) {
-                self.lagging.push_back(number);
-            }
-            watcher.next = watcher.next.max(from);
-        }
-    }
-
     async fn catch_up(&mut self, number: u64) -> Step {
         let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
-        let from = watcher.next;
-        let Source::Scope { scope, handle, is_lagging } = &mut watcher.source else {
-            return Ok(());
-        };
-        match scope.catch_up(handle, from) {
-            CatchUp::NotHere => {
+        match watcher.catch_up(CATCH_UP_BYTES) {
+            Some(found) => {
+                if let Source::Scope { is_lagging: true, .. } = watcher.source {
+                    self.lagging.push_back(number);
+                }
+                self.send_caught_up(number, found).await
+            }
+            None => {
                 self.detach(number);
                 Ok(())
-            }
-            CatchUp::Events(found, _) => {
-                self.lagging.push_back(number);
-                self.send_caught_up(number, found).await
-            }
-            CatchUp::Synced(found, _) => {
-                *is_lagging = false;
-                self.send_caught_up(number, found).await
             }
         }
     }
 
     async fn send_caught_up(&mut self, number: u64, found: Vec<Found>) -> Step {
         for (events, picks) in found {
-            if let Some(watcher) = self.watchers.get_mut(&number) {
-                watcher.next = watcher.next.min(events.revision);
-            }
-            self.send_events(number, &events, &picks).await?;
+            let Some(watcher) = self.watchers.get_mut(&number) else { break };
+            let wanted = watcher.take_missed(&events, &picks);
+            self.send_events(number, events.revision, wanted).await?;
         }
         Ok(())
     }
@@ -539,7 +486,7 @@ impl Session {
         let upstream_id = self.direct().create(number, create);
         self.upstream_ids.insert(upstream_id, number);
         if let Some(watcher) = self.watchers.get_mut(&number) {
-            watcher.source = Source::Direct { upstream_id };
+            watcher.source = Source::direct(upstream_id);
         }
     }
 
@@ -551,6 +498,7 @@ impl Session {
             }
             DirectEvent::Lost => {
                 self.direct = None;
+                self.watchers.values_mut().for_each(Watcher::set_lost);
                 self.reopen_at = Some(Instant::now() + self.reopen_delay);
                 self.reopen_delay = (self.reopen_delay * 2).min(REOPEN_DELAY_MAX);
                 Ok(())
@@ -571,42 +519,43 @@ impl Session {
             let create = self.watchers[&number].continuation();
             self.create_upstream(number, create);
         }
+        if self.progress.is_upstream_pending() {
+            self.direct().request_progress();
+        }
     }
 
     async fn handle_direct_response(&mut self, mut response: WatchResponse) -> Step {
         if response.created {
-            let Some(number) = self.direct().answered() else { return Ok(()) };
-            return self.handle_created(number, response).await;
+            let Some((number, id)) = self.direct().answered() else { return Ok(()) };
+            return self.handle_created(number, id, response).await;
         }
         if response.watch_id == INVALID_WATCH_ID && !response.canceled {
-            return self.handle_upstream_progress(response).await;
+            let header = response.header.unwrap_or_default();
+            return self.handle_upstream_progress(header).await;
         }
         let Some(number) = self.upstream_ids.get(&response.watch_id).copied() else {
             return Ok(());
         };
         let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
         response.watch_id = watcher.id;
-        watcher.is_active = true;
+        watcher.take_upstream(&response);
         if response.canceled {
             self.forget(number);
-        } else if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref())
-            && !response.fragment
-        {
-            watcher.next = watcher.next.max(last.mod_revision + 1);
         }
         self.send(response).await
     }
 
-    async fn handle_created(&mut self, number: u64, mut response: WatchResponse) -> Step {
+    async fn handle_created(&mut self, number: u64, id: i64, mut response: WatchResponse) -> Step {
         let Some(watcher) = self.watchers.get_mut(&number) else {
             // The client has canceled it meanwhile.
             return Ok(());
         };
-        let is_told = std::mem::replace(&mut watcher.is_created, true);
-        if watcher.next == 0 {
-            let revision = response.header.as_ref().map_or(0, |header| header.revision);
-            watcher.next = revision + 1;
+        if !matches!(watcher.source, Source::Direct { upstream_id, .. } if upstream_id == id) {
+            // It has joined a scope meanwhile.
+            return Ok(());
         }
+        let is_told = std::mem::replace(&mut watcher.is_created, true);
+        watcher.set_answered(response.header.as_ref().map_or(0, |header| header.revision));
         if response.canceled {
             response.created = !is_told;
             response.watch_id = if is_told { watcher.id } else { INVALID_WATCH_ID };
@@ -630,16 +579,13 @@ impl Session {
         Ok(())
     }
 
-    /// The member has sent all events up to this revision, of all direct watches.
-    async fn handle_upstream_progress(&mut self, response: WatchResponse) -> Step {
-        let reached = response.header.as_ref().map_or(0, |header| header.revision);
+    /// The member has sent all events up to this revision, of all direct watches that it has.
+    async fn handle_upstream_progress(&mut self, header: ResponseHeader) -> Step {
         for watcher in self.watchers.values_mut() {
-            if watcher.is_direct() && watcher.is_created {
-                watcher.next = watcher.next.max(reached + 1);
-            }
+            watcher.upstream_reached(header.revision);
         }
-        self.progress.upstream = Some(reached);
-        self.last_header = response.header.unwrap_or(self.last_header);
+        self.progress.upstream_reached(header.revision);
+        self.last_header = header;
         if self.caller.is_anonymous() {
             self.join_scopes().await?;
         }
@@ -651,7 +597,7 @@ impl Session {
         direct.retain(|it| self.watchers[it].is_direct() && self.watchers[it].is_created);
         for number in direct {
             let Some(mut watcher) = self.watchers.remove(&number) else { continue };
-            let Source::Direct { upstream_id } = watcher.source else { continue };
+            let Source::Direct { upstream_id, .. } = watcher.source else { continue };
             let scope = self.usable_scope(&watcher.create).await;
             let attached = scope.and_then(|scope| self.attach(number, &mut watcher, &scope));
             self.watchers.insert(number, watcher);
@@ -667,78 +613,79 @@ impl Session {
     // ---- progress ----
 
     fn request_progress(&mut self) {
-        if !std::mem::replace(&mut self.progress.is_wanted, true) {
-            self.measure_progress();
-        }
-    }
-
-    /// Asks how far the cluster is, and brings the scopes up to date.
-    fn measure_progress(&mut self) {
-        self.progress.upstream = None;
-        self.progress.probed = None;
-        if let Some(direct) = self.direct.as_ref().filter(|_| !self.upstream_ids.is_empty()) {
-            direct.request_progress();
-        }
-        if !self.caller.is_anonymous() {
-            // No watch uses a scope, and the cluster may reject a probe without a token.
-            self.progress.probed = Some(i64::MAX);
+        if self.scopes_reached.is_some() {
             return;
         }
-        let (prober, scopes) = (Arc::clone(&self.cache.prober), self.scopes.clone());
-        self.progress.scopes = Some(Box::pin(async move {
-            let revision = prober.probe().await.ok()?.header.revision;
-            let deadline = Instant::now() + SCOPE_PATIENCE;
-            for scope in scopes {
-                scope.wait_for(revision, deadline).await?;
+        let scopes = self.scopes.clone();
+        if !self.upstream_ids.is_empty() {
+            self.progress.request_upstream();
+            if let Some(direct) = &self.direct {
+                direct.request_progress();
             }
-            Some(revision)
+            if scopes.is_empty() {
+                return;
+            }
+        }
+        self.progress.request_scopes();
+        let prober = Arc::clone(&self.cache.prober);
+        self.scopes_reached = Some(Box::pin(async move {
+            let probe = prober.probe().await.ok()?;
+            let deadline = Instant::now() + SCOPE_PATIENCE;
+            let mut reached = probe.header.revision;
+            for scope in scopes {
+                let state = scope.wait_for(probe.header.revision, deadline).await?;
+                reached = reached.min(state.snapshot.revision);
+            }
+            Some(reached)
         }));
     }
 
-    /// Sends progress at revision P if the client waits for it. All events up to P must have been
-    /// sent, on all watches, and no event after P: a scope may be ahead of another one.
+    /// Sends progress if all events up to its revision were sent. The queue must be drained.
     async fn send_progress(&mut self) -> Step {
-        let Some(probed) = self.progress.probed.filter(|_| self.progress.is_wanted) else {
+        if self.progress.is_upstream_pending() && self.upstream_ids.is_empty() {
+            // The direct watches have joined scopes, or were canceled.
+            self.progress.clear();
+            self.request_progress();
+        }
+        let Some(revision) = self.progress.revision() else { return Ok(()) };
+        let mut created = self.watchers.values().filter(|watcher| watcher.is_created);
+        // A scope may be ahead of the report, so that later events were sent already.
+        if revision < self.last_event || !created.all(|watcher| watcher.has_sent(revision)) {
+            self.progress.clear();
+            self.request_progress();
             return Ok(());
-        };
-        // A scope publishes a revision after it has put its events into the queue. So the revisions
-        // are read first.
-        let of_scopes = self.scopes.iter().map(|scope| scope.revision()).min();
-        let of_direct = match self.upstream_ids.is_empty() {
-            true => None,
-            false => match self.progress.upstream {
-                Some(reached) => Some(reached),
-                None => return Ok(()),
-            },
-        };
+        }
         if !self.queue.is_empty() || !self.lagging.is_empty() {
+            // The session drains it and calls again.
             return Ok(());
         }
-        let reached = of_scopes.into_iter().chain(of_direct).min().unwrap_or(probed);
-        let reached = if reached == i64::MAX { self.last_header.revision } else { reached };
-        if reached < self.last_event {
-            self.measure_progress();
-            return Ok(());
-        }
-        self.progress.is_wanted = false;
-        let mut header = self.current_header().await;
-        header.revision = reached;
+        self.progress.clear();
+        let mut header = match self.last_header.revision {
+            0 => self.current_header().await,
+            _ => self.last_header,
+        };
+        header.revision = revision;
         self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await
     }
 
     /// Sends a progress notice for each idle watch that wants them.
     async fn send_notices(&mut self) -> Step {
         let mut idle = Vec::new();
-        for watcher in self.watchers.values_mut() {
+        for (number, watcher) in &mut self.watchers {
             let Source::Scope { scope, is_lagging: false, .. } = &watcher.source else { continue };
             if watcher.create.progress_notify && !std::mem::take(&mut watcher.is_active) {
-                idle.extend(scope.published().map(|state| (watcher.id, state.header)));
+                idle.extend(scope.published().map(|state| (*number, state.header)));
             }
         }
         // Every event up to these revisions must be sent first.
         self.drain_deliveries().await?;
-        for (watch_id, header) in idle {
-            self.send(WatchResponse { watch_id, ..message(header) }).await?;
+        for (number, header) in idle {
+            if let Some(watcher) = self.watchers.get(&number)
+                && watcher.has_sent(header.revision)
+            {
+                let watch_id = watcher.id;
+                self.send(WatchResponse { watch_id, ..message(header) }).await?;
+            }
         }
         Ok(())
     }
@@ -747,8 +694,6 @@ impl Session {
         Box::pin(self.drain_queue()).await
     }
 }
-
-type Found = (Arc<RevisionEvents>, Vec<u32>);
 
 fn message(header: ResponseHeader) -> WatchResponse {
     WatchResponse { header: Some(header), ..WatchResponse::default() }

@@ -1,58 +1,218 @@
-//! One watch of a client.
+//! One watch of a client: what was sent, and where the next events come from.
 
 use std::sync::Arc;
 
 use clearlane_mvcc::watch::WatchedKeys;
-use clearlane_proto::etcdserverpb::WatchCreateRequest;
 use clearlane_proto::etcdserverpb::watch_create_request::FilterType;
+use clearlane_proto::etcdserverpb::{ResponseHeader, WatchCreateRequest, WatchResponse};
 use clearlane_proto::mvccpb::Event;
 use clearlane_proto::mvccpb::event::EventType;
 
 use crate::cache::contents::{CachedEvent, RevisionEvents};
 use crate::cache::range::watched_keys;
-use crate::cache::scope::{Scope, ScopeWatcher};
+use crate::cache::scope::{CatchUp, Scope, ScopeWatcher};
+use crate::watch::queue::SessionQueue;
+
+/// Maximum number of bytes of events that a watch reads from the history at a time.
+pub const CATCH_UP_BYTES: usize = 1 << 20;
+
+/// The events of a revision, and the places of those that the watch is about.
+pub type Found = (Arc<RevisionEvents>, Vec<u32>);
 
 /// Where the events come from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub enum Source {
     /// The scope's queue, or the scope's history while the watcher is lagging.
     Scope { scope: Arc<Scope>, handle: Arc<ScopeWatcher>, is_lagging: bool },
-    /// A watch upstream with this ID.
-    Direct { upstream_id: i64 },
+    /// A watch upstream with this ID. `is_answered` is true if the member has created it.
+    Direct { upstream_id: i64, is_answered: bool },
+}
+
+impl Source {
+    /// A watch whose creation upstream was requested. IDs start at 1.
+    pub fn direct(upstream_id: i64) -> Source {
+        Source::Direct { upstream_id, is_answered: false }
+    }
 }
 
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub struct Watcher {
     /// The client's ID of the watch.
-    pub(super) id: i64,
-    pub(super) keys: WatchedKeys,
-    pub(super) create: WatchCreateRequest,
+    pub id: i64,
+    pub keys: WatchedKeys,
+    pub create: WatchCreateRequest,
     /// All events below this revision were sent. 0 if the watch starts at the time of its creation
     /// and its creation was not answered.
-    pub(super) next: i64,
+    pub next: i64,
     /// True if the client was told that the watch is created.
-    pub(super) is_created: bool,
+    pub is_created: bool,
     /// True if a response was sent since the last progress notice was due.
-    pub(super) is_active: bool,
-    pub(super) source: Source,
+    pub is_active: bool,
+    pub source: Source,
 }
 
 impl Watcher {
-    pub(super) fn keys_of(create: &WatchCreateRequest) -> WatchedKeys {
+    pub fn new(id: i64, create: WatchCreateRequest) -> Watcher {
+        Watcher {
+            id,
+            keys: Watcher::keys_of(&create),
+            next: create.start_revision,
+            create,
+            is_created: false,
+            is_active: true,
+            source: Source::direct(0),
+        }
+    }
+
+    pub fn keys_of(create: &WatchCreateRequest) -> WatchedKeys {
         watched_keys(&create.key, &create.range_end)
     }
 
-    pub(super) fn is_direct(&self) -> bool {
+    pub fn is_direct(&self) -> bool {
         matches!(self.source, Source::Direct { .. })
     }
 
+    /// Notes that the scope has lost its contents, and that its events up to `delivered` were taken.
+    pub fn set_detached(&mut self, delivered: i64) {
+        if let Source::Scope { is_lagging: false, .. } = self.source {
+            self.next = self.next.max(delivered + 1);
+        }
+    }
+
+    /// Notes that a member of this revision has created the watch.
+    pub fn set_answered(&mut self, revision: i64) {
+        if let Source::Direct { is_answered, .. } = &mut self.source {
+            *is_answered = true;
+        }
+        if self.next == 0 {
+            self.next = revision + 1;
+        }
+    }
+
+    /// Notes that the member has sent all events up to this revision, of all watches that it had
+    /// created.
+    pub fn upstream_reached(&mut self, revision: i64) {
+        if let Source::Direct { is_answered: true, .. } = self.source {
+            self.next = self.next.max(revision + 1);
+        }
+    }
+
+    /// Notes that the stream upstream was lost. The IDs of the next stream are not about this watch,
+    /// until it is created there.
+    pub fn set_lost(&mut self) {
+        if self.is_direct() {
+            self.source = Source::direct(0);
+        }
+    }
+
+    /// Notes that the events of a response upstream are sent to the client.
+    pub fn take_upstream(&mut self, response: &WatchResponse) {
+        self.is_active = true;
+        if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref())
+            && !response.fragment
+        {
+            self.next = self.next.max(last.mod_revision + 1);
+        }
+    }
+
+    /// Returns true if all events up to this revision were sent when the session's queue is empty.
+    /// Check the queue after this call.
+    pub fn has_sent(&self, revision: i64) -> bool {
+        let is_synced_at = match &self.source {
+            Source::Scope { scope, is_lagging: false, .. } => scope.revision(),
+            _ => 0,
+        };
+        self.next > revision || is_synced_at >= revision
+    }
+
     /// Returns the request that continues the watch upstream.
-    pub(super) fn continuation(&self) -> WatchCreateRequest {
+    pub fn continuation(&self) -> WatchCreateRequest {
         WatchCreateRequest { start_revision: self.next, ..self.create.clone() }
     }
 
+    /// Connects the watch with a scope. Returns the events that it has missed, and the header of
+    /// the response to its creation. Returns `None` if the history does not go back far enough.
+    /// `seen` is the newest revision that a client of this proxy has seen.
+    pub fn attach(
+        &mut self,
+        number: u64,
+        scope: &Arc<Scope>,
+        queue: &Arc<SessionQueue>,
+        seen: i64,
+        bytes_max: usize,
+    ) -> Option<(Vec<Found>, ResponseHeader)> {
+        let state = scope.published()?;
+        let mut header = state.header;
+        let mut next = self.next;
+        if next == 0 {
+            // The client may have seen a newer revision than the scope has, also from this proxy.
+            header.revision = header.revision.max(seen);
+            next = header.revision + 1;
+        }
+        let handle = Arc::new(ScopeWatcher {
+            number,
+            keys: self.keys.clone(),
+            queue: Arc::clone(queue),
+            first_revision: next,
+        });
+        let (found, is_lagging) = match scope.catch_up(&handle, next, bytes_max) {
+            CatchUp::NotHere => return None,
+            CatchUp::Events(found, next) => {
+                self.next = next;
+                (found, true)
+            }
+            CatchUp::Synced(found, revision) => {
+                self.next = next.max(revision + 1);
+                (found, false)
+            }
+        };
+        self.source = Source::Scope { scope: Arc::clone(scope), handle, is_lagging };
+        Some((found, header))
+    }
+
+    /// Notes that the session's queue was full at this revision.
+    pub fn set_lagging(&mut self, from: i64) {
+        if let Source::Scope { is_lagging, .. } = &mut self.source {
+            *is_lagging = true;
+            self.next = self.next.max(from);
+        }
+    }
+
+    /// Reads events that a lagging watch has missed. Returns `None` if the history does not have
+    /// them, so that the watch must continue upstream.
+    pub fn catch_up(&mut self, bytes_max: usize) -> Option<Vec<Found>> {
+        let Source::Scope { scope, handle, is_lagging } = &mut self.source else {
+            return Some(Vec::new());
+        };
+        match scope.catch_up(handle, self.next, bytes_max) {
+            CatchUp::NotHere => None,
+            CatchUp::Events(found, _) => Some(found),
+            CatchUp::Synced(found, _) => {
+                *is_lagging = false;
+                Some(found)
+            }
+        }
+    }
+
+    /// Takes events from the queue. Returns those that the client wants.
+    pub fn take(&mut self, events: &RevisionEvents, picks: &[u32]) -> Vec<Event> {
+        if events.revision < self.next {
+            return Vec::new();
+        }
+        self.next = events.revision + 1;
+        let wanted = self.wanted(events, picks);
+        self.is_active |= !wanted.is_empty();
+        wanted
+    }
+
+    /// Takes events that `attach` or `catch_up` has returned. Returns those that the client wants.
+    pub fn take_missed(&mut self, events: &RevisionEvents, picks: &[u32]) -> Vec<Event> {
+        self.next = self.next.min(events.revision);
+        self.take(events, picks)
+    }
+
     /// Returns the picked events that the client wants.
-    pub(super) fn wanted(&self, events: &RevisionEvents, picks: &[u32]) -> Vec<Event> {
+    fn wanted(&self, events: &RevisionEvents, picks: &[u32]) -> Vec<Event> {
         let events = picks.iter().filter_map(|pick| events.events.get(*pick as usize));
         events.filter(|event| self.wants(event.kind)).map(|event| self.message(event)).collect()
     }
