@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | reads | any member, in turn | is repeated at another member |
 //! | writes | any member, in turn | is repeated if it was certainly not sent |
-//! | about one member: status, snapshots, hashes, defragmentation | the connection's member | as a read or a write |
+//! | about one member: status, hashes, ... | the connection's member | as a read or a write |
 //! | MoveLeader | the leader | as a write |
 
 use std::error::Error as _;
@@ -18,7 +18,7 @@ use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use http::{HeaderMap, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::Channel;
@@ -32,6 +32,8 @@ use crate::upstream::{Member, Upstream};
 pub(crate) const FRAME_HEAD_BYTES: usize = 5;
 /// Longest time in which a call is repeated.
 const RETRY_TIME: Duration = Duration::from_secs(5);
+/// Time that a write has left when its member is found suspect.
+const WRITE_GRACE: Duration = Duration::from_secs(3);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -170,9 +172,15 @@ async fn try_forward(
             None => upstream.wait_and_pick().await.ok_or_else(status::no_member)?,
         };
         let Some(channel) = member.channel() else { continue };
+        // A write is not repeated, so it waits longer: the member may only be slow.
+        let grace = if call.is_read() { Duration::ZERO } else { WRITE_GRACE };
+        let lost = async {
+            upstream.lost(&member).await;
+            sleep(grace).await;
+        };
         let sent = tokio::select! {
             sent = send(channel, call.request()) => sent,
-            () = upstream.lost(&member) => Err(Failure { is_unsent: false }),
+            () = lost => Err(Failure { is_unsent: false }),
         };
         match sent {
             Ok(response) => return Ok(response),

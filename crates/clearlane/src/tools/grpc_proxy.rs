@@ -1,5 +1,5 @@
-//! `grpc-proxy start`: a proxy in front of a cluster, with etcd's flags. The crate `clearlane_proxy`
-//! describes how it works.
+//! `grpc-proxy start`: a proxy in front of a cluster, with etcd's flags. The crate
+//! `clearlane_proxy` describes how it works.
 //!
 //! A wrong flag is reported before the proxy listens. The proxy starts even if no member can be
 //! reached. Scripts wait for the log line `started gRPC proxy`.

@@ -29,7 +29,9 @@ const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 pub enum MemberState {
     /// There is no connection.
     Down,
-    /// There is a connection, but the last probe was not answered.
+    /// There is a new connection. Its first probe is not answered yet.
+    Connected,
+    /// The last probe was not answered, or the member cannot serve.
     Suspect,
     Ready,
 }
@@ -126,7 +128,7 @@ impl Member {
 
     async fn probe_until_lost(&self, channel: &Channel) {
         self.channel.store(Some(Arc::new(channel.clone())));
-        self.changed.send_modify(|changes| *changes += 1);
+        self.set_state(MemberState::Connected);
         let mut unanswered = 0;
         while unanswered < UNANSWERED_MAX {
             match timeout(PROBE_TIMEOUT, probe(channel)).await {

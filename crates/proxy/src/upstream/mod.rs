@@ -142,14 +142,15 @@ impl Upstream {
         timeout(CONNECTION_PATIENCE, found).await.ok().flatten()
     }
 
-    /// Returns when this member is not ready, and another one is. A call that waits for this member
-    /// should then try another one.
+    /// Returns when this member is suspect or lost, and another one is ready. A call that waits for
+    /// this member should then try another one.
     pub async fn lost(&self, member: &Member) {
         let mut changed = self.changed.subscribe();
         loop {
             changed.borrow_and_update();
-            let is_ready = |member: &Member| member.state() == MemberState::Ready;
-            if !is_ready(member) && self.members.load().iter().any(|other| is_ready(other)) {
+            let is_lost = matches!(member.state(), MemberState::Suspect | MemberState::Down);
+            let is_ready = |other: &Arc<Member>| other.state() == MemberState::Ready;
+            if is_lost && self.members.load().iter().any(is_ready) {
                 return;
             }
             if changed.changed().await.is_err() {
