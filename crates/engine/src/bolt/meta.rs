@@ -14,7 +14,7 @@
 //!   zeros is taken for a page of bbolt. We write such a page only while the state has no checksum
 //!   table. A flipped bit does not make a trailer all zeros.
 //! * The second copy is read in place of a damaged first copy. If there were only one copy and it
-//!   was damaged, the file would open at the previous commit, as if the newest one had not finished.
+//!   was damaged, the file would open at the previous commit, as if the newest had not finished.
 //!   If both copies are lost, this does happen, with a [note](super::open).
 
 use super::checksums::TableRoot;

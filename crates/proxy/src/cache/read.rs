@@ -24,8 +24,8 @@ const SEEN_WAIT_MAX: Duration = Duration::from_millis(50);
 const KEYS_PER_TURN: u64 = 500;
 
 impl Cache {
-    /// Answers a read, or returns `None` if it must be forwarded. `seen` is the newest revision that
-    /// the caller's connection has seen.
+    /// Answers a read, or returns `None` if it must be forwarded. `seen` is the newest revision
+    /// that the caller's connection has seen.
     pub(crate) async fn read(
         self: &Arc<Self>,
         request: &RangeRequest,
@@ -127,9 +127,9 @@ pub struct Answer {
 
 impl Answer {
     /// Returns `None` if the request has a revision that the state does not have, or that is below
-    /// `oldest`, the revision of the read's probe. The proxy does not know whether an older revision
-    /// was compacted, which is an error. But the probe's revision was the newest one, so it cannot
-    /// have been compacted before the probe.
+    /// `oldest`, the revision of the read's probe. The proxy does not know whether an older
+    /// revision was compacted, which is an error. But the probe's revision was the newest, so it
+    /// cannot have been compacted before the probe.
     pub fn new(
         state: Arc<Published>,
         request: &RangeRequest,

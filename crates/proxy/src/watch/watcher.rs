@@ -16,7 +16,7 @@ use crate::watch::queue::SessionQueue;
 /// Maximum number of bytes of events that a watch reads from the history at a time.
 pub const CATCH_UP_BYTES: usize = 1 << 20;
 
-/// The events of a revision, and the places of those that the watch is about.
+/// The events of a revision, and the places of the events that match the watch.
 pub type Found = (Arc<RevisionEvents>, Vec<u32>);
 
 /// Where the events come from.
@@ -72,7 +72,8 @@ impl Watcher {
         matches!(self.source, Source::Direct { .. })
     }
 
-    /// Notes that the scope has lost its contents, and that its events up to `delivered` were taken.
+    /// Notes that the scope has lost its contents, and that its events up to `delivered` were
+    /// taken.
     pub fn set_detached(&mut self, delivered: i64) {
         if let Source::Scope { is_lagging: false, .. } = self.source {
             self.next = self.next.max(delivered + 1);
@@ -97,8 +98,8 @@ impl Watcher {
         }
     }
 
-    /// Notes that the stream upstream was lost. The IDs of the next stream are not about this watch,
-    /// until it is created there.
+    /// Notes that the stream upstream was lost. The IDs of the next stream are not about this
+    /// watch until it is created there.
     pub fn set_lost(&mut self) {
         if self.is_direct() {
             self.source = Source::direct(0);
@@ -194,7 +195,7 @@ impl Watcher {
         }
     }
 
-    /// Takes events from the queue. Returns those that the client wants.
+    /// Takes events from the queue. Returns the events that the client wants.
     pub fn take(&mut self, events: &RevisionEvents, picks: &[u32]) -> Vec<Event> {
         if events.revision < self.next {
             return Vec::new();
@@ -205,7 +206,8 @@ impl Watcher {
         wanted
     }
 
-    /// Takes events that `attach` or `catch_up` has returned. Returns those that the client wants.
+    /// Takes events that `attach` or `catch_up` has returned. Returns the events that the client
+    /// wants.
     pub fn take_missed(&mut self, events: &RevisionEvents, picks: &[u32]) -> Vec<Event> {
         self.next = self.next.min(events.revision);
         self.take(events, picks)

@@ -1,5 +1,5 @@
-//! Power failures during appends, snapshots, segment cuts and purges. A script is a random series of
-//! these calls. The power fails at random operations of thousands of scripts, at every single
+//! Power failures during appends, snapshots, segment cuts and purges. A script is a random series
+//! of these calls. The power fails at random operations of thousands of scripts, at every single
 //! operation of one script, and at every operation that creates a log.
 //!
 //! After each power failure, the log opens or was never created. It contains everything that was

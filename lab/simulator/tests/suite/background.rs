@@ -57,8 +57,8 @@ fn longest_ms(results: &Results, name: &str) -> f64 {
 }
 
 /// A watcher is 20,000 revisions behind. Each pass reads all revisions that it still lacks, but
-/// delivers at most 1,000 (etcd's issue 22265). So 20,000 + 19,000 + ... + 1,000 revisions are read.
-/// At 800 ns each, the reads take 168 ms with the lock held. The real server took 165 ms.
+/// delivers at most 1,000 (etcd's issue 22265). So 20,000 + 19,000 + ... + 1,000 revisions are
+/// read. At 800 ns each, the reads take 168 ms with the lock held. The real server took 165 ms.
 #[test]
 fn a_watcher_that_is_behind_is_read_to_again_and_again() {
     let knobs = [("model.watchers.lagging", "1"), ("model.watchers.behind", "20000")];
