@@ -46,6 +46,7 @@ pub mod range;
 pub mod read;
 pub mod scope;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -286,7 +287,7 @@ impl Cache {
     fn publish(&self, state: &CacheState) {
         let mut scopes: Vec<_> = state.tasks.iter().map(|it| Arc::clone(&it.scope)).collect();
         // A narrow scope comes before a wide one that includes it.
-        scopes.sort_by(|a, b| b.span.from.len().cmp(&a.span.from.len()));
+        scopes.sort_by_key(|scope| Reverse(scope.span.from.len()));
         self.scopes.store(Arc::new(scopes));
     }
 
