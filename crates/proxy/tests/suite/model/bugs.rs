@@ -21,19 +21,22 @@ pub(super) enum Bug {
     UnansweredProgress,
     /// A lost watch keeps its ID of the lost stream until it is created again.
     OldIds,
+    /// A watch joins a scope, or continues on a new stream, although the client has canceled it.
+    LostCancel,
 }
 
 impl Bug {
     /// Each bug with the number of seeds in which it must be found at least once.
-    pub(super) const ALL: [(Bug, u64); 9] = [
+    pub(super) const ALL: [(Bug, u64); 10] = [
         (Bug::ProbeInFlight, 20),
-        (Bug::ProgressAsProbe, 20),
-        (Bug::NewerHeader, 20),
-        (Bug::TwoStates, 20),
-        (Bug::ResumesAfterHeader, 20),
-        (Bug::OtherIdentity, 60),
-        (Bug::UncheckedProgress, 60),
-        (Bug::UnansweredProgress, 200),
-        (Bug::OldIds, 60),
+        (Bug::ProgressAsProbe, 5),
+        (Bug::NewerHeader, 5),
+        (Bug::TwoStates, 5),
+        (Bug::ResumesAfterHeader, 30),
+        (Bug::OtherIdentity, 40),
+        (Bug::UncheckedProgress, 20),
+        (Bug::UnansweredProgress, 40),
+        (Bug::OldIds, 40),
+        (Bug::LostCancel, 40),
     ];
 }
