@@ -331,16 +331,21 @@ impl Session {
 
     async fn cancel(&mut self, id: i64) -> Step {
         let Some(number) = self.numbers.get(&id).copied() else { return Ok(()) };
-        let Some(watcher) = self.watchers.get(&number) else { return Ok(()) };
+        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
         if let Source::Direct { upstream_id, .. } = watcher.source
             && self.direct.is_some()
             && self.reopen_at.is_none()
         {
             // The member answers, after all events that it has sent.
+            watcher.is_canceled = true;
             self.direct().cancel(upstream_id);
             return Ok(());
         }
-        self.forget(number);
+        self.end_canceled(number).await
+    }
+
+    async fn end_canceled(&mut self, number: u64) -> Step {
+        let Some(Watcher { id, .. }) = self.forget(number) else { return Ok(()) };
         let header = self.current_header().await;
         self.send(WatchResponse { watch_id: id, canceled: true, ..message(header) }).await
     }
@@ -501,6 +506,11 @@ impl Session {
                 self.watchers.values_mut().for_each(Watcher::set_lost);
                 self.reopen_at = Some(Instant::now() + self.reopen_delay);
                 self.reopen_delay = (self.reopen_delay * 2).min(REOPEN_DELAY_MAX);
+                let mut canceled: Vec<u64> = self.watchers.keys().copied().collect();
+                canceled.retain(|number| self.watchers[number].is_canceled);
+                for number in canceled {
+                    self.end_canceled(number).await?;
+                }
                 Ok(())
             }
             DirectEvent::Ended(status) => self.end(status).await,
@@ -571,8 +581,7 @@ impl Session {
 
     /// Asks the member how far the direct watches are, to let them join scopes.
     async fn try_to_join(&mut self) -> Step {
-        let can_join = self.caller.is_anonymous()
-            && self.watchers.values().any(|it| it.is_direct() && it.is_created);
+        let can_join = self.caller.is_anonymous() && self.watchers.values().any(Watcher::can_join);
         if can_join && let Some(direct) = &self.direct {
             direct.request_progress();
         }
@@ -594,7 +603,7 @@ impl Session {
 
     async fn join_scopes(&mut self) -> Step {
         let mut direct: Vec<u64> = self.watchers.keys().copied().collect();
-        direct.retain(|it| self.watchers[it].is_direct() && self.watchers[it].is_created);
+        direct.retain(|number| self.watchers[number].can_join());
         for number in direct {
             let Some(mut watcher) = self.watchers.remove(&number) else { continue };
             let Source::Direct { upstream_id, .. } = watcher.source else { continue };

@@ -46,6 +46,9 @@ pub struct Watcher {
     pub next: i64,
     /// True if the client was told that the watch is created.
     pub is_created: bool,
+    /// True if the client has canceled the watch, and the member has not answered. The watch does
+    /// not join a scope then, and ends if its stream is lost.
+    pub is_canceled: bool,
     /// True if a response was sent since the last progress notice was due.
     pub is_active: bool,
     pub source: Source,
@@ -59,6 +62,7 @@ impl Watcher {
             next: create.start_revision,
             create,
             is_created: false,
+            is_canceled: false,
             is_active: true,
             source: Source::direct(0),
         }
@@ -70,6 +74,11 @@ impl Watcher {
 
     pub fn is_direct(&self) -> bool {
         matches!(self.source, Source::Direct { .. })
+    }
+
+    /// Returns true if the watch may leave its stream upstream and join a scope.
+    pub fn can_join(&self) -> bool {
+        self.is_direct() && self.is_created && !self.is_canceled
     }
 
     /// Notes that the scope has lost its contents, and that its events up to `delivered` were

@@ -21,11 +21,13 @@ pub(super) enum Bug {
     UnansweredProgress,
     /// A lost watch keeps its ID of the lost stream until it is created again.
     OldIds,
+    /// A watch joins a scope, or continues on a new stream, although the client has canceled it.
+    LostCancel,
 }
 
 impl Bug {
     /// Each bug with the number of seeds in which it must be found at least once.
-    pub(super) const ALL: [(Bug, u64); 9] = [
+    pub(super) const ALL: [(Bug, u64); 10] = [
         (Bug::ProbeInFlight, 200),
         (Bug::ProgressAsProbe, 200),
         (Bug::NewerHeader, 200),
@@ -35,5 +37,6 @@ impl Bug {
         (Bug::UncheckedProgress, 200),
         (Bug::UnansweredProgress, 200),
         (Bug::OldIds, 200),
+        (Bug::LostCancel, 200),
     ];
 }

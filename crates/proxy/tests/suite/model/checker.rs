@@ -74,6 +74,7 @@ struct ClientWatch {
     /// The client has all events below this revision. 0 before the creation is answered.
     next: i64,
     is_created: bool,
+    is_canceled: bool,
 }
 
 impl Checker {
@@ -140,8 +141,15 @@ impl Checker {
         let span = Span::of_request(&create.key, &create.range_end);
         let create = create.clone();
         let (id, next) = (create.watch_id, create.start_revision);
-        let watch = ClientWatch { create, span, next, is_created: false };
+        let watch = ClientWatch { create, span, next, is_created: false, is_canceled: false };
         self.watches.insert((session, id), watch);
+    }
+
+    /// The client cancels the watch.
+    pub(super) fn cancel(&mut self, session: usize, id: i64) {
+        if let Some(watch) = self.watches.get_mut(&(session, id)) {
+            watch.is_canceled = true;
+        }
     }
 
     /// Checks that an anonymous caller was permitted to watch a range from the cache.
@@ -220,15 +228,16 @@ impl Checker {
     pub(super) fn end(&mut self, world: &World, sessions: usize) {
         for session in 0..sessions {
             let last = self.last_progress.get(&session).copied();
-            self.check(last > Some(ACTIVE + 500), || {
+            self.check(last > Some(ACTIVE + 400), || {
                 format!("session {session} has sent progress at {last:?} last")
             });
         }
         for id in self.watches.keys().copied().collect::<Vec<_>>() {
             let watch = &self.watches[&id];
             let missing = missing(world, watch, world.revision);
-            let is_created = watch.is_created;
+            let (is_created, is_canceled) = (watch.is_created, watch.is_canceled);
             self.check(is_created, || format!("watch {id:?} was not created"));
+            self.check(!is_canceled, || format!("watch {id:?} is canceled and has not ended"));
             self.check(missing.is_empty(), || format!("watch {id:?} never got {missing:?}"));
         }
     }

@@ -6,8 +6,9 @@ use clearlane_proxy::cache::range::Span;
 use clearlane_proxy::watch::watcher::{Source, Watcher};
 
 use super::bugs::Bug;
-use super::sessions::{CATCH_UP_BYTES, Input};
+use super::sessions::{CATCH_UP_BYTES, Input, message};
 use super::streams::Owner;
+use super::world::header;
 use super::{Action, Simulation};
 
 impl Simulation {
@@ -22,6 +23,7 @@ impl Simulation {
         let stream = self.open_stream(Owner::Session(number), user);
         self.sessions[number].stream = stream;
         if stream.is_none() {
+            self.sessions[number].is_reopening = true;
             self.after(5..60, Action::Input(number, Box::new(Input::Reopen)));
         }
         stream
@@ -40,8 +42,46 @@ impl Simulation {
         watcher.source = Source::direct(upstream_id);
     }
 
+    pub(super) fn cancel(&mut self, number: usize, watch: u64) {
+        let session = &mut self.sessions[number];
+        let stream = session.stream.filter(|_| !session.is_reopening);
+        let Some(watcher) = session.watchers.get_mut(&watch) else { return };
+        self.checker.cancel(number, watcher.id);
+        if let (Source::Direct { upstream_id, .. }, Some(stream)) = (&watcher.source, stream) {
+            watcher.is_canceled = true;
+            let cancel = WatchCancelRequest { watch_id: *upstream_id };
+            return self.send_upstream(stream, RequestUnion::CancelRequest(cancel));
+        }
+        self.end_canceled(number, watch);
+    }
+
+    fn end_canceled(&mut self, number: usize, watch: u64) {
+        let watcher = self.sessions[number].watchers.remove(&watch).unwrap();
+        if let Source::Scope { scope, handle, .. } = &watcher.source {
+            scope.remove(handle);
+        }
+        let (watch_id, header) = (watcher.id, header(0, self.seen));
+        self.send(number, &WatchResponse { watch_id, canceled: true, ..message(header) });
+    }
+
+    pub(super) fn direct_lost(&mut self, number: usize) {
+        let session = &mut self.sessions[number];
+        session.stream = None;
+        session.is_reopening = true;
+        if self.bug != Some(Bug::OldIds) {
+            session.watchers.values_mut().for_each(Watcher::set_lost);
+        }
+        let canceled = session.watchers.iter().filter(|(_, watcher)| watcher.is_canceled);
+        let canceled: Vec<u64> = canceled.map(|(watch, _)| *watch).collect();
+        if self.bug != Some(Bug::LostCancel) {
+            canceled.into_iter().for_each(|watch| self.end_canceled(number, watch));
+        }
+        self.after(5..60, Action::Input(number, Box::new(Input::Reopen)));
+    }
+
     /// Creates the direct watches again after their connection was lost.
     pub(super) fn reopen(&mut self, number: usize) {
+        self.sessions[number].is_reopening = false;
         if let Some(stream) = self.sessions[number].stream.take() {
             self.streams.remove(&stream);
         }
@@ -126,9 +166,10 @@ impl Simulation {
     }
 
     fn join_scopes(&mut self, number: usize) {
+        let is_planted = self.bug == Some(Bug::LostCancel);
         let watchers = self.sessions[number].watchers.iter();
         let direct: Vec<u64> = watchers
-            .filter(|(_, it)| it.is_direct() && it.is_created)
+            .filter(|(_, it)| it.can_join() || it.is_direct() && it.is_created && is_planted)
             .map(|(watch, _)| *watch)
             .collect();
         for watch in direct {

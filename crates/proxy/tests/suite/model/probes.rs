@@ -83,7 +83,7 @@ impl Simulation {
         let revision = self.world.revision;
         let is_permitted = self.world.auth().permits(user, &span);
         probe.result = is_permitted.then_some(Probed { revision, started: probe.started });
-        self.after(1..8, Action::ProbeEnd(id));
+        self.after(1..15, Action::ProbeEnd(id));
     }
 
     pub(super) fn probe_end(&mut self, id: u64) {

@@ -63,7 +63,7 @@ enum Phase {
     Probing,
     /// The scope must reach the revision. With the start of the probe, if there was one.
     Reaching(i64, Option<Time>),
-    Answering(Answer),
+    Answering(Box<Answer>),
     /// For a planted bug: the first keys of an answer.
     Torn(RangeResponse),
 }
@@ -208,7 +208,7 @@ impl Simulation {
     fn answer(&mut self, id: u64, state: Arc<Published>, oldest: i64) {
         let read = self.reads.get_mut(&id).unwrap();
         match Answer::new(state, &read.request, oldest, KEYS_PER_STEP) {
-            Some(answer) => read.phase = Phase::Answering(answer),
+            Some(answer) => read.phase = Phase::Answering(Box::new(answer)),
             None => return self.give_up(id),
         }
         self.read_step(id);

@@ -36,6 +36,8 @@ pub(super) struct Session {
     queue: Arc<SessionQueue>,
     pub(super) watchers: BTreeMap<u64, Watcher>,
     pub(super) stream: Option<u64>,
+    /// The lost watches are created again later.
+    pub(super) is_reopening: bool,
     /// The numbers and upstream IDs of watches whose creation was not answered.
     pub(super) unanswered: VecDeque<(u64, i64)>,
     pub(super) next_id: i64,
@@ -50,6 +52,8 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) enum Input {
     Create(WatchCreateRequest),
+    /// The client cancels a watch.
+    Cancel(u64),
     Progress,
     /// A response of this stream.
     Direct(u64, WatchResponse),
@@ -86,6 +90,7 @@ impl Session {
             queue: Arc::new(SessionQueue::new(QUEUE_BYTES)),
             watchers: BTreeMap::new(),
             stream: None,
+            is_reopening: false,
             unanswered: VecDeque::new(),
             next_id: 1,
             progress: ProgressRequest::default(),
@@ -132,6 +137,16 @@ impl Simulation {
         }
     }
 
+    /// Cancels one of the client's watches.
+    pub(super) fn cancel_watch(&mut self, number: usize) {
+        self.after(50..400, Action::CancelWatch(number));
+        let watches: Vec<u64> = self.sessions[number].watchers.keys().copied().collect();
+        if !watches.is_empty() {
+            let watch = watches[self.random.random_range(0..watches.len())];
+            self.sessions[number].inputs.push_back(Input::Cancel(watch));
+        }
+    }
+
     fn take_delivery(&mut self, number: usize, delivery: Delivery) {
         let watchers = &mut self.sessions[number].watchers;
         match delivery {
@@ -141,11 +156,15 @@ impl Simulation {
             }
             Delivery::Lagging(watch, from) => {
                 self.checker.counts.lagging += 1;
-                watchers.get_mut(&watch).unwrap().set_lagging(from);
+                if let Some(watcher) = watchers.get_mut(&watch) {
+                    watcher.set_lagging(from);
+                }
             }
             Delivery::Detached(watch, delivered) => {
-                watchers.get_mut(&watch).unwrap().set_detached(delivered);
-                self.detach(number, watch);
+                if let Some(watcher) = watchers.get_mut(&watch) {
+                    watcher.set_detached(delivered);
+                    self.detach(number, watch);
+                }
             }
             Delivery::Ended(watch) => panic!("the cluster was not replaced: {watch}"),
         }
@@ -154,15 +173,11 @@ impl Simulation {
     fn take_input(&mut self, number: usize, input: Input) {
         match input {
             Input::Create(create) => self.create_watch(number, create),
+            Input::Cancel(watch) => self.cancel(number, watch),
             Input::Progress => self.request_progress(number),
             Input::Direct(stream, response) => self.direct_response(number, stream, response),
             Input::Lost(stream) if self.sessions[number].stream == Some(stream) => {
-                let session = &mut self.sessions[number];
-                session.stream = None;
-                if self.bug != Some(Bug::OldIds) {
-                    session.watchers.values_mut().for_each(Watcher::set_lost);
-                }
-                self.after(5..60, Action::Input(number, Box::new(Input::Reopen)));
+                self.direct_lost(number);
             }
             Input::Lost(_) => {}
             Input::Reopen => self.reopen(number),
@@ -171,7 +186,7 @@ impl Simulation {
             }
             Input::Join => {
                 let session = &self.sessions[number];
-                let can_join = session.watchers.values().any(|it| it.is_direct() && it.is_created);
+                let can_join = session.watchers.values().any(Watcher::can_join);
                 let is_anonymous = self.connections[session.connection].caller.is_anonymous();
                 if let Some(stream) = session.stream.filter(|_| is_anonymous && can_join) {
                     let request = RequestUnion::ProgressRequest(WatchProgressRequest::default());

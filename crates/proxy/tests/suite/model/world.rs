@@ -59,11 +59,13 @@ pub(super) struct Member {
     pub(super) is_alive: bool,
 }
 
+/// Revisions, each with the record or `None` for a deletion.
+type Versions = Vec<(i64, Option<Arc<KeyValue>>)>;
+
 #[derive(Debug)]
 pub(super) struct World {
     log: Vec<Entry>,
-    /// The versions of each key: revision, and record or deletion.
-    keys: BTreeMap<Vec<u8>, Vec<(i64, Option<Arc<KeyValue>>)>>,
+    keys: BTreeMap<Vec<u8>, Versions>,
     /// The events of each revision, with the previous records.
     events: BTreeMap<i64, Vec<Event>>,
     pub(super) revision: i64,
@@ -187,7 +189,7 @@ impl World {
 
     /// Returns the records of a range as they were at a revision.
     pub(super) fn state(&self, span: &Span, at: i64) -> Vec<Arc<KeyValue>> {
-        let record = |versions: &Vec<(i64, Option<Arc<KeyValue>>)>| {
+        let record = |versions: &Versions| {
             let newer = versions.partition_point(|(revision, _)| *revision <= at);
             newer.checked_sub(1).and_then(|last| versions[last].1.clone())
         };
