@@ -13,13 +13,13 @@
 //! * A serializable read is not older than `LAG_MAX`. No read is older than what its connection has
 //!   seen.
 //! * A watch gets exactly the events of the history that it wants, in order and once. Progress
-//!   follows all events up to its revision. In the end nothing is missing, and canceled watches have
-//!   ended.
-//! * The caller was permitted to read the range at some time during the call. For serializable reads
-//!   and for the creation of watches, also up to `LAG_MAX` before.
+//!   follows all events up to its revision. In the end nothing is missing, and canceled watches
+//!   have ended.
+//! * The caller was permitted to read the range at some time during the call. For serializable
+//!   reads and for the creation of watches, also up to `LAG_MAX` before.
 //!
-//! The last rule does not say when the data was written: a read that overlaps with the start of auth
-//! may return data that was committed after it.
+//! The last rule does not say when the data was written: a read that overlaps with the start of
+//! auth may return data that was committed after it.
 //!
 //! `CLEARLANE_SEED=17 cargo test -p clearlane-proxy model` repeats a seed, and
 //! `CLEARLANE_SEEDS=10000` runs more of them.
