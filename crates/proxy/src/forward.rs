@@ -30,7 +30,7 @@ use crate::upstream::{Member, Upstream};
 
 /// The number of bytes of a gRPC frame before its message.
 pub(crate) const FRAME_HEAD_BYTES: usize = 5;
-/// Longest time in which a call is repeated.
+/// A call is repeated for at most this time.
 const RETRY_TIME: Duration = Duration::from_secs(5);
 /// Time that a write has left when its member is found suspect.
 const WRITE_GRACE: Duration = Duration::from_secs(3);

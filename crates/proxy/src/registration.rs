@@ -22,7 +22,7 @@ use crate::lease::KeepAlives;
 use crate::upstream::Upstream;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval at which the list of proxies is read.
+/// Interval between two reads of the list of proxies.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The settings of the flags `--resolver-prefix` and `--resolver-ttl`.

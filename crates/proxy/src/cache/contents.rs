@@ -164,7 +164,7 @@ impl Contents {
         }
     }
 
-    /// Returns the revision up to which all changes are known.
+    /// Returns the revision of the contents: all changes up to it are known.
     pub fn revision(&self) -> i64 {
         self.revision
     }

@@ -170,7 +170,7 @@ impl Cache {
         cache
     }
 
-    /// Notes a revision that a client has been told.
+    /// Notes the revision of a response to a client.
     pub fn note_seen(&self, revision: i64) {
         self.seen.fetch_max(revision, Ordering::AcqRel);
     }

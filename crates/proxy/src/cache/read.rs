@@ -20,7 +20,7 @@ use crate::identity::Caller;
 const WAIT_MAX: Duration = Duration::from_secs(3);
 /// Longest time that a serializable read waits until the cache has what the connection has seen.
 const SEEN_WAIT_MAX: Duration = Duration::from_millis(50);
-/// Number of keys after which a large read lets others run.
+/// A large read lets other tasks run after this number of keys.
 const KEYS_PER_TURN: u64 = 500;
 
 impl Cache {

@@ -78,7 +78,7 @@ pub struct Scope {
     pub span: Span,
     state: Mutex<ScopeState>,
     published: ArcSwapOption<Published>,
-    /// The revision up to which all changes are known. 0 while nothing is loaded.
+    /// All changes up to this revision are known. 0 while nothing is loaded.
     revision: watch::Sender<i64>,
     /// True while the feed finds no member that has a leader.
     leaderless: watch::Sender<bool>,
@@ -172,7 +172,7 @@ impl Scope {
     }
 
     /// Waits until all changes up to this revision are known, and returns the state. Returns `None`
-    /// at the deadline, or if the scope is reset meanwhile.
+    /// at the deadline, or if the scope is reset before it.
     pub async fn wait_for(&self, revision: i64, deadline: Instant) -> Option<Arc<Published>> {
         let mut known = self.revision.subscribe();
         loop {
@@ -209,7 +209,7 @@ impl Scope {
         self.wants_progress.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns a receiver of the revision up to which all changes are known.
+    /// Returns a receiver of the revision of the contents.
     pub fn revisions(&self) -> watch::Receiver<i64> {
         self.revision.subscribe()
     }

@@ -29,9 +29,9 @@ use tokio::sync::watch;
 use super::metrics::Metrics;
 
 const BUFFER_BYTES: usize = 64 << 10;
-/// Longest time for which data is discarded after both halves have ended.
+/// After both halves have ended, data is discarded for at most this time.
 const LINGER_TIME: Duration = Duration::from_secs(5);
-/// Idle time after which the system checks whether the other end still exists, as in Go.
+/// The system checks whether the other end still exists after this idle time, as in Go.
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(15);
 
 /// Sends small messages at once, and detects that the other end has vanished.

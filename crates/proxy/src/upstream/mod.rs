@@ -43,8 +43,7 @@ pub struct UpstreamConfig {
     pub endpoints: Vec<String>,
     pub dialer: Dialer,
     pub uses_tls: bool,
-    /// The interval at which the endpoints are replaced by the client URLs of the members. Zero:
-    /// never.
+    /// After each interval, the client URLs of the members replace the endpoints. Zero: never.
     pub sync_interval: Duration,
 }
 

@@ -46,7 +46,7 @@ use crate::status;
 /// Longest time that a new watch waits until its range is cached. Then it goes upstream, and joins
 /// the cache later.
 const SCOPE_PATIENCE: Duration = Duration::from_millis(500);
-/// Interval at which direct watches try to join the cache.
+/// Interval between two attempts of direct watches to join the cache.
 const JOIN_INTERVAL: Duration = Duration::from_secs(1);
 /// etcd's default of `--watch-progress-notify-interval`.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
@@ -80,7 +80,7 @@ pub(crate) struct Session {
     ids: WatchIdAllocator,
     direct: Option<DirectStream>,
     reopen_delay: Duration,
-    /// The time at which lost direct watches are created again.
+    /// When lost direct watches are created again.
     reopen_at: Option<Instant>,
     progress: ProgressRequest,
     /// Waits until the scopes are up to date, and returns the revision that they have reached.
@@ -557,11 +557,11 @@ impl Session {
 
     async fn handle_created(&mut self, number: u64, id: i64, mut response: WatchResponse) -> Step {
         let Some(watcher) = self.watchers.get_mut(&number) else {
-            // The client has canceled it meanwhile.
+            // The client has canceled it since the request.
             return Ok(());
         };
         if !matches!(watcher.source, Source::Direct { upstream_id, .. } if upstream_id == id) {
-            // It has joined a scope meanwhile.
+            // It has joined a scope since the request.
             return Ok(());
         }
         let is_told = std::mem::replace(&mut watcher.is_created, true);

@@ -44,7 +44,7 @@ pub struct Watcher {
     /// All events below this revision were sent. 0 if the watch starts at the time of its creation
     /// and its creation was not answered.
     pub next: i64,
-    /// True if the client was told that the watch is created.
+    /// True if a response has told the client that the watch exists.
     pub is_created: bool,
     /// True if the client has canceled the watch, and the member has not answered. The watch does
     /// not join a scope then, and ends if its stream is lost.

@@ -1,4 +1,4 @@
-//! The direct watches of sessions: those that the cache cannot serve.
+//! The direct watches of sessions, which the cache cannot serve.
 
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{WatchCancelRequest, WatchResponse};

@@ -1,6 +1,6 @@
-//! Readers on a few connections. Who may be answered, when, from which state and with what is
-//! decided by the real [`Caller`], [`Condition`], [`Scope`](clearlane_proxy::cache::scope::Scope)
-//! and [`Answer`].
+//! Readers on a few connections. The real [`Caller`], [`Condition`],
+//! [`Scope`](clearlane_proxy::cache::scope::Scope) and [`Answer`] decide who is answered, when, and
+//! from which state.
 
 use std::sync::Arc;
 
