@@ -151,7 +151,8 @@ impl server::StreamingService<WatchRequest> for StreamService {
             let caller = Caller::new(request.metadata().as_ref());
             let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
             let session = Session::new(&services, caller, connection, sender);
-            tokio::spawn(session.run(request.into_inner()));
+            let stopped = services.stopped();
+            tokio::spawn(session.run(request.into_inner(), stopped));
             Ok(tonic::Response::new(ReceiverStream::new(responses)))
         })
     }
@@ -168,7 +169,13 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
             let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
             let caller = Caller::new(request.metadata().as_ref());
             let stream = services.keep_alives.stream_of(&caller);
-            tokio::spawn(lease::serve_client(stream, request.into_inner(), sender));
+            let stopped = services.stopped();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = lease::serve_client(stream, request.into_inner(), sender) => {}
+                    () = stopped => {}
+                }
+            });
             Ok(tonic::Response::new(ReceiverStream::new(responses)))
         })
     }

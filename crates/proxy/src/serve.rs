@@ -87,6 +87,7 @@ pub struct Proxy {
 impl Proxy {
     /// Connects to the cluster. Must be called on a runtime.
     pub fn start(config: ProxyConfig) -> Proxy {
+        let (stop, stopped) = watch::channel(false);
         let upstream = Upstream::start(&config.upstream);
         let keep_alives = Arc::new(KeepAlives::new(Arc::clone(&upstream)));
         let registration = config.registration.clone().map(|config| {
@@ -103,9 +104,10 @@ impl Proxy {
             },
             namespace: config.namespace.clone(),
             metrics: Metrics::default(),
+            stopped,
             request_bytes_max: config.request_bytes_max,
         });
-        Proxy { services, config, stop: watch::channel(false).0 }
+        Proxy { services, config, stop }
     }
 
     pub fn services(&self) -> &Arc<Services> {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use crate::cache::Cache;
 use crate::cluster::Members;
 use crate::lease::KeepAlives;
@@ -17,6 +19,16 @@ pub struct Services {
     pub members: Members,
     pub namespace: Option<Namespace>,
     pub metrics: Metrics,
+    /// Becomes true when the proxy stops. Streams then end.
+    pub stopped: watch::Receiver<bool>,
     /// Maximum number of bytes of a request message.
     pub request_bytes_max: usize,
+}
+
+impl Services {
+    /// Returns when the proxy stops.
+    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stopped = self.stopped.clone();
+        async move { drop(stopped.wait_for(|stopped| *stopped).await) }
+    }
 }

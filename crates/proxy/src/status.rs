@@ -12,6 +12,11 @@ pub(crate) fn is_no_leader(status: &Status) -> bool {
     status.code() == Code::Unavailable && status.message() == NO_LEADER
 }
 
+/// The end of a stream when the proxy stops. The text is etcd's.
+pub(crate) fn stopped() -> Status {
+    Status::unavailable("etcdserver: server stopped")
+}
+
 /// The error of a call that was not sent, because no member is connected.
 pub(crate) fn no_member() -> Status {
     Status::unavailable("clearlane grpc-proxy: no member of the cluster can be reached")

@@ -127,8 +127,18 @@ impl Session {
         }
     }
 
-    pub(crate) async fn run(mut self, requests: Streaming<WatchRequest>) {
-        let _ = self.serve(requests).await;
+    /// Serves the stream until the client leaves, the stream fails, or `stopped` is ready.
+    pub(crate) async fn run(
+        mut self,
+        requests: Streaming<WatchRequest>,
+        stopped: impl Future<Output = ()> + Send,
+    ) {
+        tokio::select! {
+            _ = self.serve(requests) => {}
+            () = stopped => {
+                let _ = self.responses.try_send(Err(status::stopped()));
+            }
+        }
         for watcher in self.watchers.values() {
             if let Source::Scope { scope, handle, .. } = &watcher.source {
                 scope.remove(handle);
