@@ -4,16 +4,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http_body_util::{BodyExt as _, Full, Limited};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Code;
 use tonic::body::Body;
+use tower_service::Service as _;
 
 use crate::metrics;
 use crate::services::Services;
+use crate::upstream::Member;
 
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(1);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of a member's metrics page.
+const PAGE_BYTES_MAX: u64 = 16 << 20;
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 pub(crate) async fn answer(services: &Services, request: Request<()>) -> Response<Body> {
@@ -22,6 +29,7 @@ pub(crate) async fn answer(services: &Services, request: Request<()>) -> Respons
     }
     match request.uri().path() {
         "/health" | "/proxy/health" => health(services).await,
+        "/metrics" => member_metrics(services).await,
         "/proxy/metrics" => {
             let mut page = text(StatusCode::OK, metrics::page(services));
             page.headers_mut().insert(CONTENT_TYPE, TEXT);
@@ -54,4 +62,58 @@ fn text(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::new(Full::new(Bytes::from(body))));
     *response.status_mut() = status;
     response
+}
+
+/// Returns the metrics page of a member, as in etcd.
+async fn member_metrics(services: &Services) -> Response<Body> {
+    let Some(member) = services.upstream.pick() else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "no member is connected\n".to_owned());
+    };
+    let page = match member.url().strip_prefix("http://") {
+        // Without TLS, etcd serves this page only over HTTP/1.1.
+        Some(address) => timeout(PAGE_TIMEOUT, plain_page(address)).await,
+        None => timeout(PAGE_TIMEOUT, page_over_http2(&member)).await,
+    };
+    match page {
+        Ok(Ok(body)) => {
+            let mut page = text(StatusCode::OK, String::new());
+            *page.body_mut() = Body::new(Full::new(body));
+            page.headers_mut().insert(CONTENT_TYPE, TEXT);
+            page
+        }
+        Ok(Err(why)) => text(StatusCode::INTERNAL_SERVER_ERROR, why + "\n"),
+        Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the member is late\n".to_owned()),
+    }
+}
+
+/// Gets the page over HTTP/1.0, so that the end of the connection ends it.
+async fn plain_page(address: &str) -> Result<Bytes, String> {
+    let mut stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+    let head = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.map_err(|error| error.to_string())?;
+    let mut page = Vec::new();
+    let mut limited = stream.take(PAGE_BYTES_MAX);
+    limited.read_to_end(&mut page).await.map_err(|error| error.to_string())?;
+    let end = page.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let end = end.ok_or("the member's answer has no head")?;
+    let status = page.split(|byte| *byte == b' ').nth(1);
+    if status != Some(b"200") {
+        return Err("the member has no metrics page".to_owned());
+    }
+    Ok(Bytes::from(page).slice(end + 4..))
+}
+
+async fn page_over_http2(member: &Member) -> Result<Bytes, String> {
+    let mut channel = member.channel().ok_or("the member is not connected")?;
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = Uri::from_static("/metrics");
+    *request.version_mut() = Version::HTTP_2;
+    let ready = std::future::poll_fn(|context| channel.poll_ready(context)).await;
+    ready.map_err(|error| error.to_string())?;
+    let response = channel.call(request).await.map_err(|error| error.to_string())?;
+    if response.status() != StatusCode::OK {
+        return Err(format!("the member answers with status {}", response.status()));
+    }
+    let page = Limited::new(response.into_body(), PAGE_BYTES_MAX as usize).collect().await;
+    Ok(page.map_err(|error| error.to_string())?.to_bytes())
 }
