@@ -11,8 +11,9 @@
 //! * `token`: finding the user of a simple token among 200, and of a signed token whose signature
 //!   was checked before.
 //! * `signature`: the check of a signature, which a server makes once for each token.
-//! * `range`: everything that a range does for its user: token and permission before the read, and
-//!   the revision after it.
+//! * `range`: all the work that a range request does for its user. Before the read, this is finding
+//!   the user of the token and checking the permission. After the read, it is comparing the auth
+//!   revision.
 //!
 //! **Not timed:** merging a user's rules, which is done once after each change, and bcrypt, which
 //! is in `benches/authenticate`.
@@ -39,8 +40,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 const RULES: [usize; 3] = [1, 100, 10_000];
 const TOKENS: u64 = 200;
-/// The step between two keys that are checked in turn. It is coprime to the number of rules, so
-/// every key is checked.
+/// The distance between two keys that are checked one after the other. It is coprime to the number
+/// of rules, so every key is checked.
 const STRIDE: usize = 7919;
 
 struct Bench {

@@ -1,4 +1,5 @@
-//! The cost of a commit, and the number of puts that a backend sustains during commits.
+//! The cost of a commit, and the number of puts per second that a backend sustains while it
+//! commits.
 //!
 //! ```text
 //! cargo bench --bench commit
@@ -102,7 +103,8 @@ fn sustained(
 fn put_many(store: &Store, revision: &mut u64, count: u64, value: &Bytes) {
     for _ in 0..count {
         *revision += 1;
-        // Each put has its own value. A shared value would omit the copy that a real server makes.
+        // Each put has its own value. If the puts shared one value, the copy that a real server
+        // makes would be missing.
         store.put(*revision, Bytes::copy_from_slice(value));
     }
 }

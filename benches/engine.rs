@@ -1,4 +1,4 @@
-//! Compares the three storage engines with the work that etcd gives them.
+//! Compares the times of the three storage engines for the operations that etcd needs.
 //!
 //! `cargo bench --bench engine` takes three minutes. `-- bolt/point_get` runs one engine and one
 //! kind of work. Records have 17-byte revision keys in bucket `key`. "Mixed" values have 1 B to 32
@@ -135,8 +135,8 @@ fn every_byte(value: &[u8]) -> u64 {
     })
 }
 
-/// Returns the time to open an engine. The time does not include closing the engine, which is
-/// necessary because only one engine can be open in a directory.
+/// Returns the time to open an engine. The engine is then closed, because only one engine can be
+/// open in a directory. Closing it is not timed.
 fn time_to_open(kind: EngineKind, dir: &Path, options: Options) -> Duration {
     let start = Instant::now();
     let engine = open(kind, dir, options).expect("the store is there");

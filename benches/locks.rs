@@ -5,10 +5,10 @@
 //! ```
 //!
 //! Timed is one lock and unlock around an addition or a read: by one thread (`alone`), and by one
-//! thread while a second thread locks and unlocks the same lock (`two_threads`). `clock` times
-//! one reading of each of two clocks. The named locks do everything that they do in production: two
-//! clock readings, the lock state, and the figures. With `recording` there is also an event for
-//! each hold. The buffer for events is full, so the event is counted and dropped.
+//! thread while a second thread locks and unlocks the same lock (`two_threads`). `clock` times one
+//! reading of each of two clocks. The named locks do the same work as in production: two clock
+//! readings, the lock state, and the figures. With `recording` there is also an event for each
+//! hold. The buffer for events is full, so the event is counted and dropped.
 //!
 //! Not timed: building locks and registries, the first hold of an actor, which creates a histogram,
 //! and reports. Waiting for a long hold is not a cost of the lock itself. The benches of the read

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench read_index`; `-- --test` makes each run short. One thread runs a ReadIndex
 //! queue and its readers, which start again when they are released. raft is simulated by a timer: a
-//! ReadIndex request or an entry completes after 0.1, 0.5 or 2 ms, and is applied at once.
+//! ReadIndex request or an entry completes after 0.1, 0.5 or 2 ms, and is applied immediately.
 //! **Timed:** the number of released reads per second, the number of ReadIndex requests per second,
 //! and the busy time of the thread per read, without spinning. Mode `log` proposes etcd 3.0's
 //! encoded range request, with a key of 32 bytes, as a WAL record. All entries of a poll are

@@ -40,7 +40,7 @@ const KEYS: u64 = 1_000_000;
 /// Number of records in each commit while a store is created.
 const FILL_BATCH: u64 = 100_000;
 const ROUNDS: usize = 5;
-/// The argument with which this program makes a single run.
+/// With this argument, the program makes a single run. The arguments after it describe the run.
 const RUN: &str = "--run";
 
 fn main() {

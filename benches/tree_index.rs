@@ -1,4 +1,5 @@
-//! The cost of the two tree indexes in time and memory, and the effect of a scan on a put.
+//! The cost of the two tree indexes, `locked` and `persistent`, in time and memory, and the effect
+//! of a scan on a put.
 //!
 //! Run it with `cargo bench --bench tree_index`. `-- report` runs only the parts that are timed by
 //! hand.
@@ -15,8 +16,8 @@
 //! during a scan ([`print_p99`]); the restore from runs of 65,536 records; the drop of the restored
 //! index; puts to a key with 50,000 revisions.
 //!
-//! **Memory** per key is the growth of the resident set of a separate process by the puts, with one
-//! revision of each key and with two.
+//! **Memory** per key is the growth of the resident set of a separate process while it puts the
+//! keys, with one revision of each key and with two.
 
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -253,7 +254,7 @@ fn print_rates(keys: u64) {
 
 /// Prints how another thread delays a put, for one index, at 20,000 puts per second: without
 /// another thread (`calm`), with a thread that spins (`spin`), and with a thread that visits all
-/// keys in a loop (`walk`). A cost of `walk` that exceeds `spin` is caused by the index.
+/// keys in a loop (`walk`). If `walk` delays puts more than `spin` does, the index is the cause.
 fn print_p99<I: TreeIndex>(index_kind: &str, mut index: I, keys: u64)
 where
     I::Snapshot: Sync,
@@ -376,7 +377,7 @@ fn print_hot_key(revisions: u64) {
     );
 }
 
-/// Lets another process fill an index, and prints how much that process grew.
+/// Starts another process that fills an index, and prints how much the memory of that process grew.
 fn print_memory(index_kind: &str, keys: u64, revisions: u64) {
     let program = std::env::current_exe().expect("this program has a path");
     let (keys_word, revisions_word) = (keys.to_string(), revisions.to_string());

@@ -13,10 +13,10 @@
 //!   `1000_writers`, each writer waits for its entry. In `1000_appends`, each entry is appended
 //!   separately.
 //!
-//! At the end, also after a run of a single part, `append` and `bare` are run in turn, and so are
+//! At the end, even after a run of a single part, `append` and `bare` are run in turn, and so are
 //! the first part of `group` and each of its other parts. The medians are printed. They are run in
 //! turn because the speed of a shared disk may change within a minute by more than the difference
-//! between two of them.
+//! between the two results.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};

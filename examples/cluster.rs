@@ -6,7 +6,7 @@
 //!
 //! A client writes five times a second. If one member is down, writes continue. If that member was
 //! the leader, they continue after a short gap. If two members are down, writes stop, because one
-//! member is no majority. Without a terminal, the example prints lines and reads keys as lines.
+//! member is not a majority. Without a terminal, the example prints lines and reads keys as lines.
 //! Build the example before you run this command:
 //!
 //! ```text
@@ -270,8 +270,8 @@ fn print_summary(members: &[Option<StatusResponse>], writes: &Writes) {
     );
 }
 
-/// A terminal that delivers each key at once. When the value is dropped, the terminal gets its old
-/// settings again.
+/// A terminal that delivers each key as soon as it is pressed. When the value is dropped, the
+/// terminal gets its old settings again.
 struct RawTerminal(Termios);
 
 impl RawTerminal {

@@ -1,8 +1,8 @@
 //! Two members that serve on one thread, and a third member on another thread, which joins and
 //! leaves.
 //!
-//! Messages between the two members are delivered at once, in order. Messages from and to the third
-//! member pass a channel. A raft snapshot is sent by a separate thread.
+//! Messages between the two members are delivered immediately and in order. Messages from and to
+//! the third member pass through a channel. A raft snapshot is sent by a separate thread.
 //!
 //! Each member has a log, the engine bolt and etcd's defaults: it records the store's position
 //! every 10,000 entries, and the log keeps the 5,000 entries before this position. The files of a
@@ -76,7 +76,7 @@ pub(crate) struct ThirdMemberRun {
 /// The longest times since the last call of [`Cluster::take_longest`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LongestTimes {
-    /// The longest time in which the leader applied no entry.
+    /// The longest time during which the leader applied no entry.
     pub(crate) gap: Duration,
     /// The longest call of the leader's replica or applier, during which the thread can do nothing
     /// else.
@@ -169,7 +169,7 @@ impl Cluster {
         u64::from(of.slot)
     }
 
-    /// Handles all pending inputs and their results. If there is none, waits for an input, until
+    /// Handles all pending inputs and their results. If there are none, waits for an input until
     /// `until` or the next tick, whichever is earlier.
     pub(crate) fn run_until(&mut self, until: Instant) {
         let until = until.min(self.next_tick);
@@ -332,9 +332,9 @@ impl Cluster {
         self.shared.third_applied.load(Ordering::Acquire)
     }
 
-    /// Returns two shares of `time`, each at most 1. The first is the share for which the threads
-    /// that sent raft snapshots used a processor. The second is the share for which the third
-    /// member's main thread used a processor until the member had caught up.
+    /// Returns two processor times as shares of `time`, each at most 1. The first is the processor
+    /// time of the threads that sent raft snapshots. The second is the processor time that the
+    /// third member's main thread used until the member had caught up.
     pub(crate) fn processor_shares(&self, time: Duration) -> Vec<f64> {
         let share = |ns: &AtomicU64| ns.load(Ordering::Acquire) as f64 / time.as_nanos() as f64;
         [&self.shared.snapshot_ns, &self.shared.third_ns].map(|ns| share(ns).min(1.0)).to_vec()

@@ -28,7 +28,8 @@ pub(crate) const PHASE_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
     pub(crate) time: Duration,
-    /// The times of the puts that were due in this phase, from the due time to the response.
+    /// The latencies of the puts that were due in this phase. A latency is the time from when a put
+    /// was due until its response.
     pub(crate) latency: Histogram<u64>,
     /// Number of responses that arrived in this phase.
     pub(crate) answers: u64,

@@ -11,9 +11,9 @@
 //! them.
 //!
 //! **Timed** are 2,000 open-loop puts of 256 B per second, from the due time to the response, by
-//! phase (see [`measure`]). Also timed is the return of the third member: until the raft snapshot
-//! starts, until it is complete, until it replaces the store, and until the member has caught up
-//! with the leader. **Not timed:** the 200,000 entries.
+//! phase (see [`measure`]). The return of the third member is also timed: the times until the raft
+//! snapshot starts, until it is complete, until it replaces the store, and until the member has
+//! caught up with the leader. **Not timed:** the 200,000 entries.
 //!
 //! The set-up is in `cluster.rs`. The results are medians over the rounds. They are printed, and
 //! written to `target/catch_up/summary.json`.
@@ -101,9 +101,9 @@ fn third_directory() -> TempDir {
 /// * `during`: the third member receives a raft snapshot and the entries after it. The phase ends
 ///   when the third member has applied everything that the leader has applied.
 /// * `after`: the third member has caught up, and follows the leader like the other follower.
-/// * `spin`: like `after`, but additional threads keep processors as busy as the snapshot's thread
-///   and the third member did, for as long as `during` took. A cost of `during` that exceeds `spin`
-///   is not caused by busy processors.
+/// * `spin`: like `after`, but additional threads keep the processors as busy as the snapshot's
+///   thread and the third member kept them, for as long as `during` took. If puts are slower in
+///   `during` than in `spin`, busy processors are not the cause of the difference.
 ///
 /// The third member's log, which allocates 64 MB at its start, and the store that it receives are
 /// on the same disk as the logs of the other members. So the members wait for each other's syncs,

@@ -1,5 +1,5 @@
 //! A member without a network. Its raft half and its apply half run on one thread, one after the
-//! other. Two more threads write its log and commit its store.
+//! other. A second thread writes its log, and a third thread commits its store.
 //!
 //! ```text
 //!   inbox ──▶ both halves ──▶ batches of the log ──▶ disk thread ──┐
@@ -41,7 +41,7 @@ const COMMIT_TICK: Duration = Duration::from_millis(10);
 pub(crate) struct PollOutput {
     pub(crate) send: Vec<Message>,
     pub(crate) snapshots: Vec<Message>,
-    /// The numbers of completed puts.
+    /// The numbers that identify the completed puts.
     pub(crate) answered: Vec<u64>,
     pub(crate) is_snapshot_installed: bool,
 }

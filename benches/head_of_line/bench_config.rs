@@ -9,8 +9,8 @@ use clearlane_engine::EngineKind;
 use crate::group_name;
 use crate::load::{Class, Load};
 
-/// The settings of one run. From the environment: `CLEARLANE_ERAS` (such as `3.2,clearlane`),
-/// `CLEARLANE_ENGINE` (default: `bolt`), `CLEARLANE_REPETITIONS` (default: 5),
+/// The settings of one run. They are read from these environment variables: `CLEARLANE_ERAS` (such
+/// as `3.2,clearlane`), `CLEARLANE_ENGINE` (default: `bolt`), `CLEARLANE_REPETITIONS` (default: 5),
 /// `CLEARLANE_WINDOW_MS` (default: 1600), `CLEARLANE_READ_MS` (default: 30), and
 /// `CLEARLANE_READ_RECORDS`, which sets the number of records of an expensive read instead of its
 /// time. With `CLEARLANE_TIMELINES=1`, each era's first window with the expensive read is recorded
@@ -36,7 +36,7 @@ pub(crate) struct BenchConfig {
 }
 
 impl BenchConfig {
-    /// Reads the settings. An error names the wrong value and the allowed ones.
+    /// Reads the settings. An error names the wrong value and the allowed values.
     pub(crate) fn read() -> Result<BenchConfig, String> {
         let arguments: Vec<String> =
             std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -77,8 +77,8 @@ impl BenchConfig {
 /// The size of an expensive read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExpensiveRead {
-    /// The read has as many records as take this time in an idle store of the era. A faster engine
-    /// reads more records, so each engine's read holds its lock for the same time.
+    /// The read has as many records as an idle store of the era can return in this time. A faster
+    /// engine reads more records, so each engine's read holds its lock for the same time.
     Takes(Duration),
     Records(u64),
 }

@@ -39,7 +39,7 @@ pub(crate) struct BenchStore {
     /// Number of records before the first window.
     records: u64,
     /// Number of records of one expensive read. If the store has fewer records, the read reads some
-    /// repeatedly.
+    /// records repeatedly.
     expensive_records: u64,
     began: Instant,
 }
@@ -119,7 +119,8 @@ impl BenchStore {
         opened
     }
 
-    /// Returns the number of records that a read must have to take this time in an idle store.
+    /// Returns the number of records that a read must have so that it takes `time` in an idle
+    /// store.
     fn records_for(&self, time: Duration) -> u64 {
         let mut records = self.records;
         // The first measurement reads all records of the store. The second has nearly the right
@@ -219,7 +220,7 @@ impl BenchStore {
 
     /// Reads records like the layer above the backend: one look-up for each record that the index
     /// has returned, in one read transaction, and every value is kept for the response. After the
-    /// last record it continues with the first one.
+    /// last record, the read continues with the first record.
     fn read_records(&self, first: u64, count: u64) {
         let tx = self.store.backend.begin_read();
         let get = |number| {

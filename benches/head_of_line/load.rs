@@ -64,8 +64,8 @@ impl Class {
         }
     }
 
-    /// Returns the number of clients. Reads have several, so that a waiting read does not delay the
-    /// next one. Puts have one, because a server has one apply loop.
+    /// Returns the number of clients. Reads have several clients, so that a waiting read does not
+    /// delay the next read. Puts have one client, because a server has one apply loop.
     pub(crate) fn clients(self) -> u64 {
         match self {
             Class::CheapRead => 8,

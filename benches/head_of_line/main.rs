@@ -4,9 +4,9 @@
 //! cargo bench --bench head_of_line
 //! ```
 //!
-//! The store of each era has records of 1 KiB, and a commit every 100 ms. In a window of time, one
-//! `Load` runs on the store of one era. During it, the clients of each `Class` send operations at
-//! random times, independent of earlier operations.
+//! The store of each era has records of 1 KiB, and a commit every 100 ms. In each window of time,
+//! one `Load` runs on the store of one era. While it runs, the clients of each `Class` send
+//! operations at random times, independent of earlier operations.
 //!
 //! **Timed** is the time from an operation's due time to its end. An operation that is still queued
 //! at the end of a window is recorded with its wait so far, and as not served. **Not timed:**
@@ -42,7 +42,8 @@ use summary::{Cell, Summary};
 
 /// Maximum number of events in a timeline. It is higher than the number of events in a window.
 const TRACE_EVENTS_MAX: usize = 1_000_000;
-/// Minimum time for criterion. With less, it warns that it cannot complete its samples.
+/// Minimum time for criterion. If it has less time, criterion warns that it cannot complete its
+/// samples.
 const REPLAY_TIME: Duration = Duration::from_millis(100);
 
 fn main() {
@@ -130,7 +131,8 @@ fn report_to_criterion(criterion: &mut Criterion, summary: &Summary) {
     }
 }
 
-/// Returns the name of a group in criterion's report. A filter is compared with the same name.
+/// Returns the name of a group in criterion's report. A filter on the command line is also compared
+/// with this name.
 fn group_name(class: Class, load: Load) -> String {
     format!("head_of_line/{}_{}", class.name(), load.name())
 }

@@ -2,7 +2,7 @@
 //!
 //! Both axes are logarithmic, so that the tail is visible. Latencies to the right are rarer (50 %,
 //! 90 %, 99 %, 99.9 %), and each step up is ten times slower. Solid and dashed curves distinguish
-//! the eras without colours. The texts are for readers who do not know the bench.
+//! the eras without colours. The title and the labels are for readers who do not know the bench.
 
 use std::fmt::Write as _;
 

@@ -8,12 +8,13 @@ use crate::load::{Class, Load};
 use crate::plot::readable_time;
 use crate::summary::Summary;
 
-/// The read delays a class of operations if its p99 next to the expensive read is more than this
-/// factor times its p99 next to a busy core (`Load::Spin`). The scheduler causes smaller factors.
+/// The expensive read delays a class of operations if it raises the p99 of the class to more than
+/// this multiple of the p99 during `Load::Spin`, which only keeps a core busy. The scheduler can
+/// cause smaller differences.
 const HELD_UP_FACTOR: f64 = 10.0;
 
-/// Returns a row for each era, and a sentence that lists the eras with a delay. A test run
-/// (`is_quick`) has no such sentence.
+/// Returns a row for each era, and a sentence that lists the eras with a delay. In a test run
+/// (`is_quick`), another sentence explains that there is no verdict.
 pub(crate) fn verdict(summary: &Summary, eras: &[Era], is_quick: bool) -> String {
     let mut text =
         "99 of 100 take at most (in brackets: beside a thread that only keeps a core busy)\n\

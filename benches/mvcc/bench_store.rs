@@ -1,5 +1,5 @@
-//! A store with the threads that it has in a server: one that puts, one that commits, and one that
-//! drops old states.
+//! A store with the threads that it has in a server: a thread that puts, a thread that commits, and
+//! a thread that drops old states.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ impl BenchStore {
         BenchStore { era, store: Arc::from(store), began: Instant::now(), _directory: directory }
     }
 
-    /// Puts each of these keys, `per_transaction` in each transaction, and commits.
+    /// Puts each of these keys, with `per_transaction` keys in each transaction, and commits.
     pub(crate) fn fill(
         &self,
         keys: impl Iterator<Item = impl AsRef<[u8]>>,
@@ -112,9 +112,9 @@ impl<'s> Writer<'s> {
         )
     }
 
-    /// Makes one put in a separate transaction. Returns the store's revision afterwards, and the
+    /// Makes one put in a separate transaction. Returns the store's revision after the put, and the
     /// time when the client could get its response. As in a server, watchers are notified after
-    /// that.
+    /// this time.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> (i64, Instant) {
         self.entry += 1;
         let mut txn = self.stage.store.begin_write().expect(HEALTHY);
@@ -137,8 +137,8 @@ impl<'s> Writer<'s> {
     }
 }
 
-/// Wakes a sleeping thread. If no thread sleeps when the signal is set, the next wait returns at
-/// once.
+/// Wakes a sleeping thread. If no thread is sleeping when the signal is set, the next wait returns
+/// immediately.
 #[derive(Default)]
 pub(crate) struct ThreadSignal {
     is_set: Mutex<bool>,

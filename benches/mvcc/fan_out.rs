@@ -2,9 +2,9 @@
 //! separate stream (`own`), or all are in one stream (`one`).
 //!
 //! `load_window.rs` describes the timed part. Watchers have the same threads as in a server: one
-//! that delivers, one that synchronizes, and up to two that take responses. In the default era, the
-//! watchable store wakes the first two; in the old eras they run every 10 ms and 100 ms, as in
-//! etcd. Every event is checked: each must arrive once, and in order.
+//! thread delivers events, one synchronizes watchers, and up to two take responses. In the default
+//! era, the watchable store wakes the first two; in the old eras they run every 10 ms and 100 ms,
+//! as in etcd. Every event is checked: each must arrive once, and in order.
 
 use std::time::{Duration, Instant};
 
@@ -76,8 +76,8 @@ pub(crate) fn measure(settings: &BenchConfig) {
     report.finish("fan_out", settings, |report, row| ratio(report, row, &ERAS));
 }
 
-/// Returns the p99 of a put, relative to the p99 without watchers. The result is empty if one of
-/// the two is missing.
+/// Returns the p99 of a put, relative to the p99 without watchers. The result is empty if either
+/// p99 is missing.
 pub(crate) fn ratio(report: &Report, row: &Row, eras: &[Era]) -> Vec<(&'static str, f64)> {
     let era = eras.iter().find(|era| row.name().starts_with(era.name()));
     let alone = era.and_then(|era| report.row(&format!("{era}, none"))?.median("p99 µs"));

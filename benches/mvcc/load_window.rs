@@ -8,9 +8,9 @@
 //! shown separately, because a busy processor does not hide it.
 //!
 //! `spin` is a window without watchers. Its threads keep the processor as busy as the watch threads
-//! of another window; its name contains the name of that window. A cost of watchers that exceeds
-//! `spin` is caused by the era's way to notify them. On two cores the rest is the cost of the busy
-//! core.
+//! of another window; its name contains the name of that window. If watchers delay puts more than
+//! `spin` does, the cause is the way in which the era notifies them. On two cores, the rest of the
+//! delay is the cost of the busy core.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 //!
 //! **Timed:** a range, from its call to its result. Ranges without a limit read a store of 20,000
 //! keys with values of 1 KiB. The page of 100 keys and the count use a store of a million keys with
-//! values of 64 bytes. The old revision is the last one before every tenth key was put again. **Not
-//! timed:** dropping the result.
+//! values of 64 bytes. The old revision is the last revision before every tenth key was put again.
+//! **Not timed:** dropping the result.
 
 use std::time::{Duration, Instant};
 

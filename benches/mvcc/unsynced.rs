@@ -1,8 +1,8 @@
 //! 2,000 puts per second while a watcher starts at revision 2 in a store that has 200,000 revisions
 //! before the first window.
 //!
-//! The watcher watches every key, or a single one, and stays when it is synced. `load_window.rs`
-//! describes the timed part, and `fan_out.rs` the threads of the watchers.
+//! The watcher watches every key, or a single key, and stays open after it has become synced.
+//! `load_window.rs` describes the timed part, and `fan_out.rs` the threads of the watchers.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -126,12 +126,12 @@ struct LagTimes {
     caught_up: Option<Duration>,
 }
 
-/// A watcher that starts at the first revision, and stays when it is synced.
+/// A watcher that starts at the first revision, and stays open after it has become synced.
 struct UnsyncedWatcher<'w> {
     streams: Streams<'w>,
     request: WatchRequest,
-    /// The revision of the next expected event. If a single key is watched, the version of this
-    /// key in the event.
+    /// The revision of the next expected event. If a single key is watched, it is the version of
+    /// this key in the next expected event.
     next: i64,
     /// The last event that the watcher must get to be synced, by revision or version like `next`.
     last: i64,

@@ -22,7 +22,7 @@ const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a sleeping thread checks whether the window is over.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of bytes of responses that are taken at once.
+/// Maximum number of bytes of responses that are taken in one call.
 const POLL_BYTES_MAX: usize = 256 << 10;
 
 /// A watchable store, and the signals of its threads.

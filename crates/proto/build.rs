@@ -96,9 +96,10 @@ fn without_comments(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
     descriptors
 }
 
-/// Renames the fields that end in `URLs`. prost would name them `peer_ur_ls`.
+/// Renames the fields that end in `URLs`. Without this function, prost would rename `peerURLs` to
+/// `peer_ur_ls`.
 ///
-/// Only the Rust code gets these names. The wire has field numbers and no names, and
+/// Only the Rust code gets these names. The wire format contains field numbers and no names, and
 /// `descriptors.bin`, which is written earlier, has the original names.
 fn with_rust_names(mut descriptors: FileDescriptorSet) -> FileDescriptorSet {
     for file in &mut descriptors.file {

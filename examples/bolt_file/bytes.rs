@@ -1,4 +1,4 @@
-//! Lists the bytes of a page as text: the place of each field, its bytes in hex, and its meaning.
+//! Lists the bytes of a page as text: the offset of each field, its bytes in hex, and its meaning.
 //!
 //! The meaning of a field comes from the engine's module `inspect`. The example checks that the
 //! bytes have this meaning, except for checksums.
@@ -54,7 +54,7 @@ impl<'f> Dump<'f> {
         &self.file[from..from + width]
     }
 
-    /// Adds a line for the last `width` bytes before the current place.
+    /// Adds a line for the last `width` bytes before the current offset.
     fn line(&mut self, width: usize, name: &str, meaning: &str) {
         let from = self.at as usize - width;
         let shown = &self.file[from..from + width.min(LINE_BYTES)];

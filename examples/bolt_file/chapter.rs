@@ -74,8 +74,8 @@ fn the_put_writes_and_frees_the_pages_that_are_told() {
 }
 
 /// Checks the chapter's statements about two groups of pages. Pages 2, 8 and 9 are kept while the
-/// reader's snapshot is open. Page 5 is written again in this time, because the snapshot does not
-/// use it.
+/// reader's snapshot is open. Page 5 is written again during this time, because the snapshot does
+/// not use it.
 #[test]
 fn pages_of_a_reader_are_used_again_when_it_is_gone() {
     let (_work, story) = story_of_file();

@@ -60,7 +60,7 @@ fn buckets(page: &PageLook) -> String {
     stored.chain([format!("{} inline", inline.len())]).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the role of a page at this moment, or an empty text if the last commit left it
+/// Returns the role of a page at this moment, or an empty string if the last commit left it
 /// unchanged.
 fn use_in_words(moment: &Moment, id: u64) -> String {
     match moment.uses[id as usize] {

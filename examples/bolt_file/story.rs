@@ -80,7 +80,8 @@ fn commit(engine: &dyn Engine, revisions: impl IntoIterator<Item = u64>) -> Outc
         txn.put(Bucket::Key, &revision_key(main), &value(main))?;
         last = main;
     }
-    // The stored index is the one that etcd would have if each revision were one entry of the log.
+    // The stored index is the index that etcd would store if each revision were one entry of the
+    // log.
     txn.put(Bucket::Meta, b"consistent_index", &last.to_be_bytes())?;
     Ok(txn.commit()?)
 }

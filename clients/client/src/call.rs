@@ -8,8 +8,8 @@
 //!
 //! After all endpoints have been tried, there is a short pause and another round, until the time
 //! limit of the request. So a request can wait for the end of an election, or for the restart of
-//! the only server. There is only one round for requests about one member, for the opening of a
-//! stream, and if each endpoint has responded that another member is needed.
+//! the only server. There is only one round in three cases: for a request about one member, for the
+//! opening of a stream, and if each endpoint has responded that another member is needed.
 //!
 //! Requests carry `hasleader: true`, except serializable reads and requests about one member.
 //! Because of this header, a member without a leader rejects a write before any work. So the client
@@ -56,22 +56,22 @@ impl CallPolicy {
         has_timeout: true,
         waits_for_endpoint: true,
     };
-    /// A read that a member without a leader may answer.
+    /// The policy for a read to which a member without a leader can respond.
     pub(crate) const LOCAL: CallPolicy = CallPolicy { requires_leader: false, ..CallPolicy::READ };
     pub(crate) const WRITE: CallPolicy = CallPolicy { is_retryable: false, ..CallPolicy::READ };
-    /// A write without a time limit, such as the wait for a lock. The client does not repeat such a
-    /// wait after a failure that leaves its outcome unknown. The repeated request would use the
-    /// same place in the queue, because it has the same lease. But the member that received the
-    /// first request may still notice that the client has stopped waiting, and may then remove this
-    /// place.
+    /// The policy for a write without a time limit, such as the wait for a lock. The client does
+    /// not repeat such a wait after a failure that leaves its outcome unknown. The repeated request
+    /// would use the same place in the queue, because it has the same lease. But the member that
+    /// received the first request may still notice that the client has stopped waiting, and may
+    /// then remove this place.
     pub(crate) const LONG_WRITE: CallPolicy =
         CallPolicy { has_timeout: false, ..CallPolicy::WRITE };
-    /// A read of the state of the member that responds.
+    /// The policy for a read of the state of the member that responds.
     pub(crate) const MEMBER: CallPolicy =
         CallPolicy { waits_for_endpoint: false, ..CallPolicy::LOCAL };
     pub(crate) const MEMBER_WORK: CallPolicy =
         CallPolicy { has_timeout: false, is_retryable: false, ..CallPolicy::MEMBER };
-    /// Opens a stream. The owner of the stream has its own retry loop.
+    /// The policy for opening a stream. The owner of the stream has its own retry loop.
     pub(crate) const STREAM: CallPolicy =
         CallPolicy { waits_for_endpoint: false, ..CallPolicy::READ };
 
@@ -161,8 +161,8 @@ impl<'a> Attempts<'a> {
             endpoint.mark_failed();
         }
         // `NotLeader` and `FailedPrecondition` show that the member is not the leader, or that it
-        // is a learner. Another round does not change this, so it is useless if this round has only
-        // such errors.
+        // is a learner. Another round would return the same errors, so no round follows if this one
+        // has only such errors.
         self.is_hopeless &= matches!(error, Error::NotLeader | Error::FailedPrecondition(_));
         self.last_error = Some(error);
         if !self.policy.has_timeout && began.elapsed() >= self.timeout {

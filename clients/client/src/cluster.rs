@@ -1,4 +1,4 @@
-//! Changes of the membership.
+//! Lists and changes the members of a cluster.
 
 use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::{

@@ -1,4 +1,4 @@
-//! Elections among programs. A leader keeps its leadership while its lease exists.
+//! Elections among programs. A program remains the leader as long as its lease exists.
 
 use clearlane_proto::mvccpb::KeyValue;
 use clearlane_proto::v3electionpb::election_client::ElectionClient;

@@ -1,8 +1,8 @@
 //! The endpoints of a cluster, and which of them are used.
 //!
-//! Endpoints are used in turns. A failed endpoint is set aside, and a task checks it at growing
-//! intervals ([`PROBE_INTERVALS`]). So a dead endpoint costs one attempt of one request. Otherwise
-//! every third request would wait for a connect timeout if one of three endpoints is dead.
+//! Endpoints are used in turn. A failed endpoint is set aside, and a task checks it at growing
+//! intervals ([`PROBE_INTERVALS`]). So a dead endpoint costs one attempt of one request. Otherwise,
+//! if one of three endpoints were dead, every third request would wait for a connect timeout.
 //!
 //! ```text
 //!   turns:   a b c a b c a . c a . c a . c a b c
@@ -34,8 +34,8 @@ use crate::options::Options;
 const PROBE_INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Maximum number of bytes that a server may send before the client reads them. If too many small
-/// frames are unread, such as events of a watch, h2 assumes an attack. The number of unread frames
-/// that h2 allows grows with this window.
+/// frames are unread, such as events of a watch, h2 assumes an attack and closes the connection.
+/// The number of unread frames that h2 allows grows with this window.
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 #[derive(Debug)]
@@ -121,8 +121,8 @@ impl Endpoint {
     }
 }
 
-/// Returns whether an error is a response of a server. A server that requires a user, or does not
-/// know the call, is reachable.
+/// Returns whether an error is a response from a server. A server that requires a user, or does not
+/// support the call, is reachable.
 fn is_answer(status: &Status) -> bool {
     matches!(StatusKind::from_status(status), StatusKind::Final | StatusKind::TokenRejected)
 }

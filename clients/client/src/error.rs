@@ -49,7 +49,7 @@ pub enum Error {
     /// disarm the alarm.
     #[error("the store has reached its quota")]
     NoSpace,
-    /// The server has too many requests. Nothing was done.
+    /// The server has too many pending requests. Nothing was done.
     #[error("the server has too many requests")]
     TooManyRequests,
     /// The server does not accept a request of this size. Nothing was done.
@@ -126,7 +126,7 @@ fn up_to(revision: &Option<i64>) -> String {
 /// The response of a learner to a request that only a voter can handle.
 const LEARNER: &str = "etcdserver: rpc not supported for learner";
 pub(crate) const NONE_ELECTED: &str = "election: no leader";
-/// The beginnings of error texts that concern only one member, or that are temporary.
+/// The first words of errors that concern only one member, or that are temporary.
 const TRANSIENT: [&str; 5] = [
     "etcdserver: request timed out",
     "etcdserver: server stopped",
@@ -208,7 +208,7 @@ pub(crate) fn is_token_refused(words: &str) -> bool {
     matches!(parse_server_text(words), Some(Error::Unauthenticated(_)))
 }
 
-/// Shows whether a failed call may have been carried out.
+/// The kinds of failed calls, which differ in whether the call may have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StatusKind {
     /// The call was not sent. It may be sent to another endpoint.

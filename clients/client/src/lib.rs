@@ -10,7 +10,7 @@
 //!
 //! A clone of a [`Client`] is cheap, and shares connections and token. A client works only in the
 //! tokio runtime that created it. There is no cache, no namespace, and no call for users and roles.
-//! The client does not follow the member list. See `docs/client.md`.
+//! The client does not learn endpoints from the member list. See `docs/client.md`.
 #![doc = ""]
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-/// The messages of etcd's API, which requests and replies hold.
+/// The messages of etcd's API, which requests and replies contain.
 pub use clearlane_proto as proto;
 pub use clearlane_proto::mvccpb::KeyValue;
 pub use tonic::Code;
@@ -83,9 +83,9 @@ struct OptionsAndToken {
 }
 
 impl Client {
-    /// Connects to a cluster. Checks all endpoints at once, until one has responded. Then fetches a
-    /// token, if the options have a user. An endpoint is `http://host:port`, `https://host:port` or
-    /// `host:port`.
+    /// Connects to a cluster. Checks all endpoints at the same time, until one has responded. Then
+    /// fetches a token, if the options have a user. An endpoint is `http://host:port`,
+    /// `https://host:port` or `host:port`.
     pub async fn connect<E>(endpoints: E, options: Options) -> Result<Client>
     where
         E: IntoIterator,

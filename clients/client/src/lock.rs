@@ -1,9 +1,9 @@
-//! Locks that a lease holds.
+//! Locks. Each lock belongs to a lease.
 //!
 //! The queue is on the server. A lock is a key with the lease of its holder, so it becomes free
-//! when that lease ends. The holder must keep the lease alive ([`Client::keep_alive`]), and stop
-//! when [it has ended](crate::KeepAlive::ended). It is safer to guard each change under the lock
-//! with [`Lock::is_held`] in the same transaction.
+//! when that lease ends. The holder must keep the lease alive ([`Client::keep_alive`]), and must
+//! stop its work when [the lease has ended](crate::KeepAlive::ended). It is safer to guard each
+//! change under the lock with [`Lock::is_held`] in the same transaction.
 
 use bytes::Bytes;
 use clearlane_proto::v3lockpb::lock_client::LockClient;
@@ -44,7 +44,7 @@ impl Client {
     /// Waits until this lease has the lock. A lease that already has the lock gets it again.
     ///
     /// To limit the wait, wrap the call in a timeout. After the timeout, revoke the lease, because
-    /// it may still be in the queue. If the member fails, the error is
+    /// its key may still be in the queue. If the member fails, the error is
     /// [`OutcomeUnknown`](crate::Error::OutcomeUnknown). Then also revoke the lease, and wait with
     /// another lease, because the place in the queue may be removed at any time.
     pub async fn lock(&self, name: impl Into<Vec<u8>>, lease: i64) -> Result<Lock> {

@@ -16,10 +16,11 @@ use crate::Client;
 use crate::call::CallPolicy;
 use crate::error::{Error, Result, describe_status};
 
-/// Length of the SHA-256 checksum at the end of a snapshot. It covers all bytes before it.
+/// Length of the SHA-256 checksum at the end of a snapshot. The checksum covers all bytes before
+/// it.
 const CHECKSUM_BYTES: usize = 32;
 
-/// The result of a written snapshot: [`Client::snapshot`].
+/// The size and the version of a snapshot that [`Client::snapshot`] has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
     /// Number of written bytes, including the checksum at the end.
@@ -83,9 +84,9 @@ impl Client {
         self.call(CallPolicy::MEMBER_WORK, DefragmentRequest {}, send).await.map(drop)
     }
 
-    /// Returns the hash of a member's records up to a revision (0: the current revision). Compare
-    /// the hashes of two members only if `hash_revision` and `compact_revision` of their responses
-    /// are equal.
+    /// Returns the hash of a member's records up to a revision. If `revision` is 0, the current
+    /// revision is used. Compare the hashes of two members only if `hash_revision` and
+    /// `compact_revision` of their responses are equal.
     pub async fn hash_kv(&self, revision: i64) -> Result<HashKvResponse> {
         let send = async |channel, request| stub(channel).hash_kv(request).await;
         self.call(CallPolicy::MEMBER, HashKvRequest { revision }, send).await

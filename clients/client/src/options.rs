@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tonic::transport::ClientTlsConfig;
 
-/// How a client connects, who its user is, and how long it waits.
+/// The options of a client: how it connects, who its user is, and how long it waits.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) tls: Option<ClientTlsConfig>,

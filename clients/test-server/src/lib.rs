@@ -29,7 +29,7 @@ pub use crate::server::TestServer;
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a server could not be started, stopped or reached.
+/// The reason why a server could not be started, stopped or reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -135,7 +135,8 @@ impl Drop for Member {
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             // Nothing is written after this call, so the directory may be removed. The connections
-            // may need the current thread in order to end. So another thread stops the rest.
+            // may need the current thread in order to end. So another thread stops the rest of the
+            // member.
             running.server_threads.stop();
             std::thread::spawn(|| running.stop());
         }

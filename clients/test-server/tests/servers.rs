@@ -1,5 +1,5 @@
-//! Tests how test servers start, keep their data over a restart, and end with the values that own
-//! them. The following command measures how long servers take to start:
+//! Tests how test servers start, keep their data over a restart, and stop when the values that own
+//! them are dropped. The following command measures how long servers take to start:
 //!
 //! ```text
 //! cargo test --release -p clearlane-test-server --test servers one_after -- --nocapture

@@ -1,8 +1,8 @@
 //! bcrypt in steps: between two steps the thread may let another thread run.
 //!
-//! The password and the salt are mixed into the tables of the Blowfish cipher 2^cost times. One
-//! round takes about 50 microseconds. Because of the salt, nothing can be computed in advance. At
-//! the end, a fixed text is encrypted with the tables.
+//! The password and the salt are mixed into the tables of the Blowfish cipher 2^cost times. Each of
+//! these rounds takes about 50 microseconds. Because of the salt, hashes cannot be computed in
+//! advance. At the end, a fixed text is encrypted with the tables.
 //!
 //! ```text
 //!   $2b$10$yqOPt6vOJ3o7Lr6Hgfo1QeQ9TnE7iRmdWwsN6fTQWtd5Z3oQXbEAu

@@ -12,8 +12,8 @@ use crate::error::Result;
 /// and waited for. Where etcd has the same setting, the default is etcd's.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Minimum time between two commits of [`commit_if_due`](crate::Backend::commit_if_due). Era
-    /// `clearlane` commits earlier if the batch limit is reached.
+    /// Minimum time between two commits that [`commit_if_due`](crate::Backend::commit_if_due)
+    /// makes. Era `clearlane` commits earlier if the batch limit is reached.
     pub batch_interval: Duration,
     /// Number of pending operations at which a commit is made before the interval is over.
     pub batch_limit: u64,

@@ -16,8 +16,7 @@ pub enum Era {
     V3_2,
     /// etcd 3.4: every read copies the buffer while it holds the lock, and then releases the lock.
     V3_4,
-    /// etcd 3.5 and later: the reads that open between two writes usually share one copy of the
-    /// buffer.
+    /// etcd 3.5 and later: reads that open between two writes usually share one copy of the buffer.
     V3_5,
     /// Clearlane's own: opening a read loads one pointer.
     Clearlane,

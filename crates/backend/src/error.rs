@@ -22,8 +22,9 @@ pub enum Error {
     AppendOnly,
 
     // The process must stop if a write or a commit fails with one of these errors.
-    /// An operation of the engine failed, now or earlier. After a failed commit the engine's
-    /// contents are unknown. After a failed read or defragmentation the backend remains usable.
+    /// An operation of the engine has failed, either in this call or in an earlier call. After a
+    /// failed commit the engine's contents are unknown. After a failed read or defragmentation the
+    /// backend remains usable.
     #[error("backend: {0}")]
     Engine(String),
     /// A write transaction was dropped before its end, so some of its changes may remain.

@@ -1,7 +1,7 @@
 //! The interface of all eras. It opens read transactions and the write transaction, commits, and
 //! maintains the store.
 //!
-//! The locks that each call takes, and for how long, depend on the era. The head of each era's file
+//! The era decides which locks each call takes, and for how long. The head of each era's file
 //! describes them.
 
 use std::any::Any;
@@ -29,8 +29,8 @@ pub enum Value<'v> {
 }
 
 impl Value<'_> {
-    /// Returns a value that the caller can keep. A slice of a page is copied, a pending value is
-    /// shared.
+    /// Returns a value that the caller can keep. A slice of a page is copied, and a pending value
+    /// is shared.
     pub fn to_bytes(self) -> Bytes {
         match self {
             Value::Page(slice) => Bytes::copy_from_slice(slice),
@@ -52,8 +52,8 @@ impl Deref for Value<'_> {
 
 pub type RangeVisitor<'v> = dyn FnMut(&[u8], Value<'_>) -> ControlFlow<()> + 'v;
 
-/// An open read transaction. It shows one state of the store, which does not change while it is
-/// open.
+/// An open read transaction. It shows one state of the store, which does not change while the
+/// transaction is open.
 ///
 /// The transaction ends when it is dropped. Other requests may wait for its end, depending on the
 /// era (`docs/eras.md`).
@@ -110,8 +110,8 @@ pub trait ComputedRecords: Debug + Send + Sync {
 /// The open write transaction. There is at most one at a time. Reads through it see its own
 /// changes.
 ///
-/// [`end`](WriteTx::end) makes all changes visible at once to readers that open after it. The
-/// changes become durable with a later commit. In the eras of etcd, `end` may make that commit
+/// [`end`](WriteTx::end) makes all changes visible together, to readers that open after the call.
+/// The changes become durable with a later commit. In the eras of etcd, `end` may make that commit
 /// itself. Dropping the transaction without ending it is a bug: every later write then fails.
 pub trait WriteTx<T>: ReadTx {
     /// Stores a record. In bucket `key` the call fails unless the key is greater than the key of
@@ -163,8 +163,8 @@ pub trait WriteTx<T>: ReadTx {
 pub struct WriteTxResult {
     /// States that this transaction kept in memory and that are no longer current.
     pub dropped_states: DroppedStates,
-    /// If true, the batch limit is reached, and the thread that commits should commit now. Always
-    /// false in the eras of etcd, which commit at the limit themselves.
+    /// If true, the batch limit is reached, and the thread that commits should commit now. It is
+    /// always false in the eras of etcd, which commit at the limit themselves.
     pub commit_due: bool,
 }
 
@@ -190,9 +190,9 @@ impl DroppedStates {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes of the store on disk.
+    /// Number of bytes that the store occupies on disk.
     pub on_disk: u64,
-    /// Bytes of live keys and values as of the last commit.
+    /// Number of bytes of live keys and values as of the last commit.
     pub in_use: u64,
     /// Number of operations that are visible but not committed yet.
     pub pending_ops: u64,
@@ -226,8 +226,8 @@ pub trait Backend<T>: Send + Sync + Debug {
         self.begin_read()
     }
 
-    /// Runs `work` while `batchTx` is locked. Era `clearlane` has no such lock and only runs
-    /// `work`.
+    /// Runs `work` while `batchTx` is locked. Up to 3.4, etcd holds this lock while it looks up a
+    /// user. Era `clearlane` has no such lock and only runs `work`.
     fn with_batch_locked(&self, work: &mut dyn FnMut()) {
         work();
     }

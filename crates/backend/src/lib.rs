@@ -2,9 +2,9 @@
 //! ways to read.
 //!
 //! A read has two sources: pending writes, and records that the engine has committed. It must see
-//! both as of the same time. The [`Era`] decides how: [`etcd`] contains the four ways of etcd, and
-//! [`clearlane`] contains ours. All implement [`Backend`]. The crate starts no thread and reads no
-//! clock.
+//! both as of the same point in time. The [`Era`] decides how: [`etcd`] contains the four ways of
+//! etcd, and [`clearlane`] contains ours. All implement [`Backend`]. The crate starts no thread and
+//! reads no clock.
 //!
 //! ```text
 //!   writer ──▶ pending writes ──commit──▶ engine
@@ -16,9 +16,10 @@
 //!
 //! These invariants hold in every era:
 //!
-//! * A read transaction shows one state, which does not change while it is open. The state contains
-//!   all write transactions that had ended when the read transaction was opened (or when it got its
-//!   lock). It contains each of them completely and nothing of any other.
+//! * A read transaction shows one state, which does not change while the transaction is open. The
+//!   state contains all write transactions that had ended when the read transaction was opened (or
+//!   when it got its lock). It contains all changes of these transactions, and no change of any
+//!   other transaction.
 //! * After a crash the store has the state of the last commit that became durable. The records of
 //!   the pre-commit hook describe exactly that state.
 //! * After a failed commit nothing more is written to the engine: every later write transaction and

@@ -32,8 +32,8 @@ const SEED: u64 = 2;
 const BATCHES: Entry = 5;
 const COMMITS: usize = 2;
 const READS: usize = 3;
-/// Depth of the PCT scheduler: it changes the order of tasks at only a few points. So it quickly
-/// finds bugs that need few task switches.
+/// Depth of the PCT scheduler (probabilistic concurrency testing). The scheduler changes the order
+/// of tasks at only a few points, so it quickly finds bugs that need few task switches.
 const PCT_DEPTH: usize = 3;
 
 fn run(scheduler: impl Scheduler + 'static, body: fn()) {
@@ -59,7 +59,7 @@ struct Store {
 
 impl Store {
     /// Writes all batches. Requests the removal of each batch as soon as the next is visible, often
-    /// before either of them is durable.
+    /// before either batch is durable.
     fn apply(&self) {
         for number in 1..=BATCHES {
             batches::write(&self.backend, number).unwrap();
@@ -133,7 +133,7 @@ fn readers_see_whole_states_in_orders_with_few_switches() {
 
 /// A small version of the published pointer, with two ways to replace it.
 ///
-/// It shows that the model checker finds a lost update: with the wrong way, the assertions in
+/// It shows that the model checker finds a lost update: if the wrong way is used, the assertions in
 /// `publish_with` must fail.
 struct Pointer(Mutex<Arc<PublishedState>>);
 

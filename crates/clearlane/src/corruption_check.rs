@@ -1,4 +1,5 @@
-//! Corruption checks: when members are compared, the requests to the other members, and the alarm.
+//! Corruption checks: they compare the hashes of the members' data, and report corrupt members.
+//! This module runs the checks, requests the hashes of the other members, and raises the alarm.
 //!
 //! The module [`corruption`](clearlane_server::observe::corruption) defines the values that are
 //! compared, and decides which member is corrupt. There are three checks, described in
@@ -7,8 +8,8 @@
 //!
 //! For the periodic check, a separate thread computes the hash from a snapshot of the whole store.
 //! Reads and writes do not wait for this thread, except in the [old eras](clearlane_backend), as in
-//! etcd. For the check at the start, the main thread computes the hash. For the third check, the
-//! compactions have computed the hashes.
+//! etcd. For the check at the start, the main thread computes the hash. For the check after
+//! compactions, the compactions themselves have computed the hashes.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -49,8 +50,8 @@ fn peer_timeout(node: &ServerThreads) -> Duration {
 
 /// Compares this member's hash with the hashes of the other members. Fails if a hash differs, if
 /// this member's own hash cannot be computed, or if the requests cannot be started. A member that
-/// does not respond, or has another compact revision, is skipped. If this function fails, this
-/// member ends.
+/// does not respond, or has another compact revision, is skipped. If this function fails, the
+/// caller ends the member.
 pub fn initial_check(
     node: &ServerThreads,
     peer_urls: &[String],
@@ -95,9 +96,9 @@ pub async fn run_periodic_checks(member: Server, every: Duration) -> Infallible 
     }
 }
 
-/// Returns the ID of a corrupt member, or `None`. The leader itself is corrupt if its hash of the
-/// same revision and compact revision has changed between two reads. Fails if the leader's hash
-/// cannot be computed, or if the linearizable read fails.
+/// Returns the ID of a corrupt member, or `None` if the hashes show no corruption. The leader
+/// itself is corrupt if its hash of the same revision and compact revision has changed between two
+/// reads. Fails if the leader's hash cannot be computed, or if the linearizable read fails.
 async fn periodic_check(member: &Server) -> Result<Option<u64>, RequestError> {
     let before = local_hash(member).await?.hash_kv;
     let others = peer_hashes(member, before.hash_revision).await;
@@ -160,8 +161,8 @@ async fn local_hash(member: &Server) -> Result<MemberHash, RequestError> {
     work.await.map_err(|_| RequestError::Stopped)?
 }
 
-/// Requests the hash at `revision` from all other members at once, and returns their responses or
-/// errors. Returns an empty list if the clients for the other members are not set.
+/// Requests the hash at `revision` from all other members at the same time, and returns their
+/// responses or errors. Returns an empty list if the clients for the other members are not set.
 async fn peer_hashes(member: &Server, revision: i64) -> Vec<PeerHash> {
     let node = member.threads();
     let (Some(others), own) = (node.peer_clients(), node.metadata().node_id) else {

@@ -113,7 +113,7 @@ fn tls_acceptor<'e>(
 
 /// Checks the certificate of `--client-cert-file`, which is not used later. In etcd, the gateway
 /// for HTTP requests uses this certificate for calls to its own member. Clearlane makes no such
-/// calls. A pair of files that etcd rejects is rejected here as well.
+/// calls. The check exists so that Clearlane rejects the same files as etcd.
 fn check_own_certificate(config: &Config) -> Result<(), Error> {
     let client_certificate = config.tls.clients.client_certificate.clone();
     if client_certificate.is_some() {

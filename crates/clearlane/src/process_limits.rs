@@ -1,10 +1,10 @@
 //! Limits that the process sets for itself before it opens its data: the number of open files, the
 //! mode of new files, whether a crash writes memory to disk, and whether memory is locked.
 //!
-//! Each connection uses one open file. If connections used all files, the member could not open a
-//! new segment of its log, and would stop. So connections of clients get all files except [a
-//! reserve](reserved_files). If the limit of open files is very low, clients get a quarter of the
-//! files, and the reserve is smaller.
+//! Each connection uses one open file. If connections used all of the allowed files, the member
+//! could not open a new segment of its log, and would stop. So connections of clients get all
+//! allowed files except [a reserve](reserved_files). If the limit of open files is very low,
+//! clients get a quarter of the files, and the reserve is smaller.
 
 use clearlane_rpc::{http, serve};
 use rustix::fs::Mode;
@@ -80,8 +80,8 @@ fn raise_open_files() -> Option<u64> {
 /// Locks the memory of the process, so that it is never swapped out, for `--memory-mlock`. Memory
 /// that the process allocates later is locked when it is first used.
 ///
-/// If the system limits locked memory, allocations fail once the limit is reached. So any limit is
-/// an error, even a limit that would suffice at startup. A process with the capability
+/// If the system limits locked memory, allocations fail once the limit is reached. So a limit of
+/// any size is an error, even a limit that would suffice at startup. A process with the capability
 /// `CAP_IPC_LOCK` has no limit.
 #[cfg(target_os = "linux")]
 pub(crate) fn lock_memory() -> Result<(), String> {
@@ -137,7 +137,8 @@ mod tests {
         };
         assert_eq!(of(1_048_576), (1_048_212, 65_536));
         assert_eq!(of(1024), (660, 660));
-        // With so few files, clients get a quarter of them. The rest is smaller than the reserve.
+        // If only 256 files are allowed, clients get a quarter. The remaining files are fewer than
+        // the usual reserve.
         assert_eq!(of(256), (64, 64));
     }
 }

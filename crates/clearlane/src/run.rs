@@ -137,7 +137,7 @@ struct StopSignals {
 }
 
 impl StopSignals {
-    /// Starts to listen to both signals. After this call, they no longer end the process by
+    /// Starts to listen to both signals. After this call, the signals no longer end the process by
     /// themselves.
     fn listen() -> io::Result<StopSignals> {
         let terminate = signal(SignalKind::terminate())?;
@@ -281,8 +281,8 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
 }
 
 /// Finds the other members and asks them whether this member may start. During this wait, SIGTERM
-/// or SIGINT ends the process. Afterwards the returned `StopSignals` receive these signals. Does
-/// nothing, and returns no signals, if this member has data.
+/// or SIGINT ends the process. After the wait, the returned `StopSignals` receive these signals.
+/// Does nothing, and returns no signals, if this member has data.
 fn ask_for_identity(
     member: &mut MemberConfig,
     discovery: Option<&Discovery>,
@@ -539,8 +539,8 @@ async fn transfer_leadership(node: &ServerThreads) {
     node.transfer_leader(heir);
     // If the node is closed, it sends no more notifications, and there is nothing to wait for.
     let _ = leadership.wait_for(|now| ![0, own].contains(&now.leader)).await;
-    // Other members forward requests to this member until they know the new leader. The member
-    // stays a little longer to pass those requests on.
+    // Other members forward requests to this member until they know the new leader. This member
+    // keeps running for a short time to pass on such requests.
     sleep(node.election_timeout() / 10).await;
 }
 

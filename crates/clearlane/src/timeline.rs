@@ -6,13 +6,13 @@
 //! ```
 //!
 //! [`TraceRecorder`](clearlane_server::observe::trace::TraceRecorder) records events in memory and
-//! keeps the newest. This module gathers the events every 20 ms, and writes them to the file when
-//! the recording ends. An existing file is replaced by a rename, so a reader never finds an
+//! keeps the newest events. This module gathers the events every 20 ms, and writes them to the file
+//! when the recording ends. An existing file is replaced by a rename, so a reader never finds an
 //! incomplete file.
 //!
-//! The recording is controlled by a signal, because a user who may send signals may also stop the
-//! process. An HTTP endpoint would need protection, because a request to it would make the server
-//! write a file.
+//! The recording is controlled by a signal, because a user who can send signals to the process can
+//! also stop it. An HTTP endpoint would need protection, because a request to it would make the
+//! server write a file.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -32,7 +32,7 @@ pub const TRACE_EVENTS_MAX: usize = 200_000;
 
 const GATHER_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Fails if `file` cannot be written, and creates it if it does not exist. The caller makes this
+/// Creates `file` if it does not exist. Fails if `file` cannot be written. The caller makes this
 /// check before the member starts.
 pub fn check_writable(file: &Path) -> io::Result<()> {
     let opened = OpenOptions::new().append(true).create(true).open(file);

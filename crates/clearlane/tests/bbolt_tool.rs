@@ -137,7 +137,7 @@ fn pages(listed: &str) -> Vec<[String; 4]> {
     let row = |line: &str| {
         let names = ["ID", "TYPE", "ITEMS", "OVRFLW"];
         let page = names.map(|name| column(line, name));
-        // bbolt does not know Clearlane's tables of checksums, and lists them as free pages.
+        // bbolt does not recognize Clearlane's tables of checksums, and lists them as free pages.
         match page[1].starts_with("checksum-") {
             true => [page[0].clone(), "free".to_owned(), String::new(), String::new()],
             false => page,

@@ -1,5 +1,5 @@
-//! Tests reads of values that are on disk but not in memory. The reads must return the right
-//! values, and must not run on network threads.
+//! Tests that read values from disk, because the values are not in memory. These reads must return
+//! the right values, and must not run on network threads.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -56,7 +56,8 @@ fn store_of(dir: &Path) -> PathBuf {
     found.into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
 }
 
-/// Drops the cached pages of a file from memory. Returns false if the file system keeps them.
+/// Drops the cached pages of a file from memory. Returns false if the file system keeps these pages
+/// in memory.
 fn forgets(path: &Path) -> bool {
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();

@@ -412,7 +412,7 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// Returns hash, revision, number of keys and version of a member's store. The sizes are left out
+/// Returns hash, revision, number of keys and version of a member's store. The sizes are omitted
 /// because they differ: Clearlane adds checksums.
 fn contents(data: &Path) -> [Value; 4] {
     let file = data.join("member/snap/db");

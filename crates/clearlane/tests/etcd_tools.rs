@@ -2,7 +2,7 @@
 //! snapshot status`, `etcd-dump-db` and `bbolt check`.
 //!
 //! `tests/compat/bbolt/run` builds the tools and runs these tests. `CLEARLANE_TXNS=10000` sets the
-//! number of transactions, and `CLEARLANE_SEED=7` makes different ones.
+//! number of transactions, and `CLEARLANE_SEED=7` selects different transactions.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the seed of a failure is printed with it")]

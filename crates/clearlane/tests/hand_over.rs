@@ -65,8 +65,8 @@ async fn write(address: String, key: String, seen: Arc<WriterState>) -> (u64, Du
     let (mut last, mut longest, mut written) = (Instant::now(), Duration::ZERO, 0_u64);
     while !seen.stopped.load(Ordering::Relaxed) {
         let put = put(&key, written.to_string());
-        // A failed write was not applied and is tried again. The time since the last success
-        // continues to count.
+        // A failed write was not applied and is tried again. It does not restart the measured time
+        // since the last success.
         let is_written = kv.put(put).await.is_ok();
         longest = longest.max(last.elapsed());
         if is_written {

@@ -5,11 +5,12 @@
 //! itself. So this module finds the cause of each piece of a wait:
 //!
 //! * Each piece of a wait for a lock is blamed on the lane that holds the lock during the piece. If
-//!   there are several holders, the holder that overlaps the wait longest is blamed. If the holder
-//!   waits, its own wait is followed, and so on for up to eight waits.
+//!   there are several holders, the holder whose hold overlaps the wait longest is blamed. If the
+//!   holder itself waits, the blame moves on to the cause of that wait, and so on for up to eight
+//!   waits.
 //! * Each piece of a wait for a worker is blamed on the worker's activity during the piece.
-//! * A piece for which the timeline has no span is blamed on the blocker that the wait names. If
-//!   the wait names none, the cause has no class.
+//! * If the timeline has no span for a piece, the piece is blamed on the blocker that the wait
+//!   names. If the wait names no blocker, no class is blamed.
 //!
 //! ```text
 //!   expensive #7   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗‗ holds readTx
@@ -24,14 +25,14 @@ use std::collections::{BTreeMap, HashMap};
 use crate::span_index::{Interval, SpanIndex, SpanRow};
 use crate::timeline::{Activity, LaneKind, Span, Timeline, lane_class};
 
-/// Maximum depth to which a chain of waits is followed.
+/// Maximum number of waits that are followed from one span to its cause.
 const CHAIN_DEPTH_MAX: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// The lane ran, or the worker that the lane waited for ran.
     Run,
-    /// All cores were busy.
+    /// The lane was ready to run, but all cores were busy.
     Core,
     Disk,
     Network,
@@ -56,7 +57,8 @@ pub struct ClassBlame {
     pub causes: Vec<(Cause, u64)>,
 }
 
-/// Returns the blame of each class that has any time, in the order of the classes' first spans.
+/// Returns the blame of each class whose total time is not zero, in the order of the classes' first
+/// spans.
 pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
     let index = SpanIndex::new(timeline);
     let mut blames: Vec<ClassBlame> = Vec::new();
@@ -89,7 +91,7 @@ pub fn blame_by_class(timeline: &Timeline) -> Vec<ClassBlame> {
 
 impl SpanIndex<'_> {
     /// Attributes a piece of a span to its causes. Passes each cause to `say` with its time in
-    /// nanoseconds. A hold has no cause. `depth` is the number of further waits to follow.
+    /// nanoseconds. A hold has no cause. `depth` is the maximum number of further waits to follow.
     fn attribute_span(
         &self,
         span: &Span,
@@ -182,8 +184,8 @@ mod tests {
     }
 
     /// The convoy: the applier waits for `readTx`, which an expensive read holds. The put waits for
-    /// the applier, and the cheap reads wait for `readTx` behind the applier. All of them are
-    /// blamed on the expensive read for as long as it holds the lock.
+    /// the applier, and the cheap reads wait for `readTx` behind the applier. All of these waits
+    /// are blamed on the expensive read for as long as it holds the lock.
     #[test]
     fn the_holder_of_the_lock_is_blamed() {
         let spans = vec![

@@ -1,7 +1,7 @@
 //! The colour of each era in every picture: plots, timelines, pages.
 //!
-//! On the same background, any two colours differ clearly, also for a reader whose eyes lack one
-//! kind of cone. Each colour has a contrast of at least 3 to 1 with its background.
+//! On the same background, any two colours differ clearly, even for a reader whose eyes lack one
+//! kind of cone. Each colour has a contrast of at least 3 to 1 against its background.
 
 /// One colour for a white background, and one for a dark background.
 pub type ColourPair = (&'static str, &'static str);

@@ -1,4 +1,4 @@
-//! A stream of lock events that can be switched on, for timelines.
+//! A stream of lock events for timelines, which can be switched on and off.
 //!
 //! A timeline needs the start and end of every wait and every hold. [`crate::Registry::record`]
 //! switches these events on for all locks of a registry. Recording must not change the behaviour
@@ -8,8 +8,8 @@
 //! * While recording is on, a thread claims a slot of a buffer with one atomic addition, and writes
 //!   the event into the slot. No other thread writes to that slot. The buffer has a fixed length.
 //!   No thread waits for a lock or for a reader of the buffer.
-//! * When the buffer is full, further events are counted and dropped. The buffer keeps the start of
-//!   a recording, because a recording is started for the scenario that follows.
+//! * When the buffer is full, further events are counted and dropped. The buffer keeps the oldest
+//!   events, because the user starts a recording just before the scenario of interest.
 
 use std::sync::{
     Arc, OnceLock,
@@ -64,7 +64,7 @@ impl EventRecorder {
         self.buffer.claimed.load(Relaxed) >= self.buffer.slots.len() / 2
     }
 
-    /// Returns the number of events that found the buffer full.
+    /// Returns the number of events that were dropped because the buffer was full.
     pub fn dropped(&self) -> u64 {
         let claimed = self.buffer.claimed.load(Relaxed);
         claimed.saturating_sub(self.buffer.slots.len()) as u64
@@ -86,8 +86,8 @@ impl Drop for EventRecorder {
 /// The place in a registry that holds the buffer of the current recording.
 #[derive(Debug, Default)]
 pub(crate) struct EventSink {
-    /// If true, there is a buffer. An event reads only this flag, with a relaxed load, while
-    /// recording is off.
+    /// If true, a recording is in progress, and `buffer` is set. While recording is off, a thread
+    /// that has an event reads only this flag, with a relaxed load.
     is_on: AtomicBool,
     buffer: ArcSwapOption<EventBuffer>,
     /// Protects changes of `is_on` and `buffer`, so that the two change together. Threads that

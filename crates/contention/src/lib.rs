@@ -15,8 +15,9 @@
 //! * Measuring does not change the order of entry. A thread writes figures and events after its
 //!   entry or its release is decided, and outside the inner lock that protects the decision.
 //! * Each nanosecond of a wait is blamed on at most one blocker. Up to three parts of a wait are
-//!   blamed on no blocker: the time to wake a thread that may already enter, the time that a writer
-//!   queues while no writer has the turn, and the time at the inner lock of a [`blocking_lock`].
+//!   blamed on no blocker: the time to wake a thread that may already enter, the time during which
+//!   a writer is queued while no writer has the turn, and the time at the inner lock of a
+//!   [`blocking_lock`].
 //! * A panic releases the locks whose guards it drops. There is no poisoning.
 //!
 //! This crate does not check the lock order, and does not detect a thread that waits for itself.

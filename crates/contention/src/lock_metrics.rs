@@ -1,7 +1,7 @@
 //! The figures of all locks that share a name, and the report made from them.
 //!
 //! Figures belong to a *name* in a registry, not to a single lock. So the short-lived locks of a
-//! thousand read transactions make one line of the report, and no figures are lost when a lock is
+//! thousand read transactions share one line of the report, and no figures are lost when a lock is
 //! dropped.
 //!
 //! Holds are counted per label. Each label has its own histogram, which is created at the label's
@@ -31,8 +31,8 @@ pub struct LockReport {
 pub struct ModeReport {
     /// Number of holds that have ended since the last reset, plus the number of current holds.
     pub acquisitions: u64,
-    /// Waits, from the call until the thread runs again, so the time to wake up is included. An
-    /// acquisition that did not wait is included as a wait of 0.
+    /// Lengths of the waits. A wait lasts from the call until the thread runs again, so it includes
+    /// the time to wake up. An acquisition that did not wait counts as a wait of 0.
     pub waits: HistogramSnapshot,
     /// Lengths of the holds that have ended.
     pub holds: HistogramSnapshot,
@@ -50,8 +50,8 @@ pub struct LockHolder {
     pub longest_ns: u64,
 }
 
-/// The sum of all intervals in which this waiter waited for this blocker, with these modes and this
-/// state of the blocker. The waiter and the blocker may have the same label.
+/// The sum of all intervals during which this waiter waited for this blocker, with these modes and
+/// this state of the blocker. The waiter and the blocker may have the same label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockBlame {
     pub waiter: TaskLabel,
@@ -59,7 +59,7 @@ pub struct LockBlame {
     pub blocker: TaskLabel,
     pub blocker_mode: LockMode,
     pub blocker_state: BlockerState,
-    /// Number of intervals. One wait may have several.
+    /// Number of intervals. One wait may consist of several intervals.
     pub count: u64,
     pub total_ns: u64,
     pub longest_ns: u64,
@@ -172,7 +172,7 @@ impl ModeMetrics {
         for (index, histogram) in self.holds.iter().enumerate() {
             let Some(snapshot) = histogram.get().map(Histogram::snapshot) else { continue };
             holds.merge(&snapshot);
-            // A reset empties the histogram of a label and does not remove it.
+            // A reset empties the histogram of a label, but does not remove it.
             if snapshot.count > 0 {
                 add(TaskLabel::from_index(index), snapshot.count, snapshot.max);
             }

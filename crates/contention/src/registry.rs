@@ -1,7 +1,7 @@
 //! The registry of locks. It has the figures of each name, and a list of the locks that exist.
 //!
-//! Every lock is created with a registry. One member or one benchmark has one registry. There is no
-//! global registry, so two members in one process do not see each other's figures.
+//! Every lock is created with a registry. Each member and each benchmark has its own registry.
+//! There is no global registry, so two members in one process do not see each other's figures.
 
 use std::sync::{Arc, Weak};
 
@@ -136,8 +136,8 @@ impl RegisteredLocks {
         metrics
     }
 
-    /// Adds a lock. Removes the dropped locks once the list is twice as long as after the last
-    /// removal, plus 16. So the average cost per lock is constant.
+    /// Adds a lock. Removes the dropped locks once the list has reached twice its length after the
+    /// last removal, plus 16. So the average cost per lock is constant.
     fn add(&mut self, lock: &Arc<BlockingLock>) {
         if self.locks.len() >= self.sweep_at {
             self.locks.retain(|lock| lock.strong_count() > 0);

@@ -25,8 +25,8 @@ use crate::{
 pub struct RwLock<T> {
     lock: Arc<BlockingLock>,
     /// The value that the lock protects. A thread that `lock` has admitted finds this inner lock
-    /// free for its mode, except a writer while another thread prints the lock with `Debug`; see
-    /// [`crate::blocking_lock`].
+    /// free for its mode. The only exception is a writer that enters while another thread prints
+    /// the lock with `Debug`; see [`crate::blocking_lock`].
     data: parking_lot::RwLock<T>,
 }
 
@@ -62,7 +62,7 @@ impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-/// Releases the lock when it is dropped. `D` is the guard of the data.
+/// Releases the lock when the guard is dropped. `D` is the guard of the data.
 #[must_use = "the lock is held only until the guard is dropped"]
 pub struct LockGuard<'a, D> {
     // The fields are dropped in this order. The data must be free before the lock admits another

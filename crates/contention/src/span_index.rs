@@ -59,9 +59,9 @@ impl<'a> SpanRow<'a> {
 
     /// Cuts an interval into pieces, and returns each piece with its span, in order of time.
     ///
-    /// Only spans for which `counts` is true are considered. The span of a piece covers the whole
-    /// piece. If several spans cover the piece, its span is the span that has the longest overlap
-    /// with the whole interval. If no span covers the piece, its span is `None`.
+    /// A span is considered only if `counts` returns true for it. The span of a piece covers the
+    /// whole piece. If several spans cover the piece, its span is the span that has the longest
+    /// overlap with the whole interval. If no span covers the piece, its span is `None`.
     pub(crate) fn pieces(
         row: Option<&SpanRow<'a>>,
         (from_ns, to_ns): Interval,

@@ -1,9 +1,9 @@
 //! A small label for the kind of work that a thread does right now, such as "put" or "commit".
 //!
-//! One thread serves many kinds of request in turn, so a thread ID says little. Code therefore
-//! enters a [`TaskLabel`] for its next work. Every lock that the thread takes until the end of the
-//! scope is recorded under this label, at any depth of calls, unless a nested scope has set another
-//! label.
+//! One thread serves many kinds of request in turn, so a thread ID does not show what the thread
+//! was doing. Code therefore enters a [`TaskLabel`] before it starts a piece of work. Every lock
+//! that the thread takes until the end of the scope is recorded under this label, at any depth of
+//! calls, unless a nested scope has set another label.
 //!
 //! * A label is one byte, and a process has at most [`TaskLabel::COUNT_MAX`] labels, so figures can
 //!   be kept for each pair of labels. Further names share [`TaskLabel::OTHER`].
@@ -46,7 +46,7 @@ impl TaskLabel {
     /// The label of a thread that has not entered any label.
     pub const UNNAMED: TaskLabel = TaskLabel(0);
 
-    /// The label of all names for which the table had no free slot.
+    /// The label that all further names share when the table has no free slot.
     pub const OTHER: TaskLabel = TaskLabel(1);
 
     /// Returns the label of this name, and creates it if the name is new. If no slot is free for a
@@ -116,8 +116,8 @@ impl fmt::Debug for TaskLabel {
     }
 }
 
-/// Restores the thread's previous label when it is dropped. Scopes must nest, as guards in local
-/// variables do.
+/// Restores the thread's previous label when the scope is dropped. Scopes must nest, as guards in
+/// local variables do.
 #[derive(Debug)]
 pub struct LabelScope {
     previous: LabelAndNumber,

@@ -128,7 +128,7 @@ pub struct TimelineError {
 }
 
 impl Timeline {
-    /// Returns the parts of the spans that are in an interval.
+    /// Returns the spans within an interval. A span that extends beyond the interval is cut off.
     pub fn slice(&self, from_ns: u64, to_ns: u64) -> Timeline {
         let cut = |span: &Span| {
             let (from, to) = (span.from_ns.max(from_ns), span.to_ns.min(to_ns));

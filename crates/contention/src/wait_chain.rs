@@ -6,16 +6,16 @@
 //!   expensive #5   ‗‗‗‗‗‗‗‗‗‗‗‗‗‗   holds readTx
 //! ```
 //!
-//! A wait may be caused by three kinds of spans. The cause is the span that overlaps the wait
-//! longest. For a later wait of the chain, only the time counts in which all spans of the chain so
-//! far overlap. If overlaps are equal, the kind that is first in this list is the cause:
+//! Three kinds of span can cause a wait. The cause is the span that overlaps the wait longest. For
+//! a later wait in the chain, only the time during which all spans of the chain so far overlap is
+//! considered. If two overlaps are equal, the cause is the span whose kind is listed first:
 //!
 //! 1. a wait of the blocker that the wait names;
 //! 2. a hold of the lock by another lane;
 //! 3. another activity of the blocker, unless the blocker holds the lock.
 //!
 //! If the cause is a hold, the chain continues with the holder's longest wait, provided that this
-//! wait takes more than half of the time in which all spans of the chain overlap. Otherwise the
+//! wait takes more than half of the time during which all spans of the chain overlap. Otherwise the
 //! chain ends with the hold. A chain also ends after nine spans, or if the next span is already in
 //! the chain.
 //!
@@ -91,9 +91,9 @@ impl<'a> WaitChains<'a> {
         longest_of([of_blocker(is_wait), hold, other].into_iter().flatten(), interval)
     }
 
-    /// Returns the span of this lane that overlaps the interval longest, or `None` if no span does.
-    /// Considers a span only if `counts` is true for it. Holds are never considered, because
-    /// `lanes` does not contain them.
+    /// Returns the span of this lane that overlaps the interval longest, or `None` if no span
+    /// overlaps it. Considers a span only if `counts` returns true for it. Holds are never
+    /// considered, because `lanes` does not contain them.
     fn longest(
         &self,
         lane: &str,

@@ -1,4 +1,4 @@
-//! Points in a long computation at which its thread may do other work first.
+//! Points in a long computation where its thread can pause it and do other work first.
 //!
 //! Code that reads or sorts for a long time counts its bytes in [`YieldPoints`]. After every 64
 //! KiB, `YieldPoints` calls the hook of the thread. In the read pool the hook lets other jobs run,
@@ -17,7 +17,8 @@ pub struct YieldPoints {
 }
 
 impl YieldPoints {
-    /// Number of bytes in a step. A thread reads and copies them in about a tenth of a millisecond.
+    /// Number of bytes in a step. A thread reads and copies this amount in about a tenth of a
+    /// millisecond.
     pub const BYTES_PER_STEP: usize = 64 << 10;
 
     /// Counts bytes, and calls the hook at the end of a step. On a thread with a hook, the caller

@@ -1,6 +1,6 @@
 //! The ten buckets of etcd, under the names that etcd gives them.
 //!
-//! The set of buckets is fixed. So code that must be fast uses a bucket as the index into a small
+//! The set of buckets is fixed. So code that must be fast uses a bucket as an index into a small
 //! array, and no engine hashes a bucket's name during a read.
 
 /// One ordered map of the store.

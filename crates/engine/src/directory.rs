@@ -18,10 +18,10 @@
 //!
 //! * A directory that is rejected stays exactly as it was found. Leftovers are removed only if they
 //!   have a name that we give. Without a marker, a file `engine.new` is considered ours only if its
-//!   text is a new store's marker, or a beginning of it.
+//!   text is a new store's marker, or the beginning of one.
 //! * The directory is locked (`flock`) before its contents are read. The lock ends when the engine
-//!   is dropped. In the case of an engine on disk, its snapshots and transactions must be dropped
-//!   as well. The marker cannot carry the lock, because it is replaced.
+//!   is dropped. An engine on disk keeps the lock until all its snapshots and transactions are
+//!   dropped as well. The marker cannot carry the lock, because it is replaced.
 //! * A marker is complete or absent, because it is created by a rename.
 //! * When [`claim`](Directory::claim) returns, the marker that it found is on disk. The process
 //!   that renamed the marker may have died before it synced the directory. So `claim` syncs the
@@ -60,8 +60,8 @@ pub(crate) struct Directory {
 
 const NO_STORE: u64 = u64::MAX;
 
-/// Maximum generation in a marker. No store is defragmented this often, so a marker with a larger
-/// number is damaged. Numbers that are counted up from this limit never reach [`NO_STORE`].
+/// Maximum generation in a marker. No store is ever defragmented that often, so a marker with a
+/// larger number is damaged. Numbers that are counted up from this limit never reach [`NO_STORE`].
 const GENERATION_MAX: u64 = u64::MAX / 2;
 
 impl Directory {
@@ -100,7 +100,7 @@ impl Directory {
         self.file(&format!("{DATA_PREFIX}{generation}"))
     }
 
-    /// Makes the directory a store without data if it is not a store yet. Then removes leftovers.
+    /// If the directory is not a store yet, makes it a store without data. Then removes leftovers.
     pub(crate) fn ensure_store(&self) -> Result<()> {
         if self.current_generation().is_none() {
             let generation = self.prepare_next()?;

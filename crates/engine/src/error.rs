@@ -28,7 +28,7 @@ impl EngineKind {
     }
 
     /// Returns whether a commit survives a crash. If it does not, only the layer above can rebuild
-    /// the store. The server does this from its write-ahead log while the log is whole: a member
+    /// the store. The server does this from its write-ahead log while the log is complete: a member
     /// with the engine `memory` does not start again once its log has a snapshot record.
     pub const fn is_durable(self) -> bool {
         !matches!(self, EngineKind::Memory)
@@ -86,8 +86,8 @@ pub enum Error {
     NotCached,
 
     // The process must stop if a write or a commit fails with one of these errors.
-    /// Also used where only a defragmentation or a stream fails, and the store remains usable. The
-    /// text then gives the reason.
+    /// An operation of the store failed. This error is also used if only a defragmentation or a
+    /// stream fails and the store remains usable. The text then gives the reason.
     #[error("storage engine: {0}")]
     Storage(String),
     /// An earlier commit or the end of a defragmentation failed, or a write transaction panicked.
@@ -108,7 +108,7 @@ impl Error {
     }
 }
 
-/// Joins the lines of an error message of another library into one line.
+/// Joins the lines of an error message from another library into one line.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -13,7 +13,7 @@ use crate::bucket::Bucket;
 use crate::error::{EngineKind, Result};
 
 /// The keys from `from` (included) up to `to` (excluded). A range whose end is not above its start
-/// is empty; it is not an error.
+/// is empty. Such a range is not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRange<'k> {
     pub from: &'k [u8],
@@ -72,7 +72,8 @@ pub trait Snapshot: Read + Send + Sync + Debug {
 /// a commit, the store stays as it was.
 pub trait WriteTxn: Read + Send + Debug {
     /// Stores a record. A key has 1 to 32,768 bytes, and a value has at most 2 GiB minus 2 bytes.
-    /// These are bbolt's limits: `bolt` rejects everything else, the other engines accept more.
+    /// These are bbolt's limits: `bolt` rejects all other keys and values, but the other engines
+    /// accept more.
     fn put(&mut self, bucket: Bucket, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Removes `key`. It is not an error if the bucket does not have the key.
@@ -128,12 +129,12 @@ pub trait Engine: Send + Sync + Debug {
     /// files.
     fn size_on_disk(&self) -> Result<u64>;
 
-    /// Returns the bytes of all live keys and values as of the last commit. The number falls when
-    /// records are deleted, whereas the [`size_on_disk`](Engine::size_on_disk) of `bolt` falls only
-    /// after a defragmentation.
+    /// Returns the number of bytes of all live keys and values as of the last commit. The number
+    /// falls when records are deleted, whereas the [`size_on_disk`](Engine::size_on_disk) of `bolt`
+    /// falls only after a defragmentation.
     fn size_in_use(&self) -> u64;
 
-    /// Returns about how many bytes on disk a defragmentation would free.
+    /// Returns the approximate number of bytes on disk that a defragmentation would free.
     fn free_bytes(&self) -> Result<u64> {
         Ok(self.size_on_disk()?.saturating_sub(self.size_in_use()))
     }

@@ -16,7 +16,7 @@
 //! * A commit is all or nothing, even if the process is killed in the middle of it.
 //! * If [`WriteTxn::commit`] returns `Ok` and the engine is durable ([`EngineKind::is_durable`]),
 //!   the commit survives a crash. If [`Options::syncs`] is false, a commit of `bolt` survives only
-//!   a crash of the process, not of the system. If the commit returns an error, nobody knows
+//!   a crash of the process, not of the system. If the commit returns an error, it is unknown
 //!   whether a restart will find the commit. So every later write fails with [`Error::Failed`], and
 //!   the process is expected to stop.
 //! * At most one write transaction is open. While it is open, [`Engine::begin_write`] fails with

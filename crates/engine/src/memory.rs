@@ -35,7 +35,7 @@ pub struct MemoryEngine {
     writer_lock: Arc<WriterLock>,
     /// The state of the last commit. The lock is held only while pointers are copied or replaced.
     published: Arc<Mutex<Arc<MemoryState>>>,
-    /// Holds the lock on the directory, if there is a directory.
+    /// The directory, which holds the lock. `None` for an engine that belongs to no directory.
     #[cfg(not(target_family = "wasm"))]
     _directory: Option<Arc<Directory>>,
 }

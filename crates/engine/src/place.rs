@@ -36,8 +36,8 @@ pub(crate) trait Place: Send + Sync + Debug {
     /// closed. Returns `false` if the new data takes over the name.
     fn keeps_replaced(&self) -> bool;
 
-    /// Removes the files that interrupted attempts have left. Called after the store was opened
-    /// successfully.
+    /// Removes the files that interrupted attempts have left. Called after the store has been
+    /// opened successfully.
     fn remove_leftovers(&self) -> Result<()>;
 }
 

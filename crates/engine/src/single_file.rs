@@ -87,8 +87,8 @@ struct SingleFile {
 struct PlaceState {
     is_retired: bool,
     /// The path of the current data, if this object has made the data current.
-    /// [`rename`](SingleFileStore::rename) must change this path as well. `None` if the data was
-    /// opened, because then it shares [`SingleFile::path`].
+    /// [`rename`](SingleFileStore::rename) must change this path as well. The field is `None` if
+    /// the current data was opened, because the data then shares [`SingleFile::path`].
     made_here: Option<SharedPath>,
 }
 
@@ -117,8 +117,8 @@ impl SingleFile {
 
 impl Place for SingleFile {
     fn current(&self) -> Option<Generation> {
-        // If etcd is killed while it creates the file, it leaves an empty file. Such a file is no
-        // store.
+        // If etcd is killed while it creates the file, it leaves an empty file. Such a file is not
+        // a store.
         let found = fs::metadata(self.path.get());
         let is_missing = match found {
             Ok(found) => found.is_file() && found.len() == 0,

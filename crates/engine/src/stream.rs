@@ -2,8 +2,8 @@
 //!
 //! An [`Exporter`] reads one snapshot and returns chunks. An [`Importer`] takes chunks and fills an
 //! empty engine, which may be of another kind. The exporter keeps one chunk in memory, and the
-//! importer keeps a few megabytes. A larger record is kept as a whole. The size of the store makes
-//! no difference.
+//! importer keeps a few megabytes. A larger record is kept as a whole. The size of the store does
+//! not affect the memory in use.
 //!
 //! ```text
 //!   magic │ frame │ frame │ … │ trailer frame
@@ -15,9 +15,9 @@
 //! Numbers are big endian. `docs/engine.md` describes the format.
 //!
 //! * A copy is complete only when [`Importer::finish`] has returned `Ok`. A missing trailer is an
-//!   error, and so are bytes that follow the trailer. Of a stream larger than 1 MiB, most records
-//!   are committed before the trailer is seen. So the caller imports into a new directory and moves
-//!   it into place afterwards.
+//!   error, and so are bytes that follow the trailer. If a stream is larger than 1 MiB, most of its
+//!   records are committed before the trailer arrives. So the caller imports the stream into a new
+//!   directory and afterwards moves the directory into place.
 //! * Records arrive in the order of buckets and keys. Each commit of the importer has a bounded
 //!   size.
 //! * The importer writes only into an engine that has no records.
@@ -72,8 +72,8 @@ impl Exporter {
         Exporter { snapshot, next: ExportPosition::Magic, records: 0, sum_of_sums: 0 }
     }
 
-    /// Returns the snapshot that is exported, for a caller that must know what the copy will
-    /// contain.
+    /// Returns the snapshot that is exported, for a caller that must know which records the copy
+    /// will contain.
     pub fn snapshot(&self) -> &Arc<dyn Snapshot> {
         &self.snapshot
     }
@@ -113,7 +113,7 @@ impl Exporter {
     }
 
     /// Appends records of a bucket until the frame is full. Returns the first key that did not fit,
-    /// or `None` at the end of the bucket. Fails if a record has more than 1 GiB minus 256 KiB,
+    /// or `None` at the end of the bucket. Fails if a record is larger than 1 GiB minus 256 KiB,
     /// because it might not fit after the records that precede it in the frame.
     fn append_records(
         &mut self,
@@ -167,10 +167,11 @@ impl Exporter {
     }
 }
 
-/// Fills an engine from the chunks of a stream. The stream may be cut into chunks at any place.
+/// Fills an engine from the chunks of a stream. The stream may be split into chunks at any byte.
 #[derive(Debug)]
 pub struct Importer {
-    /// The open transaction, which contains the records that are not committed yet.
+    /// The open transaction, which contains the records that are not committed yet, or `None` if
+    /// all records are committed.
     txn: Option<Box<dyn WriteTxn>>,
     uncommitted_bytes: usize,
     engine: Arc<dyn Engine>,
@@ -236,7 +237,8 @@ impl Importer {
     fn import_buffered(&mut self) -> Result<()> {
         loop {
             match self.state {
-                // The first bytes are already wrong, so fail without waiting for more.
+                // The first bytes are already wrong, so the import fails without waiting for more
+                // bytes.
                 ImportState::Magic if self.buffered.iter().zip(MAGIC).any(|(a, b)| a != b) => {
                     return Err(damaged("not a stream of this program, or of another version"));
                 }

@@ -26,18 +26,18 @@ use crate::error::{Error, Result};
 
 #[derive(Debug, Default)]
 pub(crate) struct WriterLock {
-    /// Held only for a short time, at most while changed keys are moved. It is never held while the
-    /// store is read or written.
+    /// This lock is held only for a short time, at most while changed keys are moved. It is never
+    /// held while the store is read or written.
     state: Mutex<WriterLockState>,
 }
 
 #[derive(Debug, Default)]
 struct WriterLockState {
-    /// `None` if no write transaction is open. Otherwise, whether the open transaction records the
-    /// keys that it changes.
+    /// Whether the open write transaction records the keys that it changes, or `None` if no write
+    /// transaction is open.
     writer: Option<bool>,
-    /// Set by a failed commit, by a failed switch to a new store, or by a panic during a
-    /// transaction. It is never reset.
+    /// If true, a commit or the switch to a new store has failed, or a thread has panicked during a
+    /// transaction. The flag is never reset.
     has_failed: bool,
     is_defragmenting: bool,
     /// Keys that commits have changed, and that the defragmentation in progress has not taken yet.
@@ -112,8 +112,8 @@ impl Drop for WriterGuard {
     fn drop(&mut self) {
         let mut state = self.lock.state.lock();
         state.writer = None;
-        // If the thread panics, nobody knows whether its commit is on disk. So the panic is treated
-        // like a failed commit.
+        // If the thread panics, it is unknown whether its commit is on disk. So the panic is
+        // treated like a failed commit.
         if thread::panicking() {
             state.has_failed = true;
         }

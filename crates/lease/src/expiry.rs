@@ -7,17 +7,18 @@
 //!                    apart       500 a scan
 //! ```
 //!
-//! * Each lease whose expiry has started is in exactly one of the three collections. `ready` may
-//!   also have the ID of a lease that was revoked later; `due` skips such an ID.
+//! * Each lease whose expiry has started is in exactly one of the three collections. `ready` can
+//!   also contain the ID of a lease that was revoked after it had become ready; `due` skips such an
+//!   ID.
 //! * A renewal changes the lease but not its entry in `expiring`. When the old expiry is reached,
 //!   the scan moves the entry to the new expiry.
 //! * One step, which is a call of `due`, visits at most [`LEASES_PER_STEP_MAX`] leases in
 //!   `expiring`, and at most [`CHECKPOINTS_PER_ENTRY_MAX`] checkpoints.
 //!
-//! A revocation is proposed once, and again only if the caller reports that it was not proposed. A
-//! proposed revocation is lost only if this member stops being the leader. If the alarm CORRUPT is
-//! raised when the revocation is applied, it is rejected, and proposed again later.
-//! See `docs/lease.md`.
+//! `due` returns each revocation once, and the caller proposes it. `due` returns the revocation
+//! again only if the caller reports that it could not be proposed, or that it was rejected when it
+//! was applied. It is rejected if the alarm CORRUPT is raised at that time. A proposed revocation
+//! is lost only if this member stops being the leader. See `docs/lease.md`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -36,16 +37,16 @@ pub const REVOKED_PER_SECOND: usize = 1000;
 /// arrives, and the revocations that replace them before the put is proposed.
 pub const PROPOSED_MAX: usize = 16;
 /// Maximum number of leases in `expiring` that one step visits. If more leases are due, the next
-/// step follows at once.
+/// step follows immediately.
 pub const LEASES_PER_STEP_MAX: usize = 2048;
 pub const CHECKPOINTS_PER_ENTRY_MAX: usize = 1000;
 /// Time until a revocation that was rejected when it was applied is proposed again, as in etcd.
 pub const REJECTED_REVOCATION_DELAY: Duration = Duration::from_secs(3);
 
 const REVOKED_PER_SCAN_MAX: usize = REVOKED_PER_SECOND / 2;
-/// The minimum time between the expiries of leases that were spread. Revoking these leases uses
-/// three quarters of [`REVOKED_PER_SECOND`]. The last quarter is for leases that expire without
-/// being spread.
+/// The minimum time between the expiries of two leases after a new leader has spread the expiries.
+/// Revoking leases with spread expiries uses three quarters of [`REVOKED_PER_SECOND`]. The last
+/// quarter is for leases whose expiries were not spread.
 const SPREAD_INTERVAL: Duration =
     Duration::from_nanos(1_000_000_000 / (REVOKED_PER_SECOND as u64 * 3 / 4));
 
@@ -79,7 +80,7 @@ pub(crate) struct ExpirySchedule {
 impl ExpirySchedule {
     /// Creates the schedule of a new leader. Each lease gets its full TTL, or the remaining time of
     /// its checkpoint, plus one election timeout. Leases with the same TTL would all expire at the
-    /// same time, even if they were granted over days. So if there are more than
+    /// same time, even if they were granted over several days. So if there are more than
     /// [`REVOKED_PER_SECOND`] leases, their expiries are spread.
     pub(crate) fn start(leases: &mut LeaseMap, now: Duration, config: &Config) -> ExpirySchedule {
         let mut schedule = ExpirySchedule {
@@ -131,13 +132,14 @@ impl ExpirySchedule {
         }
     }
 
-    /// Returns true if the lease was found expired, and is revoked now or soon.
+    /// Returns true if a scan has found the lease expired, and its revocation has been proposed or
+    /// will be proposed soon.
     pub(crate) fn has_ended(&self, id: i64, lease: &Lease) -> bool {
         lease.queued_at.is_none() && (self.proposed.contains(&id) || self.ready.contains(&id))
     }
 
     /// Schedules a lease again if its revocation could not be proposed. The lease is due again
-    /// after [`SCAN_INTERVAL`]. It stays expired: a renewal fails.
+    /// after [`SCAN_INTERVAL`]. The lease stays expired, so a renewal fails.
     pub(crate) fn not_proposed(&mut self, leases: &mut LeaseMap, id: i64, now: Duration) {
         if self.proposed.remove(&id)
             && let Some(lease) = leases.by_id.get_mut(&id)
@@ -147,7 +149,7 @@ impl ExpirySchedule {
     }
 
     /// Schedules a lease again if its revocation was rejected when it was applied. The lease is due
-    /// again after [`REJECTED_REVOCATION_DELAY`]. It stays expired.
+    /// again after [`REJECTED_REVOCATION_DELAY`]. The lease stays expired.
     pub(crate) fn revocation_rejected(&mut self, leases: &mut LeaseMap, id: i64) {
         let again = self.next_scan + REJECTED_REVOCATION_DELAY;
         if self.proposed.remove(&id)
@@ -206,8 +208,8 @@ impl ExpirySchedule {
             self.checkpoints.pop_first();
             let lease = leases.by_id.get_mut(&id).expect("a scheduled lease is in the map");
             let left = lease.expiry.saturating_sub(now);
-            // A fraction of a second is rounded up, because a lease may live longer than granted,
-            // but not shorter.
+            // A fraction of a second is rounded up, because a lease may last longer than its
+            // granted TTL, but must not end early.
             let left = left.as_secs() as i64 + i64::from(left.subsec_nanos() > 0);
             if left > 0 && left < lease.ttl {
                 lease.open_checkpoints += 1;

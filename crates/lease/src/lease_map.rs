@@ -10,9 +10,10 @@
 //! ```
 //!
 //! * Each key in `Lease::keys` has an entry in `lease_of_key`.
-//! * The keys of an ended lease stay in `lease_of_key` until a later change of the key, or
-//!   [`forget_ended`](LeaseMap::forget_ended), removes or replaces them. They are attached to no
-//!   lease, even if a new lease has the same ID.
+//! * When a lease ends, the entries of its keys stay in `lease_of_key`. An entry stays until
+//!   [`forget_ended`](LeaseMap::forget_ended) removes it, or until a later change to the key
+//!   replaces or removes it. Until then the key is attached to no lease, even if a new lease has
+//!   the same ID.
 //! * The keys of a lease are sorted, because all members must delete them in the same order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,22 +24,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use clearlane_engine::KeyRange;
 
-/// The expiry of a lease that has none: on members that are not the leader, and before the expiry
-/// starts.
+/// The value of [`Lease::expiry`] if the lease has no expiry time: on members that are not the
+/// leader, and on the leader before the expiry starts.
 pub(crate) const NEVER: Duration = Duration::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Lease {
     /// The granted TTL in seconds.
     pub(crate) ttl: i64,
-    /// The seconds that were left at the last checkpoint. 0 if there is no checkpoint, or if a
-    /// renewal has undone it.
+    /// The seconds that were left at the last checkpoint. It is 0 if there is no checkpoint, or if
+    /// a renewal has undone the checkpoint.
     pub(crate) remaining_ttl: i64,
-    /// The time at which the lease expires. [`NEVER`] on members that are not the leader.
+    /// The time at which the lease expires, or [`NEVER`] if this member is not the leader or the
+    /// expiry has not started yet.
     pub(crate) expiry: Duration,
-    /// The time under which `expiring` of the leader's schedule lists this lease, or `None` if it
-    /// does not list the lease. The time is the expiry that the lease had when it was listed, or a
-    /// later time if its revocation could not be proposed. A renewal does not change this field.
+    /// The time under which the collection `expiring` of the leader's schedule lists this lease, or
+    /// `None` if the collection does not contain the lease. The time is the expiry that the lease
+    /// had when it was listed, or a later time if its revocation could not be proposed. A renewal
+    /// does not change this field.
     pub(crate) queued_at: Option<Duration>,
     /// The time under which the leader's schedule lists the next checkpoint, or `None` if no
     /// checkpoint is scheduled.
@@ -55,7 +58,7 @@ pub struct LeaseState {
     pub id: i64,
     /// The granted TTL in seconds.
     pub ttl: i64,
-    /// The seconds that were left at the last checkpoint, or 0.
+    /// The seconds that were left at the last checkpoint, or 0 if there is no checkpoint.
     pub remaining_ttl: i64,
     pub keys: Vec<Bytes>,
 }
@@ -79,13 +82,14 @@ pub(crate) fn ttl_duration(ttl: i64) -> Duration {
 pub(crate) struct LeaseMap {
     pub(crate) by_id: BTreeMap<i64, Lease>,
     lease_of_key: BTreeMap<Bytes, i64>,
-    /// The keys of each ended lease, and how many of them are already removed from `lease_of_key`.
+    /// The keys of each ended lease, and how many of these keys have already been removed from
+    /// `lease_of_key`.
     ended: VecDeque<(Arc<[Bytes]>, usize)>,
 }
 
 impl LeaseMap {
-    /// Adds a lease. The map must not have a lease with this ID. The lease does not expire until an
-    /// expiry is set.
+    /// Adds a lease. The map must not already contain a lease with this ID. The lease does not
+    /// expire until an expiry is set.
     pub(crate) fn add(&mut self, id: i64, ttl: i64, remaining_ttl: i64) {
         let lease = Lease {
             ttl,
@@ -100,7 +104,7 @@ impl LeaseMap {
     }
 
     /// Detaches all keys from the lease and returns them, or returns `None` if there is no such
-    /// lease. The caller must pass them to [`forget_later`](LeaseMap::forget_later).
+    /// lease. The caller must pass the keys to [`forget_later`](LeaseMap::forget_later).
     pub(crate) fn take_keys(&mut self, id: i64) -> Option<BTreeSet<Bytes>> {
         Some(std::mem::take(&mut self.by_id.get_mut(&id)?.keys))
     }
@@ -112,7 +116,7 @@ impl LeaseMap {
     }
 
     /// Removes a lease and returns it, or returns `None` if there is no such lease. The caller must
-    /// have taken its keys before.
+    /// first have taken its keys with [`take_keys`](LeaseMap::take_keys).
     pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
         let lease = self.by_id.remove(&id)?;
         assert!(lease.keys.is_empty(), "keys are attached to lease {id:x}, which is removed");

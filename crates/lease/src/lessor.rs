@@ -7,13 +7,13 @@
 //!   attach, restore                                                not_proposed
 //! ```
 //!
-//! The lock is not held while the store works or while a disk is written.
+//! The lock is not held while the store works or while data is written to disk.
 //!
 //! A lease is revoked in the following order. So a client that no longer finds the lease on a
 //! member does not find its keys on that member either.
 //!
-//! 1. `delete` deletes the keys, in sorted order, and the lease's record. This is a separate write
-//!    transaction, which then ends.
+//! 1. `delete` deletes the keys, in sorted order, and the lease's record. Both happen in a separate
+//!    write transaction, which then ends.
 //! 2. `finish_delete` removes the lease from memory.
 //! 3. `forget_ended` runs later on the commit thread. It removes the map entries that show which
 //!    lease each of those keys had.
@@ -46,8 +46,8 @@ pub struct Config {
     /// Raft's election timeout. A member starts an election after it has received nothing from a
     /// leader for at least this time.
     pub election_timeout: Duration,
-    /// The interval at which the leader proposes the remaining time of a lease. If `None`, the
-    /// leader proposes no checkpoints.
+    /// The interval at which the leader proposes a checkpoint with the remaining time of a lease.
+    /// If `None`, the leader proposes no checkpoints.
     pub checkpoint_interval: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ pub enum Renewal {
     Renewed(i64),
     /// There is no such lease, or it has expired and its revocation is not applied yet.
     NotFound,
-    /// A checkpoint below the full TTL is applied or proposed. The caller must propose the
+    /// A checkpoint below the full TTL has been applied or proposed. The caller must propose the
     /// checkpoint in this value, which restores the full TTL, and call `renew` again after it is
     /// applied.
     CheckpointFirst(LeaseCheckpoint),
@@ -81,7 +81,7 @@ pub enum Renewal {
 pub struct LeaseTtl {
     /// The granted TTL in seconds.
     pub granted: i64,
-    /// The remaining time in whole seconds. `None` on a member that is not the leader.
+    /// The remaining time in whole seconds, or `None` on a member that is not the leader.
     pub remaining: Option<i64>,
 }
 
@@ -97,7 +97,7 @@ pub struct Lessor {
 #[derive(Debug, Default)]
 struct LessorState {
     leases: LeaseMap,
-    /// The expiry schedule. `None` while this member is not the leader.
+    /// The expiry schedule, or `None` while this member is not the leader.
     schedule: Option<ExpirySchedule>,
 }
 
@@ -217,7 +217,8 @@ impl Lessor {
         let has_more = state.leases.has_ended_keys();
         self.attached_keys.store(state.leases.attached_count(), Ordering::Relaxed);
         drop(state);
-        // This may be the last reference to all the keys, so it is dropped without the lock.
+        // This may be the last reference to all the keys, so it is dropped after the lock is
+        // released.
         drop(forgotten);
         has_more
     }
@@ -264,7 +265,7 @@ impl Lessor {
     /// Makes this member the leader. Each lease gets its full TTL, or the remaining time of its
     /// checkpoint, plus one election timeout. This time starts at `now`, the time of the election
     /// on this member's clock. If there are more leases than
-    /// [`REVOKED_PER_SECOND`](crate::expiry::REVOKED_PER_SECOND), some of them get more time.
+    /// [`REVOKED_PER_SECOND`](crate::expiry::REVOKED_PER_SECOND), some leases get more time.
     pub fn promote(&self, now: Duration) {
         let mut state = self.state.lock();
         state.schedule = Some(ExpirySchedule::start(&mut state.leases, now, &self.config));
@@ -385,7 +386,7 @@ impl Lessor {
         self.state.lock().schedule.as_ref()?.next_due()
     }
 
-    /// Schedules a lease again, because the proposed revocation was applied without an effect.
+    /// Schedules a lease again, because its proposed revocation was rejected when it was applied.
     pub fn revocation_rejected(&self, id: i64) {
         let mut state = self.state.lock();
         let LessorState { leases, schedule } = &mut *state;

@@ -5,11 +5,11 @@
 //!                                  changes  a  b  c  e  h  z
 //! ```
 //!
-//! Half a million deletes as a list of [`Change`]s would be 50 MB. The apply loop would build this
-//! list, and drop it if nothing is watched. So deleted keys stay in the buffers of their
-//! [records](crate::tombstone_records). The keys of a large deleted range stay in the tree as it
-//! was before the deletion ([`DeletedRange`]). A [`Change`] is built only when it is needed, and
-//! its key is a slice of a buffer.
+//! If half a million deletes were stored as a list of [`Change`]s, the list would take 50 MB. The
+//! apply loop would have to build it, and would drop it again if no key is watched. So deleted keys
+//! stay in the buffers of their [records](crate::tombstone_records). The keys of a large deleted
+//! range stay in the tree as it was before the deletion ([`DeletedRange`]). A [`Change`] is built
+//! only when it is needed, and its key is a slice of a buffer.
 
 use std::borrow::Cow;
 
@@ -46,7 +46,7 @@ pub enum ChangeRun<'c> {
     DeletedRange(&'c DeletedRange),
 }
 
-/// Two values are equal if they have the same changes, however these are stored.
+/// Two values are equal if they have the same changes, even if the changes are stored differently.
 impl PartialEq for Changes {
     fn eq(&self, other: &Changes) -> bool {
         self.len == other.len && self.iter().eq(other.iter())
@@ -99,8 +99,8 @@ impl Changes {
 
     /// Returns the approximate memory, in bytes, that the changes would take as [`Change`]s. The
     /// keys of a deleted range are not visited, so their lengths are not included. Until the
-    /// [`Change`]s of the range are built, the range keeps less memory: at most the nodes that had
-    /// the keys.
+    /// [`Change`]s of the range are built, the range takes less memory: it keeps at most the nodes
+    /// that contained the keys.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_run = |run: &Run| match run {
             Run::Put(change) => change_size(change),

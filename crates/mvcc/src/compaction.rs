@@ -1,7 +1,6 @@
 //! Compaction at a revision: drops everything that no read at this revision or later needs. It runs
-//! in steps that the caller paces. In a member, the commit thread runs the steps. If a client has
-//! set `physical`, it waits until the member that received its request has committed the finished
-//! mark.
+//! in steps that the caller paces. In a member, the commit thread runs the steps. A client that has
+//! set `physical` waits until the member that received its request has committed the finished mark.
 //!
 //! ```text
 //!   apply    compact 7: mark "scheduled 7"; later reads below 7 are rejected
@@ -33,10 +32,10 @@ use crate::kv_hasher::{HashKv, KvHasher};
 use crate::revision::Revision;
 use crate::tree_index::IndexCompaction;
 
-/// Maximum number of stored hashes. The same as etcd's.
+/// Maximum number of stored hashes, which is the same as in etcd.
 const STORED_HASHES_MAX: usize = 10;
 
-/// A scheduled compaction. Its steps may run on any thread.
+/// A scheduled compaction. Its steps can run on any thread.
 #[derive(Debug)]
 pub struct CompactionJob {
     at: i64,
@@ -47,7 +46,8 @@ pub struct CompactionJob {
     is_hash_complete: bool,
     /// The identity of the store that scheduled this job.
     store: Arc<()>,
-    /// `Some` while this job is running.
+    /// The identity of the current run, which `CompactionTracker::running` refers to. `None` unless
+    /// this job is running.
     running: Option<Arc<()>>,
     removed: u64,
     phase: Phase,
@@ -89,7 +89,7 @@ impl CompactionJob {
 #[derive(Debug, Default)]
 pub(crate) struct CompactionTracker {
     store: Arc<()>,
-    /// A weak reference to `running` of the job that is running. It refers to nothing if no job is
+    /// A weak reference to `running` of the job that is running. It cannot be upgraded if no job is
     /// running.
     running: Weak<()>,
     newest_started: i64,
@@ -108,9 +108,10 @@ impl CompactionTracker {
     /// Creates a job. `walked` is its index part, if that is already done.
     ///
     /// The job's hash is stored only if the compaction at `previous` has finished by now, as in
-    /// etcd. Otherwise records may still exist that it must remove. If the new job keeps no record,
-    /// its hash would include them, and differ from the hashes of other members. The hash is also
-    /// omitted if the earlier job finishes while the new job waits in the queue.
+    /// etcd. Otherwise, records that the earlier compaction must remove may still exist. If the new
+    /// job keeps no record, its hash would include these leftover records, and would differ from
+    /// the hashes of other members. The hash is also omitted if the earlier job finishes while the
+    /// new job waits in the queue.
     pub(crate) fn schedule(
         &self,
         at: i64,
@@ -255,8 +256,8 @@ pub(crate) fn removable_records(
     Ok((removals, next))
 }
 
-/// Fails if a compaction at `at` must not be scheduled: `at` is already compacted, or is above the
-/// current revision. The order of the checks is etcd's.
+/// Fails if a compaction at `at` must not be scheduled, because `at` is already compacted or is
+/// above the current revision. The order of the checks is etcd's.
 pub(crate) fn check_compaction_revision(at: i64, revision: i64, compacted: i64) -> Result<()> {
     match at {
         at if at <= compacted => Err(Error::Compacted),
@@ -265,8 +266,8 @@ pub(crate) fn check_compaction_revision(at: i64, revision: i64, compacted: i64) 
     }
 }
 
-/// Keys in bucket `meta`: the revision of the last scheduled compaction, and of the last finished
-/// one.
+/// Two keys in bucket `meta`. They store the revision of the last compaction that was scheduled,
+/// and of the last compaction that has finished.
 pub(crate) const SCHEDULED_COMPACT_KEY: &[u8] = b"scheduledCompactRev";
 pub(crate) const FINISHED_COMPACT_KEY: &[u8] = b"finishedCompactRev";
 

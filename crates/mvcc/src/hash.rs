@@ -8,14 +8,14 @@
 //!
 //! Three oddities come from etcd. They are kept, so that the checksums agree with etcd's:
 //! * The records to keep are computed at R, and not at the compact revision.
-//! * If there are no records to keep, none are skipped, except tombstones at the compact revision.
+//! * If there are no records to keep, no records are skipped, except tombstones at the compact
+//!   revision.
 //! * A revision below 0 is allowed. Its checksum covers no records.
 //!
-//! A [`HashJob`] keeps one read transaction open and walks index and records a chunk at a time. In
-//! the default era this read takes no lock. In the old eras it is the backend's locked read: it
-//! holds `readTx` (3.1: `batchTx`) until the hash is known or the job is dropped, and every write
-//! waits for it. An index under a lock is walked in one step.
-//! See `docs/mvcc.md`.
+//! A [`HashJob`] keeps one read transaction open, and walks the index and then the records, a chunk
+//! at a time. In the default era this read takes no lock. In the old eras it is the backend's
+//! locked read: it holds `readTx` (3.1: `batchTx`) until the hash is known or the job is dropped,
+//! and every write waits for it. An index under a lock is walked in one step. See `docs/mvcc.md`.
 
 use crate::error::Result;
 use crate::interface::HashJob;
@@ -29,7 +29,7 @@ pub(crate) struct HashKvJob<M> {
     /// The current revision when the job started.
     revision: i64,
     at: i64,
-    /// The read transaction. It is dropped once the result is known.
+    /// The read transaction. `None` once the result is known.
     read_txn: Option<M>,
     phase: Phase,
     result: Option<HashKv>,
@@ -43,8 +43,8 @@ enum Phase {
 
 impl<M: IndexedRead> HashKvJob<M> {
     /// Creates a hash job at `asked`, or at the current revision if `asked` is 0. If `asked` is
-    /// negative, the job is done at once: its hash covers no records. Fails if `asked` is compacted
-    /// or above the current revision.
+    /// negative, the job is done immediately: its hash covers no records. Fails if `asked` is
+    /// compacted or above the current revision.
     pub(crate) fn new(read_txn: M, asked: i64) -> Result<HashKvJob<M>> {
         let (revision, compacted) = read_txn.revisions();
         if asked < 0 {

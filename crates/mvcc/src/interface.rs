@@ -36,8 +36,8 @@ pub trait ConsistentIndex: Clone + Debug + Send + Sync + 'static {}
 
 impl<A: Clone + Debug + Send + Sync + 'static> ConsistentIndex for A {}
 
-/// A store of any era. `A` is the value that the crate above passes for each state: etcd's
-/// consistent index and term.
+/// A store of any era. `A` is the value that the server passes for each state: etcd's consistent
+/// index and term.
 pub trait Store<A>: Send + Sync + Debug {
     fn era(&self) -> Era;
 
@@ -67,12 +67,13 @@ pub trait Store<A>: Send + Sync + Debug {
     fn begin_write(&self) -> Result<Box<dyn WriteTxn<A> + '_>>;
 
     /// Schedules a compaction. Fails if `at` is already compacted or above the current revision.
-    /// After this call new reads below `at` fail. The returned job does the work. The caller runs
-    /// the steps of the job at once or later, one job after the other. If a job is dropped, the
-    /// next job also does its work.
+    /// After this call new reads below `at` fail. The returned job does the work. The caller can
+    /// run the steps of the job immediately or later, but must run one job after the other. If a
+    /// job is dropped, the next job also does its work.
     fn compact(&self, at: i64, applied: A) -> Result<(CompactionJob, TxnResult)>;
 
-    /// Continues a compaction, by about `budget` keys or records. Returns true if it is done.
+    /// Continues a compaction with about `budget` further keys or records. Returns true if the
+    /// compaction is done.
     fn compact_step(&self, job: &mut CompactionJob, budget: usize) -> Result<bool>;
 
     /// Starts a job that computes the hash of the store at a revision. 0 means the current
@@ -120,13 +121,13 @@ pub trait ReadTxn {
     ) -> Result<u64>;
 
     /// Calls `visit` for the records of these revisions, in this order, until `visit` breaks. The
-    /// revisions must come from versions that this read transaction has shown. Fails with
+    /// revisions must be those of versions that this read transaction has returned. Fails with
     /// [`Error::Damaged`] if a record is missing.
     fn visit_named_records(&self, names: &[Revision], visit: &mut RecordVisitor<'_>) -> Result<()>;
 
     /// Calls `visit` for the versions whose records [`visit_records`](ReadTxn::visit_records) would
     /// find, without reading the records. Returns the same number as
-    /// [`visit_records`](ReadTxn::visit_records). Returns `None`, without a call of `visit`, if the
+    /// [`visit_records`](ReadTxn::visit_records). Returns `None` without calling `visit` if the
     /// index is under a lock.
     fn visit_versions(
         &self,
@@ -147,8 +148,8 @@ pub trait ReadTxn {
 
     /// Calls `visit` for each put and delete after the revision `after`, in their order, until
     /// `visit` breaks. `visit` gets the key and the length of the change's record. A key is visited
-    /// once for each of its changes. Returns false, without a call of `visit`, if a compaction may
-    /// have removed some of the records or the index is under a lock. Otherwise returns true.
+    /// once for each of its changes. Returns false without calling `visit` if a compaction may have
+    /// removed some of the records or the index is under a lock. Otherwise returns true.
     fn visit_changed_keys(
         &self,
         after: i64,
@@ -197,8 +198,8 @@ pub trait WriteTxn<A> {
         decode_records(|visit| self.visit_records(range, options, visit))
     }
 
-    /// Opens a read transaction that shows the changes of this transaction so far. The read
-    /// transaction does not change later, and may move to another thread. No other read sees this
+    /// Opens a read transaction that shows the changes of this transaction so far. Later changes do
+    /// not affect the read transaction, which may move to another thread. No other read sees this
     /// state. Returns `None` in the old eras.
     fn begin_snapshot_read(&self) -> Option<Arc<dyn ReadTxn + Send + Sync>> {
         None
@@ -222,7 +223,7 @@ pub trait WriteTxn<A> {
     /// does nothing, in the old eras, where a transaction has only one revision.
     fn begin_next_revision(&mut self) -> bool;
 
-    /// Ends the transaction: all its changes become visible at once. `applied` is the consistent
+    /// Ends the transaction: all its changes become visible together. `applied` is the consistent
     /// index of the new state.
     fn end(self: Box<Self>, applied: A) -> Result<TxnResult>;
 }
@@ -233,7 +234,8 @@ pub trait HashJob {
     /// Returns the current revision of the state whose hash is computed.
     fn revision(&self) -> i64;
 
-    /// Continues by about `budget` keys or records. Returns the hash when it is known, or `None`.
+    /// Continues the hash with about `budget` further keys or records. Returns the hash if it is
+    /// known, or `None` if further steps are needed.
     fn step(&mut self, budget: usize) -> Result<Option<HashKv>>;
 }
 
@@ -296,8 +298,8 @@ pub struct TxnResult {
     pub changes: Changes,
     /// The earlier revisions of the same transaction with their changes, oldest first.
     pub earlier_revisions: Vec<(i64, Changes)>,
-    /// Replaced states. Dropping them may take long, so the caller should drop them on a thread
-    /// that delays no request. The old eras have none.
+    /// Replaced states. Dropping them may take a long time, so the caller should drop them on a
+    /// thread where this delays no request. Empty in the old eras.
     pub dropped_states: DroppedStates,
     /// If true, the batch limit is reached, and the commit thread should commit now. Always false
     /// in the old eras.
@@ -317,13 +319,14 @@ impl TxnResult {
     }
 }
 
-/// The owner of the attachments between keys and leases: the lessor, in a crate above.
+/// The owner of the attachments between keys and leases: the lessor, which is in a higher-level
+/// crate.
 ///
 /// At the end of each write transaction, the store passes all changes to the owner, in order,
 /// before a reader can see the new state. No other transaction can end at the same time.
 pub trait KeyLeases: Send + Sync + Debug {
-    /// Attaches the key to this lease, and detaches it from any other. If `lease` is 0, only
-    /// detaches it.
+    /// Attaches the key to this lease, and detaches it from any other lease. If `lease` is 0, only
+    /// detaches the key.
     fn attach(&self, key: &Bytes, lease: i64);
 
     /// Attaches or detaches the key of each change of one revision.

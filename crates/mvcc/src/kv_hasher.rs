@@ -1,7 +1,8 @@
 //! The checksum of `HashKV`, record by record.
 //!
-//! The checksum is a CRC-32C of the name of bucket `key`, and of key and value of each record that
-//! it must include (see [`hash`](crate::hash)), in the order of the bucket. In etcd: `kvHasher`.
+//! The checksum is a CRC-32C of the name of bucket `key`, and of the key and the value of each
+//! record that it must include (see [`hash`](crate::hash)), in the order of the bucket. In etcd:
+//! `kvHasher`.
 
 use std::ops::ControlFlow;
 
@@ -14,8 +15,9 @@ use crate::revision::{RecordKind, Revision, RevisionKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKv {
     pub hash: u32,
-    /// The compact revision. If a compaction has computed the hash, the compact revision before it.
-    /// Two checksums may be compared only if both have the same compact revision.
+    /// The compact revision. If a compaction has computed the hash, this is the compact revision
+    /// before that compaction. Two checksums may be compared only if both have the same compact
+    /// revision.
     pub compact_revision: i64,
     /// The revision of the hash. Records above it are not included.
     pub hash_revision: i64,
@@ -27,8 +29,8 @@ pub(crate) struct KvHasher {
     at: i64,
     compact_revision: i64,
     /// Sorted revisions. Among the records at or below the compact revision, only records at these
-    /// revisions are hashed. If this list is empty, all of them are hashed. A tombstone at the
-    /// compact revision is never hashed.
+    /// revisions are hashed. If this list is empty, all these records are hashed. In both cases, a
+    /// tombstone at the compact revision is not hashed.
     keep: Vec<Revision>,
 }
 

@@ -1,4 +1,4 @@
-//! Range requests on an open read transaction: the way from keys to records.
+//! Range requests on an open read transaction: how they get from keys to records.
 //!
 //! ```text
 //!   (a..d, revision 7)  ──index──▶  4.0 6.1 7.0  ──backend──▶  the records
@@ -121,7 +121,8 @@ impl<R: IndexedRead> ReadTxn for R {
     }
 }
 
-/// A record whose fields are ignored, except the key. The value may be long and is not copied.
+/// A record, decoded only to get its key. The other fields are ignored, so the value, which may be
+/// long, is not copied.
 #[derive(Clone, PartialEq, Message)]
 struct KeyOfRecord {
     #[prost(bytes = "vec", tag = "1")]

@@ -24,8 +24,9 @@ use crate::error::{Error, Result};
 use crate::interface::RecordVisitor;
 use crate::revision::Revision;
 
-/// Number of names that are collected before the first fetch, and the maximum before a later fetch.
-/// The first number is small, so that a reader that stops early has not walked far for nothing.
+/// The number of names that are collected before the first fetch, and the maximum number before a
+/// later fetch. The first number is small, so that a reader that stops early has not walked further
+/// than necessary.
 const BATCH_SIZES: (usize, usize) = (16, 256);
 /// Minimum number of records in a scan. Starting a scan costs about as much as two lookups.
 const SCAN_MIN: usize = 4;
@@ -51,8 +52,8 @@ impl<'f, 'v> RecordFetcher<'f, 'v> {
         RecordFetcher { tx, visit, requested: Vec::new(), batch_size: BATCH_SIZES.0 }
     }
 
-    /// Requests a record. `visit` may be called later, for several records at once. Returns `Break`
-    /// if `visit` has broken.
+    /// Requests a record. `visit` may be called only later, when several requested records are
+    /// fetched together. Returns `Break` if `visit` has broken.
     pub(crate) fn request(&mut self, modified: Revision) -> Result<ControlFlow<()>> {
         self.requested.push(modified);
         if self.requested.len() < self.batch_size {

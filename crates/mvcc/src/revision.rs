@@ -10,9 +10,10 @@
 //!   tombstone of revision 5.1    the same 17 bytes, and then 74, a 't'
 //! ```
 //!
-//! Invariant: `a < b` as revisions exactly if `a < b` as record keys. This needs numbers that are
-//! not negative, so negative numbers are never encoded or decoded. A put and a tombstone never have
-//! the same revision. The bytes are the same as in etcd's bucket `key`. See `docs/mvcc.md`.
+//! Invariant: two record keys compare in the same way as their revisions. This holds only for
+//! numbers that are not negative, so negative numbers are never encoded or decoded. A put and a
+//! tombstone never have the same revision. The bytes are the same as in etcd's bucket `key`. See
+//! `docs/mvcc.md`.
 
 use std::fmt;
 use std::ops::Deref;
@@ -24,9 +25,9 @@ use crate::error::{Error, Result};
 /// A revision. Sorted by `main`, then by `sub`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision {
-    /// The revision of the store after all changes with this number.
+    /// The main revision. It is the store's revision after all changes with this main revision.
     pub main: i64,
-    /// Number of the change in its main revision, from 0.
+    /// Number of the change within its main revision, counted from 0.
     pub sub: i64,
 }
 
@@ -35,7 +36,7 @@ impl Revision {
         Revision { main, sub }
     }
 
-    /// Returns the revision that is this number of changes later in the same main revision.
+    /// Returns the revision that is `changes` changes later, in the same main revision.
     #[inline]
     pub(crate) fn after(self, changes: u64) -> Revision {
         Revision { sub: self.sub + changes as i64, ..self }

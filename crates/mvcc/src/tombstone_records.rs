@@ -24,7 +24,7 @@ const BUFFER_BYTES_MAX: usize = 1 << 10;
 
 /// The number of the field `key`.
 const KEY_FIELD: u32 = 1;
-/// Maximum number of bytes that field number and length add to the key.
+/// Maximum number of bytes that the field number and the length add to the key.
 const PREFIX_MAX: usize = 6;
 
 /// Records that are being collected.

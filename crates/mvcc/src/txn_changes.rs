@@ -29,8 +29,8 @@ use crate::tombstone_records::{TombstoneBuffer, TombstoneRecord, TombstoneRecord
 use crate::tree_index::{IndexSnapshot, KeySelection, TreeIndex};
 
 /// A deletion of a range with at least this number of keys uses marks in the index, if the index
-/// has marks. A smaller deletion writes its tombstones at once, because it copies no more than some
-/// leaves.
+/// supports marks. A smaller deletion writes its tombstones immediately, because it copies only a
+/// few leaves.
 const MARKED_KEYS_MIN: u64 = 64;
 
 /// The changes of one revision of a transaction. The caller passes the index and the backend's

@@ -465,8 +465,9 @@ fn the_table_of_eras_is_what_threads_show() {
     assert!(chapter.contains(&table), "docs/eras.md should have these rows:\n{table}");
 }
 
-/// A second writer would wait for the first at `store`, and a second commit for the first at
-/// `committer`. No situation has two writers or two commits at the same time, so nothing waits.
+/// If there were a second writer, it would wait for the first writer at `store`. If there were a
+/// second commit, it would wait for the first commit at `committer`. But no situation has two
+/// writers or two commits at the same time, so no operation waits.
 #[test]
 fn in_the_default_era_no_staged_operation_waits() {
     for situation in SITUATIONS {

@@ -1,17 +1,17 @@
 //! Turns for the bulk work of a network thread, so that small requests do not wait for all of it.
 //!
 //! Bulk work is a chunk of a large response, a new connection, or a batch of new streams. Each
-//! takes up to a few tenths of a millisecond, and there may be thousands at once. Tasks with bulk
-//! work wait in one queue per network thread. Between two turns the thread checks its sockets and
-//! runs the ready tasks, so each step of a small request waits for one turn of bulk work, not for
-//! all of it:
+//! takes up to a few tenths of a millisecond, and thousands of such pieces may be waiting at the
+//! same time. Tasks with bulk work wait in one queue per network thread. Between two turns the
+//! thread checks its sockets and runs the ready tasks, so each step of a small request waits for
+//! one turn of bulk work, not for all of it:
 //!
 //! ```text
 //!   sockets │ ready tasks │ one turn │ sockets │ ready tasks │ one turn │ ...
 //! ```
 //!
-//! It would not be enough if each task yielded after a piece of work. The task would be ready again
-//! at once, and the runtime checks the sockets only when no task is ready, or after
+//! It would not be enough if each task yielded after a piece of work. The task would immediately be
+//! ready again, and the runtime checks the sockets only when no task is ready, or after
 //! [`EVENT_INTERVAL`](crate::sched::EVENT_INTERVAL) tasks. `docs/decisions/net-long-reads-yield.md`
 //! explains why turns are needed.
 

@@ -1,4 +1,4 @@
-//! A connection that gathers small writes into few large ones. See `docs/head-of-line.md`.
+//! A connection that gathers small writes into a few large ones. See `docs/head-of-line.md`.
 //!
 //! The writer reports that it does not support vectored writes. So h2 copies small frames into one
 //! buffer, which is cheaper for responses of a few hundred bytes. h2 writes each larger frame
@@ -30,8 +30,8 @@ use crate::bulk_turn::{BulkTurn, BulkTurns};
 const LARGE_FRAME_CHUNK_BYTES: usize = 1024;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of flushes in a row that are deferred. The limit matters if a large response is
-/// in progress, but only small writes arrive: these would need many flushes to fill the buffer.
-/// Large frames fill the buffer before this limit is reached.
+/// in progress, but only small writes arrive: it would take many small writes, each with a flush,
+/// to fill the buffer. Large frames fill the buffer before this limit is reached.
 const DEFERRED_FLUSHES_MAX: u32 = 8;
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl<C> CoalescingWriter<C> {
 }
 
 impl<C: AsyncWrite + Unpin> CoalescingWriter<C> {
-    /// Writes all gathered bytes, and then the bytes of `behind` that the connection takes in the
+    /// Writes all gathered bytes, and then as many bytes of `behind` as the connection takes in the
     /// same call. Returns the number of bytes of `behind` that were written.
     fn poll_write_buffered(
         &mut self,
@@ -160,7 +160,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for CoalescingWriter<C> {
         // A write of exactly `LARGE_FRAME_CHUNK_BYTES` is the start of a large frame, which is
         // gathered. Any other write contains small frames that h2 has copied together, or the rest
         // of a large frame. If nothing is gathered and no large response is in progress, such a
-        // write is passed on at once.
+        // write is passed on immediately.
         let is_long = self.large_responses.is_any_active();
         if self.buffer.is_empty() && !is_long && bytes.len() != LARGE_FRAME_CHUNK_BYTES {
             return Pin::new(&mut self.connection).poll_write(context, bytes);
@@ -268,8 +268,8 @@ mod tests {
     }
 
     /// A byte has arrived before the first chunk was written. The task that waits for the byte
-    /// reads it after at most two chunks, not after the whole long response. This also holds if the
-    /// writing task is woken all the time by something else.
+    /// reads it after at most two chunks, not after the whole long response. This also holds if
+    /// something else keeps waking the writing task.
     #[test]
     fn a_short_answer_goes_before_a_long_one() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -2,8 +2,8 @@
 //! as it is accepted.
 //!
 //! At its limit, etcd stops accepting connections instead. The system still connects a client, and
-//! the client waits for a response until it gives up. A client whose connection is closed at once
-//! can try another member, and a health check fails at once.
+//! the client waits for a response until it gives up. A client whose connection is closed
+//! immediately can try another member, and a health check fails immediately.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub struct ConnectionLimit(Arc<OpenConnections>);
 
 #[derive(Debug)]
 struct OpenConnections {
-    /// The flag that sets the limit, or the name of the port that has it, for the log.
+    /// The name that log lines show for the limit: the flag that sets it, or the port that has it.
     flag: &'static str,
     max: usize,
     open: AtomicUsize,
@@ -27,15 +27,15 @@ struct OpenConnections {
 pub struct ConnectionPermit(Arc<OpenConnections>);
 
 impl ConnectionLimit {
-    /// Creates a limit. `flag` is the flag that sets the limit, or the name of the port that has
-    /// it, for the log.
+    /// Creates a limit. `flag` is the name that log lines show for the limit: the flag that sets
+    /// it, or the port that has it.
     pub fn new(flag: &'static str, max: usize) -> ConnectionLimit {
         let (open, log) = (AtomicUsize::new(0), LogLimiter::default());
         ConnectionLimit(Arc::new(OpenConnections { flag, max, open, log }))
     }
 
-    /// Returns a permit. If the limit is reached, returns `None` and writes a log line, unless this
-    /// second already has too many such lines.
+    /// Returns a permit. If the limit is reached, returns `None` and writes a log line, unless too
+    /// many such lines have already been written in this second.
     pub fn admit(&self) -> Option<ConnectionPermit> {
         // A permit above the limit is dropped, which undoes its increment.
         let permit = ConnectionPermit(Arc::clone(&self.0));

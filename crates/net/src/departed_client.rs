@@ -1,4 +1,4 @@
-//! Ends the connection of an HTTP/1.1 client that leaves while its request is served.
+//! Ends the connection of an HTTP/1.1 client that leaves while its request is being served.
 //!
 //! hyper checks for the end of a connection only while the connection has no unread bytes. If a
 //! client sends one byte after its request and then leaves, hyper does not notice. The client's
@@ -10,13 +10,14 @@
 //!   hyper flushes ── reads ahead: finds the end ──▶ an error after 5 s, unless hyper is done
 //! ```
 //!
-//! The five seconds are for a client that has sent all its requests and has closed its half of the
-//! connection, but still reads responses. While nothing is unread, hyper itself sees the end and
-//! closes the connection at once. (On the port for metrics, hyper first sends its response.)
+//! The delay of five seconds is for a client that has sent all its requests and has closed its half
+//! of the connection, but still reads responses. While nothing is unread, hyper itself sees the end
+//! and closes the connection immediately. (On the port for metrics, hyper first sends its
+//! response.)
 //!
-//! This wrapper does nothing on an HTTP/2 connection, where the library reads all the time. The
-//! wrapper does not notice the end of a connection if about 4 KiB or more of unread bytes precede
-//! it.
+//! This wrapper does nothing on an HTTP/2 connection, where the HTTP/2 library reads continuously.
+//! The wrapper does not notice the end of a connection if about 4 KiB or more of unread bytes
+//! precede it.
 
 use std::future::Future;
 use std::io::{self, IoSlice};

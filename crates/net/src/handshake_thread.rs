@@ -14,14 +14,15 @@
 //! The number of handshakes in progress is limited, and further connections wait. At the limit, one
 //! handshake is closed when its client is late:
 //!
-//! * If at least half of the clients have sent no hello, the oldest of those is chosen, otherwise
-//!   the oldest of all.
+//! * If at least half of the clients have sent no hello, the oldest handshake without a hello is
+//!   chosen. Otherwise the oldest of all handshakes is chosen.
 //! * The chosen client is late after 1 s, or after 200 ms if it has sent no hello. If more than
-//!   half of the places for waiting connections are taken, a client without a hello is late at
-//!   once.
+//!   half of the places for waiting connections are taken, a client without a hello is late
+//!   immediately.
 //!
 //! An honest client needs a few milliseconds. Before a handshake is closed, the thread reads
-//! everything that has arrived, so a client that waits for this thread is not late.
+//! everything that has arrived, so a client that is only waiting for this thread is not considered
+//! late.
 //!
 //! A waiting connection is closed without a handshake if it has waited for more than 5 s. It is
 //! also closed if too many connections wait while the limit of handshakes is reached, or if its
@@ -84,7 +85,7 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 /// step the thread offers its core to other threads.
 const LONG_STEP: Duration = Duration::from_micros(100);
 
-/// A connection that a listener has accepted. Its TLS handshake has not started.
+/// A connection that a listener has accepted. Its TLS handshake has not started yet.
 #[derive(Debug)]
 pub struct IncomingConnection {
     pub connection: Connection,
@@ -207,8 +208,8 @@ fn run(
     if let Err(error) = runtime.block_on(accepting) {
         tracing::error!(%error, "the thread for handshakes has failed");
     }
-    // The shutdown does not wait for a DNS query in progress. The query may take long, and its
-    // result is no longer needed.
+    // The shutdown does not wait for a DNS query in progress. The query may take a long time, and
+    // its result is no longer needed.
     runtime.shutdown_background();
 }
 
@@ -321,7 +322,7 @@ impl PendingHandshakes {
 
     /// Chooses one handshake (see the module's head) and closes it if it is late. Otherwise fails
     /// with the time until it is late. If many connections wait (`is_crowded`), a client without a
-    /// hello is late at once.
+    /// hello is late immediately.
     fn close_oldest(&mut self, is_crowded: bool) -> Result<(), Duration> {
         let silent = self.by_age.iter().filter(|pending| pending.is_silent()).count();
         let place = match 2 * silent >= self.max {

@@ -1,13 +1,13 @@
-//! Limits the time in which an HTTP/2 client must complete a *head*. The first head is the preface
-//! and one frame. Later heads are each list of headers and each frame that the client has started
-//! to send, without the payload of DATA frames.
+//! Limits the time that an HTTP/2 client may take to complete a *head*. The first head is the
+//! preface and one frame. After that, each list of headers and each frame that the client starts to
+//! send is a head, except for the payload of a DATA frame.
 //!
-//! The time starts when a head is incomplete and the server finds nothing more to read. It starts
-//! again whenever the `progress` in a call of `poll_expired` has changed. So `progress` must not
-//! count bytes: it rises when the nine-byte head of a frame is complete, except for CONTINUATION
-//! frames. A client that sends one byte per second then gains nothing. A connection between two
-//! requests has no timer. (Over HTTP/1.1 hyper has its own timer, which also runs between
-//! requests.)
+//! The time starts when a head is incomplete and the server finds nothing more to read. It restarts
+//! whenever the argument `progress` of `poll_expired` has changed since the previous call. So
+//! `progress` must not count bytes: it rises when the nine-byte head of a frame is complete, except
+//! for CONTINUATION frames. A client that sends one byte per second then gains nothing. A
+//! connection between two requests has no timer. (Over HTTP/1.1 hyper has its own timer, which also
+//! runs between requests.)
 
 use std::future::Future;
 use std::pin::Pin;

@@ -35,8 +35,8 @@ pub use free_ports::free_ports;
 /// Window of a connection between members: the number of bytes that the other end may send before
 /// the tasks of the connection's streams have read them. The client port has its own window.
 ///
-/// h2 treats small unread frames as an attack if there are too many. Each frame counts as 256 bytes
-/// minus its length, and all frames of a connection together may count up to half of this window.
-/// So about 65,000 frames of a few bytes may be unread. The window also limits the memory for the
-/// unread data of a connection.
+/// If there are too many small unread frames, h2 treats them as an attack. Each frame counts as 256
+/// bytes minus its length, and all frames of a connection together may count up to half of this
+/// window. So about 65,000 frames of a few bytes may be unread. The window also limits the memory
+/// for the unread data of a connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;

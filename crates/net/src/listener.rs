@@ -1,10 +1,12 @@
 //! Listeners: ports, and sockets in the file system.
 //!
 //! Listeners are bound before the server opens its data for writing. So a server that finds its
-//! port in use fails early and changes no data. Only the version of the store is checked before.
+//! port in use fails early and changes no data. Only the version of the store is checked before
+//! that.
 //!
-//! A TCP port may accept connections with [TLS](crate::tls) and without, as in etcd. The first byte
-//! of a connection distinguishes them: TLS starts with 0x16, and neither HTTP/1.1 nor HTTP/2 does.
+//! A TCP port can accept both connections with [TLS](crate::tls) and connections without, as in
+//! etcd. The first byte of a connection distinguishes them: TLS starts with 0x16, and neither
+//! HTTP/1.1 nor HTTP/2 does.
 
 use std::fmt;
 use std::fs;
@@ -24,7 +26,8 @@ use crate::tls::TlsAcceptor;
 pub const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Maximum number of connections that wait to be accepted, if the system allows that many
 /// (`net.core.somaxconn`). std's default of 128 is too small when all clients of a failed member
-/// connect at once: the system then answers the clients above the limit late, or not at all.
+/// connect at the same time: the system then responds late to the clients above the limit, or not
+/// at all.
 const BACKLOG: i32 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +131,7 @@ impl Listener {
         Listener::bind_port(at, false)
     }
 
-    /// Binds an address. If `is_shared` is true, other sockets that are also shared may listen on
+    /// Binds an address. If `is_shared` is true, other sockets that are also shared can listen on
     /// the same port. A Unix socket is never shared. If a killed process has left a socket file at
     /// the path, the file is removed first.
     pub fn bind_port(at: &BindAddress, is_shared: bool) -> io::Result<Listener> {
@@ -236,7 +239,8 @@ impl AsyncListener {
         }
     }
 
-    /// Accepts a connection, and reads nothing from it. The handshake thread does the handshake.
+    /// Accepts a connection, and reads nothing from it. The handshake thread performs the
+    /// handshake.
     async fn try_accept(&self) -> io::Result<(Connection, TransportSecurity)> {
         let connection = match &self.socket {
             AsyncSocket::Tcp(listener) => Connection::Tcp(listener.accept().await?.0.into_std()?),

@@ -1,7 +1,7 @@
 //! A socket that can move from one runtime to another, with the TLS connection around it.
 //!
-//! A socket of tokio belongs to the runtime on which it was created. Between two runtimes it is
-//! detached: a plain socket of the system, which must not be polled.
+//! A tokio socket belongs to the runtime that created it. While it moves between two runtimes it is
+//! detached: a plain socket of the operating system, which must not be polled.
 
 use std::io;
 use std::mem;

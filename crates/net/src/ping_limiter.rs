@@ -19,7 +19,7 @@
 //! turns.
 //!
 //! The scan does not track which streams are open. On a connection without streams etcd allows one
-//! ping in two hours; here the interval is the same with and without streams
+//! ping every two hours; here the interval is the same with and without streams
 //! (`docs/clearlane-and-etcd.md`).
 
 use std::future::Future;
@@ -45,7 +45,8 @@ const GOAWAY_FRAMES: &[u8] =
     b"\0\0\x1d\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_empty_frames";
 /// Maximum number of empty frames between two HEADERS or DATA frames of the server. Empty frames
 /// are SETTINGS frames, PRIORITY frames, and DATA frames that have no bytes and do not end a
-/// stream. A client has little reason to send them, and each costs the server more than the client.
+/// stream. A client has little reason to send them, and each costs the server more work than the
+/// client.
 const EMPTY_FRAMES_MAX: u32 = 1000;
 
 /// After this number of bytes the connection's task stops reading until the tasks of its streams
@@ -60,7 +61,7 @@ const FIRST_READS: u8 = 3;
 /// about ten microseconds.
 const STREAMS_PER_TURN: usize = 32;
 /// Maximum number of bytes of each read after [`STREAMS_PER_TURN`] was reached, until there is
-/// nothing left to read. 2 KiB start about [`STREAMS_PER_TURN`] streams.
+/// nothing left to read. A read of 2 KiB starts about [`STREAMS_PER_TURN`] streams.
 const MANY_STREAMS_READ_BYTES: usize = 2 << 10;
 
 #[derive(Debug)]
@@ -81,10 +82,11 @@ pub struct PingLimiter<C> {
     bytes_since_pending: usize,
     streams_since_pending: usize,
     first_reads_left: u8,
-    /// If true, each read has at most [`MANY_STREAMS_READ_BYTES`].
+    /// If true, each read takes at most [`MANY_STREAMS_READ_BYTES`] bytes.
     reads_few: bool,
     turns: BulkTurns,
-    /// A requested turn. Nothing is read before it is granted.
+    /// A requested turn, or `None` if no turn is requested. Nothing is read before the turn is
+    /// granted.
     next_turn: Option<BulkTurn>,
 }
 
@@ -97,9 +99,9 @@ enum LimiterState {
 }
 
 impl<C> PingLimiter<C> {
-    /// If `min_interval` is zero, pings are not limited. Within `head_timeout`, the preface and the
-    /// first frame of HTTP/2 must arrive, and later the rest of each frame that has started, except
-    /// data.
+    /// Creates a limiter. If `min_interval` is zero, pings are not limited. Within `head_timeout`,
+    /// the preface and the first frame of HTTP/2 must arrive, and later the rest of each frame that
+    /// has started, except the payload of DATA frames.
     pub fn new(
         connection: C,
         min_interval: Duration,
@@ -467,8 +469,8 @@ mod tests {
         assert_eq!(limiter.state, LimiterState::Open);
     }
 
-    /// A client starts many streams at once. After the first 8 KiB, each read must have at most
-    /// `MANY_STREAMS_READ_BYTES`.
+    /// A client starts many streams at the same time. After the first 8 KiB, each read must have at
+    /// most `MANY_STREAMS_READ_BYTES`.
     #[test]
     fn many_new_streams_are_read_in_turns() {
         let runtime = runtime();

@@ -1,4 +1,4 @@
-//! Requests to other members.
+//! Short requests to other members, such as promotions, lease renewals and hashes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -13,8 +13,8 @@ use super::remote_peer::{connect, run_on_thread};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends the request to all addresses at once, and waits up to 3 s for each response. Returns the
-/// results in the order of the addresses.
+/// Sends the request to all addresses at the same time, and waits up to 3 s for each response.
+/// Returns the results in the order of the addresses.
 pub async fn ask_all(
     urls: &[String],
     outgoing: &Dialer,

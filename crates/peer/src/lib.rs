@@ -1,4 +1,5 @@
-//! The connections between members of Clearlane, and the calls over them. See `docs/peers.md`.
+//! The connections between the members of a Clearlane cluster, and the calls over these
+//! connections. See `docs/peers.md`.
 //!
 //! Each member opens up to three connections to each other member, so that a heartbeat does not
 //! wait for a snapshot:
@@ -7,7 +8,7 @@
 //! |---|---|
 //! | *urgent* | votes, heartbeats, responses, linearizable reads, requests to other members |
 //! | *bulk* | appends, forwarded writes |
-//! | *snapshot* | raft snapshots, only while one is sent |
+//! | *snapshot* | raft snapshots; it exists only while one is being sent |
 //!
 //! A connection carries messages in one direction, and the sending member opens it. If this member
 //! cannot connect to another member, it sends its messages over a stream that the other member has
@@ -65,11 +66,11 @@ pub use self::transport::{PeerTransport, TransportParts, new_transport};
 /// Maximum size of a message in bytes. A log entry can be longer only if `--max-request-bytes` is
 /// set to more than this.
 const MESSAGE_BYTES_MAX: usize = 512 << 20;
-/// Time limit of a connection attempt, of a greeting, of opening a stream, and of a shutdown. An
-/// incoming connection must deliver the preface and each frame of HTTP/2 except data within this
-/// time, and its first byte if the port accepts connections with TLS and without. The urgent stream
-/// is closed if no echo arrives for this time. The bulk stream is closed if no echo arrives for six
-/// times this time.
+/// Time limit of a connection attempt, of a greeting, of opening a stream, and of a shutdown.
+/// Within this time, an incoming connection must deliver the preface of HTTP/2, and each frame
+/// except data frames. If the port accepts connections both with TLS and without, the first byte
+/// must also arrive within this time. The urgent stream is closed if no echo arrives for this time.
+/// The bulk stream is closed if no echo arrives for six times this time.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

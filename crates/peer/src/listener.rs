@@ -28,8 +28,8 @@ use tokio::sync::mpsc;
 use super::CONNECTION_TIMEOUT;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// Maximum number of connections. Each other member opens up to three, and some more while it
-/// starts.
+/// Maximum number of connections. Each other member opens up to three connections, and some more
+/// while it starts.
 pub const CONNECTIONS_MAX: usize = 128;
 const PENDING_HANDSHAKES_MAX: usize = CONNECTIONS_MAX / 2;
 const WAITING_HANDSHAKES_MAX: usize = CONNECTIONS_MAX / 4;

@@ -52,8 +52,8 @@ impl PeerTableUpdater {
     }
 
     /// Updates the table when the members change, and when an unknown member has called. Does not
-    /// return while this member exists, and this future keeps it: the runtime's shutdown drops the
-    /// future.
+    /// return while this member exists, and the future itself keeps the member alive. So the future
+    /// ends only when the runtime's shutdown drops it.
     pub(super) async fn run(mut self, mut learned: Receiver<UnknownMember>) {
         let mut members = self.context.threads.watch_members();
         loop {

@@ -27,7 +27,8 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Publishes the member's name and its client URLs, and then sets `published` to true. After that,
 /// sets the cluster's version whenever the cluster has none and this member leads. Does not return
-/// while the member exists, and this future keeps it: the runtime's shutdown drops the future.
+/// while the member exists, and the future itself keeps the member alive. So the future ends only
+/// when the runtime's shutdown drops it.
 pub(super) async fn publish(
     member: Server,
     name: String,

@@ -215,8 +215,8 @@ impl StreamQueue {
     }
 
     /// Reserves capacity. Returns false if the queue is closed, or if it is not empty and the
-    /// message does not fit. Only the raft loop calls this, so check and addition need not be
-    /// atomic together.
+    /// message does not fit. Only the raft loop calls this, so the check and the addition need not
+    /// form one atomic operation.
     fn reserve(&self, message: &Message) -> bool {
         let (bytes, waiting) = (message.bytes(), self.bytes.load(Ordering::Relaxed));
         let fits = waiting == 0 || waiting + bytes <= self.bytes_max;

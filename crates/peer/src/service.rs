@@ -88,7 +88,7 @@ impl PeerService {
     }
 
     /// Returns this member's term if it leads and a quorum confirms its leadership within
-    /// [`CONFIRMATION_TIMEOUT`]. Otherwise returns `None`, also if the request names neither a
+    /// [`CONFIRMATION_TIMEOUT`]. Returns `None` otherwise, and if the request names neither a
     /// member nor peer URLs.
     async fn confirmed_term(&self, request: &MembersRequest) -> Option<u64> {
         let asks = request.member != 0 || !request.peer_urls.is_empty();
@@ -225,7 +225,8 @@ impl Peer for PeerService {
         self.check_headers(request.metadata())?;
         let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
         // The lease may have very many keys, so the raft loop's thread must not read them. A
-        // blocking thread reads a few keys itself, and waits for the read pool to read many.
+        // blocking thread reads a small number of keys itself, and lets the read pool read a large
+        // number.
         let (member, here) = (self.server.clone(), tokio::runtime::Handle::current());
         let looking = spawn_blocking(move || here.block_on(member.lease_time_to_live(id, keys)));
         let answer = looking.await.map_err(|error| Status::internal(error.to_string()))?;

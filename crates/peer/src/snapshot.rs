@@ -11,10 +11,10 @@
 //! informed whether the whole snapshot arrived. What happens to a complete store is described in
 //! the replica's `raft_snapshot/receiver.rs`.
 //!
-//! The receiving thread is of class [`SchedClass::Batch`]. The sending thread first commits the
-//! store, and is of that class afterwards. The sending thread also serves its connection. If the
-//! leader's raft loop served it instead, the kernel would schedule the raft loop like a thread with
-//! long computations.
+//! The receiving thread has the scheduling class [`SchedClass::Batch`]. The sending thread first
+//! commits the store, and then switches to that class. The sending thread also serves its
+//! connection. If the leader's raft loop served it instead, the kernel would schedule the raft loop
+//! like a thread with long computations.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -110,7 +110,7 @@ async fn send_on_this_thread(
     let link = link.ok_or_else(|| Status::unavailable("the member is not connected"))?;
     // `snapshot` commits, which blocks this thread. So it is called before the connection exists:
     // this thread also answers the pings of the connection. After the commit no other thread waits
-    // for this thread, so it can be of class `Batch`.
+    // for this thread, so it can switch to class `Batch`.
     let exporter = store.snapshot().map_err(|error| failed(&error))?;
     SchedClass::Batch.apply_to_thread();
     let mut client = connect_to_peer(context, &link).await?;

@@ -4,7 +4,7 @@
 //! While the stream is not connected, its messages use the *way back*: a stream that the member
 //! itself has opened, where the messages are sent between the echoes. So two members can
 //! communicate even if a firewall or a certificate lets only one of them connect to the other.
-//! Members of etcd can also do this, because in etcd the receiver opens the stream.
+//! Members of an etcd cluster can do the same, because in etcd the receiver opens the stream.
 //!
 //! ```text
 //!                           connected                       stream or way back ends

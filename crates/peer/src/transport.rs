@@ -39,7 +39,7 @@ pub struct PeerTransport {
     /// The messages of the current turn of raft.
     outgoing: Vec<(Arc<Peer>, Message)>,
     stopped: watch::Receiver<bool>,
-    /// `None` after the transport has ended.
+    /// The runtime, or `None` after the transport has ended.
     running: Option<TransportRuntime>,
 }
 

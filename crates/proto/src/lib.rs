@@ -50,7 +50,7 @@ package! {
     /// The stored record, and the event that watchers receive.
     ///
     /// An encoded message is a list of fields: a number with a wire type, then the value. It has no
-    /// end mark, so a reader must know the length from elsewhere. Example: the first put into an
+    /// end mark, so a reader must get the length from elsewhere. Example: the first put into an
     /// empty store sets key `a` to value `1`. The record on disk then has these bytes:
     ///
     /// ```

@@ -2,9 +2,9 @@
 //!
 //! prost decodes up to 100 levels of messages. Each nested transaction takes two levels, because it
 //! is inside an operation. etcd's limit on operations allows 129 nested transactions. So if prost
-//! rejects a message, this module decodes its transactions level by level, up to [`TXNS_DEEP_MAX`]
-//! of them inside each other. prost decodes all other parts of the message, with its own limit. The
-//! two limits bound the stack that a hostile message can use.
+//! rejects a message, this module decodes its transactions level by level, up to a nesting of
+//! [`TXNS_DEEP_MAX`] transactions. prost decodes all other parts of the message, with its own
+//! limit. The two limits bound the stack that a hostile message can use.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::encoding::{self, DecodeContext, WireType};
@@ -14,8 +14,8 @@ use crate::etcdserverpb::request_op::Request;
 use crate::etcdserverpb::{Compare, InternalRaftRequest, RequestOp, TxnRequest};
 
 /// Maximum number of nested transactions, including the outermost. etcd accepts this number with
-/// its default of 128 operations: each of the 128 operations may hold the next transaction, and the
-/// innermost transaction may be empty.
+/// its default of 128 operations: each of the 128 operations can contain the next transaction, and
+/// the innermost transaction can be empty.
 pub const TXNS_DEEP_MAX: usize = 129;
 
 /// The field number of a transaction in [`InternalRaftRequest`].

@@ -1,4 +1,5 @@
-//! `Debug` of messages with a password, its hash, or a token. The output does not show the secret.
+//! Implements `Debug` for the messages that contain a password, its hash, or a token. The output
+//! does not show the secret.
 //!
 //! Any code may print a message that it holds: in a log line, a panic, a failed test. So the secret
 //! is hidden here, not in each place that prints a message. The output still shows whether there is

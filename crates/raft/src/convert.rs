@@ -2,8 +2,9 @@
 //!
 //! tikv's raft numbers the kinds of membership changes differently from etcd: "add a learner" is 2
 //! in tikv's raft and 3 in etcd. etcd's 2, "update the addresses", does not exist in tikv's raft. A
-//! leader in tikv's raft decodes each proposed change, only to detect whether a change is present.
-//! It silently drops a proposal that it cannot decode, such as a change with etcd's kind 3.
+//! leader in tikv's raft decodes each proposed change to find out whether it changes any member. If
+//! the leader cannot decode a proposal, such as a change with etcd's kind 3, it silently drops the
+//! proposal.
 //!
 //! So raft never decodes etcd's bytes. Inside raft and in messages, these bytes are wrapped in a
 //! field that raft skips. In the write-ahead log, and in the entries that the owner of a
@@ -139,7 +140,7 @@ fn wrap_data(kind: EntryKind, data: &Bytes) -> Bytes {
 }
 
 /// Returns the data of an entry without the wrapping. Returns `None` if the data of a membership
-/// change has another form than `wrap_data` produces.
+/// change does not have the form that `wrap_data` produces.
 pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Bytes> {
     if kind == eraftpb::EntryType::EntryNormal || data.is_empty() {
         return Some(data.clone());
@@ -155,7 +156,7 @@ pub(crate) fn unwrap_data(kind: eraftpb::EntryType, data: &Bytes) -> Option<Byte
 }
 
 /// Converts a change to raft's numbering. Returns `None` for a change of addresses, which raft does
-/// not know.
+/// not support.
 pub(crate) fn change_to_raft(change: &ConfChange) -> Option<eraftpb::ConfChange> {
     let change_type = match change.kind {
         ConfChangeKind::AddNode => eraftpb::ConfChangeType::AddNode,

@@ -1,8 +1,8 @@
 //! Clearlane's raft as a state machine, and linearizable reads on top of it.
 //!
-//! [`RaftNode`] wraps tikv's crate `raft`. The owner passes ticks, messages, proposals and reads to
-//! it by calls. [`RaftNode::ready`] returns the entries to append, the messages to send and the
-//! entries to apply. [`read_index`] decides when a read may see the store. The server runs this
+//! [`RaftNode`] wraps tikv's crate `raft`. Its owner calls methods to pass in ticks, messages,
+//! proposals and reads. [`RaftNode::ready`] returns the entries to append, the messages to send and
+//! the entries to apply. [`read_index`] decides when a read may see the store. The server runs this
 //! code with threads, a network and a disk. A deterministic simulation runs it in one thread, in an
 //! order that depends on a seed.
 //!

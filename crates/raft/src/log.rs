@@ -1,7 +1,7 @@
-//! The part of the log that raft works on, in memory.
+//! The in-memory part of the log, from which raft reads.
 //!
-//! Raft reads terms and entries all the time, including entries that are not on disk yet. So the
-//! log is in memory from some index on, and the write-ahead log is read only at startup.
+//! Raft reads terms and entries all the time, including entries that are not on disk yet. So all
+//! entries from some index on are kept in memory, and the write-ahead log is read only at startup.
 //!
 //! ```text
 //!   1 ... 5,000 │ 5,001 ................... 10,000 ................ 12,000
@@ -9,7 +9,7 @@
 //!               │   └─ for slow followers ────┘└─ missing in durable store ─┘
 //! ```
 //!
-//! * Indexes rise by one, and terms do not fall.
+//! * From one entry to the next, the index rises by one and the term never falls.
 //! * The *durable* index is the index of the last entry that the store on disk includes. Entries
 //!   above the durable index stay in memory: a follower that receives the store, in the durable
 //!   state or a later one, needs the entries after it. (After a crash the store restarts at the
@@ -25,7 +25,8 @@ use clearlane_wal::ConfState;
 
 use crate::convert::RaftForm as _;
 
-/// A state of the store, named by its position in the log.
+/// Identifies a state of the store: the last entry that it contains, and the members as of that
+/// entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPosition {
     pub index: u64,
@@ -33,7 +34,7 @@ pub struct LogPosition {
     pub conf_state: ConfState,
 }
 
-/// The log that raft sees.
+/// The log that raft reads through the trait `Storage`.
 ///
 /// A follower that needs a released entry receives the store instead, in the durable state or a
 /// later one. After a restart, the log also has older entries from the disk, at or below the
@@ -88,8 +89,8 @@ impl LogStorage {
         }
     }
 
-    /// Returns the index up to which entries must be released, so that the data of the kept entries
-    /// up to `up_to` has at most `bytes` bytes.
+    /// Returns the index up to which entries must be released. After that, the data of the kept
+    /// entries up to `up_to` has at most `bytes` bytes.
     pub(crate) fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
         let known = self.count_up_to(up_to);
         let data_len = |entry: &Entry| entry.data.len() as u64;
@@ -116,8 +117,9 @@ impl LogStorage {
     }
 }
 
-/// Returns a predicate that adds up the sizes of the entries passed to it. It is true until the sum
-/// exceeds `bytes`, and false for all later entries.
+/// Returns a predicate that adds up the sizes of the entries passed to it. The predicate is true
+/// while the sum is at most `bytes`. It is false for the first entry that exceeds this limit, and
+/// for all later entries.
 fn fits(bytes: u64, size: impl Fn(&Entry) -> u64) -> impl FnMut(&&Entry) -> bool {
     let mut left = Some(bytes);
     move |entry| {

@@ -10,9 +10,9 @@
 //!
 //! Bucket `alarm` has an empty record for each raised alarm. The key of the record is the encoded
 //! pair, in etcd's format. An alarm request with an unknown action is rejected before it is
-//! proposed. A log of etcd may have such an entry. The entry is rejected when it is applied, unless
-//! it names no kind of alarm. In etcd the entry changes nothing, but the member that responds to
-//! the client exits.
+//! proposed. But a log that etcd has written may contain such an entry. The entry is rejected when
+//! it is applied, unless it names no kind of alarm. In etcd the entry changes nothing, but the
+//! member that responds to the client exits.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ fn alarm(action: AlarmAction, kind: AlarmType, member_id: u64) -> InternalRaftRe
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alarms {
-    /// Kind and member of each raised alarm. A kind may be unknown to this version.
+    /// The kind and the member of each raised alarm. A kind may be unknown to this version.
     raised: BTreeSet<(i32, u64)>,
 }
 
@@ -97,7 +97,7 @@ impl Alarms {
     }
 
     /// Removes the NOSPACE alarm of a removed member, whose disk no longer matters to the cluster.
-    /// Returns whether the alarm was raised.
+    /// Returns whether the alarm had been raised.
     pub fn remove_nospace(
         &mut self,
         member_id: u64,

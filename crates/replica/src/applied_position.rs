@@ -29,7 +29,7 @@ const CONF_STATE_KEY: &[u8] = b"confState";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppliedPosition {
-    /// The index of the last applied entry, or 0 before the first.
+    /// The index of the last applied entry, or 0 if no entry has been applied.
     pub index: u64,
     pub term: u64,
     /// The members as of the entry at `index`. Positions share this list, because every entry has a

@@ -4,7 +4,7 @@
 //! `downgrade`: `{"target-version":"3.6.0","enabled":true}`.
 //!
 //! * The target must be one minor version below the cluster's version.
-//! * While a downgrade is announced, another one fails validation.
+//! * While a downgrade is announced, another downgrade fails validation.
 //!
 //! etcd's leader then lowers the cluster's version, and each member rewrites its store for the
 //! older version. Our files have only one version. So nothing is rewritten, and the announcement is
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::membership::CLUSTER_VERSION_KEY;
 
 const DOWNGRADE_KEY: &[u8] = b"downgrade";
-/// The version of a cluster that has no version on record.
+/// The version that is assumed for a cluster whose store contains no version.
 const NEWEST_VERSION: Version = Version { major: 3, minor: 7 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Parses `X.Y` or `X.Y.Z`.
+    /// Parses `X.Y` or `X.Y.Z`. Returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Version> {
         let numbers: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
         match numbers?[..] {

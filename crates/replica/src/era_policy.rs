@@ -2,8 +2,8 @@
 //!
 //! In an old era a read or a watch call may wait long for the locks of its era, as in etcd, where
 //! each request is a goroutine. In the default era a read takes no lock of the store, and a watch
-//! call takes only locks that are held briefly. All other differences follow from this one, or from
-//! etcd's protocol for reads.
+//! call takes only locks that are held briefly. All other differences follow from this difference,
+//! or from etcd's protocol for reads.
 
 use clearlane_backend::Era::{self, Clearlane, V3_0, V3_5};
 use clearlane_raft::read_index::ReadMode;
@@ -17,8 +17,8 @@ pub struct EraPolicy {
     /// class, because it may hold a lock that other threads want. An apply loop without progress is
     /// not considered a failure.
     pub waits_for_locks: bool,
-    /// If true, the check of a request's user holds the lock of the store's batch, as in etcd until
-    /// 3.4.
+    /// If true, the check of a request's user holds the lock of the store's batch, as in etcd 3.4
+    /// and earlier.
     pub checks_hold_batch_lock: bool,
     /// If true, watchers are synced at fixed intervals, as in etcd. If false, they are synced as
     /// soon as a watcher needs it.

@@ -8,9 +8,10 @@ use clearlane_mvcc::ReadTxn;
 
 /// An error after which the member cannot continue, mostly because its data may no longer match the
 /// writes that it acknowledged. The owner stops the process and reports the error. But if the error
-/// occurs while a client's request is served outside of the two halves, for example in a read, only
-/// that request fails, with [`RequestError::Failed`](crate::RequestError::Failed). So `Signing` and
-/// `NoRandomNumbers` never stop a member.
+/// occurs while a client's request is being served outside of the raft half and the apply half, for
+/// example in a read, only that request fails, with
+/// [`RequestError::Failed`](crate::RequestError::Failed). So `Signing` and `NoRandomNumbers` never
+/// stop a member.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

@@ -35,7 +35,7 @@ impl Quota {
         Quota { quota_bytes: if setting == 0 { DEFAULT_BYTES } else { setting } }
     }
 
-    /// Returns the quota; it is negative if there is no limit.
+    /// Returns the quota in bytes. It is negative if there is no limit.
     pub fn bytes(self) -> i64 {
         self.quota_bytes
     }
@@ -49,8 +49,8 @@ impl Quota {
 /// again.
 #[derive(Debug, Default)]
 pub struct UncheckedGrowth {
-    /// Index of an applied entry with a cost after which the quota was not checked yet, or `None`.
-    /// The check is due once the store has committed this entry.
+    /// `None` if the quota has been checked since the last applied entry with a cost. Otherwise the
+    /// index of such an entry; the check is due once the store has committed this entry.
     first: Option<u64>,
     /// Index of the last applied entry with a cost.
     last: u64,
@@ -100,7 +100,8 @@ fn put_cost(request: &PutRequest) -> u64 {
     PUT_COST + (request.key.len() + request.value.len()) as u64
 }
 
-/// Calls itself for nested transactions. `check` limits the depth.
+/// Returns the cost of the more expensive of the two lists. Calls itself for nested transactions,
+/// whose depth `check` limits.
 fn txn_cost(request: &TxnRequest) -> u64 {
     let all = |ops: &[RequestOp]| ops.iter().map(op_cost).sum::<u64>();
     all(&request.success).max(all(&request.failure))

@@ -33,8 +33,8 @@ pub enum RequestError {
     #[error("etcdserver: invalid client api version")]
     InvalidApiVersion,
     /// Raft's queue or a queue of this member is full, too many committed entries wait to be
-    /// applied, or leadership is being transferred. Also returned if too many passwords wait for
-    /// their check.
+    /// applied, or leadership is being transferred. Also returned if too many passwords wait to be
+    /// checked.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
     #[error("etcdserver: server stopped")]

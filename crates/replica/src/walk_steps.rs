@@ -1,11 +1,12 @@
 //! Walks over the index at a past revision, in steps.
 //!
-//! At its newest revision the index knows how many keys a range has, and a walk visits only keys
-//! that exist. At an older revision a walk must check each key for a value at that revision, and it
-//! must check all keys to count them: 18 ms for a million keys. So in the default era such a range
-//! is split into parts of [`STEP_KEYS`] keys, with a [yield point](YieldPoints) after each part.
-//! The results of all parts fit together, because they read one snapshot, which does not change. In
-//! an old era, whose index has a lock, the whole range is one part.
+//! For the newest revision, the index can count the keys of a range without a walk, and a walk
+//! visits only keys that exist. At an older revision a walk must check each key for a value at that
+//! revision, and it must check all keys to count them. That takes 18 ms for a million keys. So in
+//! the default era such a range is split into parts of [`STEP_KEYS`] keys, with a [yield
+//! point](YieldPoints) after each part. The results of all parts fit together, because all parts
+//! are read from the same snapshot, which does not change. In an old era, whose index has a lock,
+//! the whole range is one part.
 
 use std::ops::ControlFlow;
 
@@ -155,8 +156,8 @@ mod tests {
         format!("key/{number:06}").into_bytes()
     }
 
-    /// Returns a store. Each revision puts, puts again or deletes every seventh key, each time
-    /// starting at another key.
+    /// Returns a store with 20 revisions. Each revision puts, overwrites or deletes every seventh
+    /// key, and starts at a different key than the revision before.
     fn store() -> Box<dyn Store<AppliedPosition>> {
         let (applied, engine) = (AppliedPosition::default(), Arc::new(MemoryEngine::new()));
         let before = AppliedPosition::pre_commit();

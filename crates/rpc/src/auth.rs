@@ -54,8 +54,8 @@ async fn hash_password(server: &Server, password: String) -> Result<String, Stat
     server.hash_password(password).await.map_err(failed)
 }
 
-/// Proposes a change that needs no preparation, such as the hash of a password, and returns a
-/// response that has only a header.
+/// Proposes a change that needs no preparation, such as hashing a password, and returns a response
+/// that has only a header.
 macro_rules! propose_and_answer_header {
     ($service:expr, $request:expr, $response:ident) => {{
         let server = server_for(&$service.server, &$request);

@@ -1,5 +1,5 @@
 //! The client at the other end of a connection: its address, and the name in its certificate. Log
-//! lines name a client in this form.
+//! lines show a client as `ADDRESS`, or as `ADDRESS (CN NAME)` if the certificate has a name.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -52,8 +52,8 @@ impl ClientInfo {
 }
 
 impl ClientInfo {
-    /// Returns the client's name if it is the name of a user. Calls that tonic serves have this
-    /// name among their extensions.
+    /// Returns the client's name if it is the name of a user. The router adds this name to the
+    /// extensions of each request, where the services that tonic serves read it.
     pub(crate) fn user_name(&self) -> Option<&ClientName> {
         self.name.as_ref().filter(|_| self.is_user)
     }
@@ -76,7 +76,7 @@ pub(crate) fn client_of(request: &Extensions) -> ClientInfo {
 }
 
 /// Wraps a stream, so that its connection counts the stream as a large response until the stream is
-/// dropped. The stream of a gateway's call is not counted.
+/// dropped. A stream that the gateway reads is not counted.
 pub(crate) fn as_large_response<S: Stream>(
     stream: S,
     request: &Extensions,

@@ -1,8 +1,8 @@
 //! The service Cluster: lists and changes the members.
 //!
 //! [`membership`](clearlane_replica::membership) checks a change when it is applied. Before a
-//! change is proposed, this module checks whether the cluster would keep its quorum. This check can
-//! use this member's connections to the other members. With [strict
+//! change is proposed, this module checks whether the cluster would keep its quorum. For this
+//! check, it reads the state of this member's connections to the other members. With [strict
 //! rules](ReconfigRules::is_strict) a change must meet the condition in this table. Only voters are
 //! counted as started or connected.
 //!
@@ -14,8 +14,8 @@
 //! | remove a learner | none |
 //! | promote a learner | a quorum of the larger cluster, including the learner, is started |
 //!
-//! A cluster whose only voter is started may always add a member. A voter that is not connected may
-//! be removed even if too few other voters are connected.
+//! If there is only one voter, and it is started, a member may always be added. A voter that is not
+//! connected may be removed even if too few other voters are connected.
 //!
 //! Only the leader knows whether a learner has caught up. So another member forwards a promotion to
 //! the leader.
@@ -160,9 +160,9 @@ fn voters(members: &Members) -> Vec<&Member> {
     members.iter().filter(|member| !member.is_learner).collect()
 }
 
-/// Returns the number of started members: a started member has a name. The initial members of a
-/// cluster have a name from the start. A member that is added later publishes its name at its first
-/// start.
+/// Returns the number of started members. A member counts as started if it has a name. The initial
+/// members of a cluster have a name from the start. A member that is added later publishes its name
+/// at its first start.
 fn count_started(members: &[&Member]) -> usize {
     members.iter().filter(|member| !member.name.is_empty()).count()
 }

@@ -18,7 +18,7 @@ use crate::interceptors::{self, RequiredRole};
 use crate::metrics::ThreadMetrics;
 use crate::status;
 
-/// The services that respond to the calls of one network thread.
+/// The services that handle the calls on one network thread.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadServices {
     pub(crate) server: Server,
@@ -26,8 +26,9 @@ pub(crate) struct ThreadServices {
     pub(crate) grpc: Routes,
     pub(crate) metrics: ThreadMetrics,
     pub(crate) turns: BulkTurns,
-    /// A unary call of KV that takes longer than the first time is logged. A range or a read-only
-    /// transaction is also logged if its read takes longer than the second time.
+    /// The thresholds for log lines about slow calls. A unary call of KV that takes longer than the
+    /// first threshold is logged. A range or a read-only transaction is also logged if its read
+    /// takes longer than the second threshold.
     pub(crate) slow_thresholds: (Duration, Duration),
 }
 

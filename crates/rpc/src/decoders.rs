@@ -28,8 +28,8 @@ pub fn txn(message: Bytes) -> Result<TxnRequest, Status> {
     unary::decode_txn(message)
 }
 
-/// Decompresses the body of a request stream, as the service receives it. Each item of `pieces` is
-/// one read from the socket.
+/// Decompresses the body of a request stream, as the service receives it. Each item of `pieces` has
+/// the bytes of one read from the socket.
 pub fn decompressed_body(pieces: Vec<Bytes>, limit: usize) -> Result<Bytes, Status> {
     let frames = pieces.into_iter().map(|piece| Ok::<_, Status>(Frame::data(piece)));
     let request = Request::new(Body::new(StreamBody::new(stream::iter(frames))));
@@ -82,7 +82,7 @@ pub fn message_to_json(kind: &MessageDescriptor, message: Bytes) -> Result<Vec<u
     json::of_message(kind, message)
 }
 
-/// Translates a long response to JSON, piece by piece.
+/// Translates a long response to JSON. The response arrives in pieces.
 pub fn pieces_to_json<'a>(
     kind: &MessageDescriptor,
     pieces: impl Iterator<Item = &'a [u8]> + Clone,

@@ -3,7 +3,7 @@
 //!
 //! Campaign puts a candidate with a value into the queue, and returns when this candidate leads.
 //! Proclaim changes the leader's value. Observe sends the leader's key and value, and sends both
-//! again after each change. After the end of a leadership it reads the newest state, and may skip
+//! again after each change. When a leadership ends, Observe reads the newest state, so it may skip
 //! leaders and values. Resign removes the candidate from the queue.
 
 use bytes::Bytes;

@@ -2,8 +2,8 @@
 //!
 //! Only gzip is supported, as in etcd. If the client of a call uses gzip, each message of the
 //! response is also compressed, unless it is empty or longer than [`COMPRESSED_BYTES_MAX`]. The
-//! decompression of a request stops one byte above the limit of an uncompressed request. A request
-//! that has this byte is rejected as too large.
+//! decompression of a request stops one byte above the size limit for uncompressed requests. If the
+//! request has that byte, it is rejected as too large.
 
 use std::io::{Read, Write};
 
@@ -175,7 +175,8 @@ impl DecompressedBody {
     }
 }
 
-/// Compresses the messages in one piece of a response. tonic sends whole messages in a piece.
+/// Compresses the messages in one piece of a response. Each piece that tonic sends consists of
+/// whole messages.
 fn compress_frames(mut messages: Bytes) -> Bytes {
     let mut packed = BytesMut::new();
     while let Ok(Some((0, length))) = first_frame(&messages, usize::MAX) {

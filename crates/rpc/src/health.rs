@@ -1,9 +1,9 @@
 //! gRPC's service Health, for load balancers and Kubernetes. It shows whether this server is up.
 //!
-//! The only service is the server as a whole, with the empty name. It is up as long as it responds,
-//! even without a leader or with an alarm; the checks over HTTP show more. A learner rejects the
-//! calls of this service. With the feature gate `StopGRPCServiceOnDefrag` the state is NOT_SERVING
-//! while a defragmentation runs, so that clients use another member.
+//! The only service name is the empty one, which stands for the server as a whole. The server is up
+//! as long as it responds, even without a leader or with an alarm; the checks over HTTP show more.
+//! A learner rejects the calls of this service. With the feature gate `StopGRPCServiceOnDefrag` the
+//! state is NOT_SERVING while a defragmentation runs, so that clients use another member.
 
 use std::pin::Pin;
 
@@ -19,7 +19,8 @@ use tonic::{Request, Response, Status};
 
 use crate::status::Reply;
 
-/// Shows whether the server serves. All network threads share it.
+/// The serving status that the service Health reports: NOT_SERVING while a defragmentation runs, if
+/// `stops_on_defragment` is set, and otherwise SERVING. All network threads share this value.
 #[derive(Clone, Debug)]
 pub struct ServingState {
     defragmentations: watch::Sender<usize>,
@@ -31,14 +32,15 @@ impl ServingState {
         ServingState { defragmentations: watch::Sender::new(0), stops_on_defragment }
     }
 
-    /// Logs that the server serves. Tools that start a server for tests wait for this line.
+    /// Logs the status when the server starts. Tools that start a server for tests wait for this
+    /// line.
     pub fn log_start(&self) {
         log_status(status_of(*self.defragmentations.borrow()));
     }
 
     /// Returns a guard, which the caller holds while a defragmentation runs. While the guard
-    /// exists, the state is NOT_SERVING. Returns `None` if a defragmentation does not change the
-    /// state.
+    /// exists, the status is NOT_SERVING. Returns `None` if a defragmentation does not change the
+    /// status.
     pub(crate) fn on_defragment(&self) -> Option<DefragmentRun> {
         self.stops_on_defragment.then(|| {
             log_status(ServingStatus::NotServing);

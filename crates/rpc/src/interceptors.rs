@@ -7,9 +7,9 @@
 //!    its store, and serializable calls of Range. [`RequiredRole::Any`] lets a learner pass this
 //!    check; the service KV then rejects all its calls except serializable calls of Range.
 //! 2. **The client's API version**, if it is set, must be text.
-//! 3. **A leader**: with `hasleader: true`, a call fails at once on a member that knows no leader.
-//!    With the same header, a stream of watches, keep-alives, Observe or Snapshot ends after three
-//!    election time-outs without a leader ([`require_leader`]).
+//! 3. **A leader**: with `hasleader: true`, a call fails immediately on a member that knows no
+//!    leader. With the same header, a stream of watches, keep-alives, Observe or Snapshot ends
+//!    after three election time-outs without a leader ([`require_leader`]).
 //!
 //! A request that waits for the log ends at its [deadline](grpc_timeout) with `DeadlineExceeded`.
 
@@ -87,7 +87,7 @@ fn requires_leader(head: &HeaderMap) -> bool {
     head.get("hasleader").is_some_and(|value| value == "true")
 }
 
-/// Wraps a stream. If the caller requires a leader, the stream ends with an error when its member
+/// Wraps a stream. If the caller requires a leader, the stream ends with an error when this member
 /// has had no leader for too long.
 pub(crate) fn require_leader<S>(
     member: &Server,
@@ -118,7 +118,7 @@ async fn wait_until_leader_lost(mut leadership: watch::Receiver<Leadership>, pat
     }
 }
 
-/// See [`require_leader`].
+/// The stream that [`require_leader`] returns.
 pub struct RequireLeaderStream<S> {
     stream: Pin<Box<S>>,
     leader_lost: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,

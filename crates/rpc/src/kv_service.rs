@@ -1,5 +1,5 @@
 //! RangeStream, the only method of etcd's service KV that is served by tonic. [`kv`](crate::kv)
-//! serves the others.
+//! serves the other methods.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -2,8 +2,8 @@
 //!
 //! Keep-alives use a stream. Each request gets one response, in order. For a lease that does not
 //! exist, the response has a TTL of 0, and the stream continues. Any error ends the stream, and so
-//! does the end of the client's requests. A stream with `hasleader: true`, as etcd's clients send
-//! it, also ends if this member has no leader for too long.
+//! does the end of the client's requests. A stream with `hasleader: true`, which etcd's clients
+//! send, also ends if this member has no leader for too long.
 //!
 //! Only the leader knows expiry times. Other members ask the leader over the peers' connections,
 //! until the leader responds or [`REQUEST_TIMEOUT`] has passed.

@@ -7,7 +7,7 @@
 //! that key is deleted. So one deleted key wakes one client. A later request with the same lease
 //! finds the key that the first request has put.
 //!
-//! * This module has no state: a queue consists of keys and leases, and each member can serve it.
+//! * This module has no state: a queue consists of keys and leases, so any member can serve it.
 //! * If a client gives up before it has the lock, the server deletes the client's key. If this
 //!   server dies or cannot delete the key, or if a holder dies, the key is deleted when its lease
 //!   ends.
@@ -68,7 +68,7 @@ pub(crate) struct LockQueueEntry {
     pub(crate) key: Bytes,
     pub(crate) create_revision: i64,
     pub(crate) lease: i64,
-    /// The previous value, if the key was already in the queue.
+    /// The previous value. `None` if the key was not in the queue before this request.
     pub(crate) old_value: Option<Bytes>,
     /// The header of the response that put or found the key.
     pub(crate) header: Option<ResponseHeader>,
@@ -204,8 +204,8 @@ impl LockQueue {
         let renew = async {
             loop {
                 tokio::time::sleep(RENEWAL_INTERVAL).await;
-                // If the user has lost the permission, the lease is not renewed. It then ends, and
-                // the request that waits for this key can continue.
+                // If the user has lost the permission, the lease is not renewed. The lease then
+                // ends, and the request that waits for this key can continue.
                 let may =
                     move |user: Checker<'_>, keys: &LeaseKeys<'_>| user.write_lease(lease, keys);
                 if self.server.require_for_lease(lease, may).await.is_ok() {
@@ -292,7 +292,7 @@ pub(crate) async fn next_responses(
     Ok(poll_fn(|context| stream.poll_responses(EVENT_BYTES_PER_POLL, context)).await?)
 }
 
-/// Waits for any response except the creation of the watcher.
+/// Waits for any response except the first one, which confirms the creation of the watcher.
 pub(crate) async fn wait_for_change(stream: &mut Stream) -> Result<(), RequestError> {
     while next_responses(stream)
         .await?

@@ -56,8 +56,9 @@ const DB_SIZE_MIN: u64 = 4096;
 
 /// Maximum number of calls of Defragment, Hash and HashKV that one network thread runs at a time.
 const BLOCKING_CALLS_MAX: usize = 4;
-/// Time limit of MoveLeader, without the two election time-outs that are added to it. The sum is
-/// etcd's `ReqTimeout`. But in etcd only the client's deadline limits MoveLeader.
+/// Time limit of MoveLeader, without the two election time-outs that are added to it. The sum
+/// equals etcd's `ReqTimeout`, although etcd does not use it for MoveLeader: there, only the
+/// client's deadline limits the call.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct MaintenanceService {

@@ -20,8 +20,8 @@ use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, k
 
 /// Size of the chunks in which a message is sent.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
-/// Maximum number of bytes of records that are read at once. These bytes are in memory twice: as
-/// read, and as encoded.
+/// Maximum number of bytes of records that are read in one step. These bytes are in memory twice:
+/// as read, and as encoded.
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Default)]

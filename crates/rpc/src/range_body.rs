@@ -154,7 +154,7 @@ fn tail(about: &RangeMeta) -> Bytes {
     tail.freeze()
 }
 
-/// The source of the chunks. `bytes` precede the first of `records`.
+/// The source of the chunks. `bytes` are sent before the first of `records`.
 #[derive(Debug)]
 enum RangeSource {
     Records { records: std::vec::IntoIter<Bytes>, bytes: BytesMut, tail: Bytes },
@@ -266,8 +266,8 @@ pub(crate) struct StreamedRangeBody {
 /// A frame of the body; `None` after the last chunk of a message.
 type BodyFrame = Option<Result<http_body::Frame<Bytes>, BodyError>>;
 
-/// The deadline has passed. `is_begun` is true if a part of the message was sent, and the rest was
-/// not.
+/// The error of a body whose deadline has passed. `is_begun` is true if a part of the message was
+/// sent and the rest will not be sent.
 #[derive(Debug)]
 pub(crate) struct DeadlinePassed {
     pub(crate) is_begun: bool,
@@ -280,7 +280,7 @@ impl StreamedRangeBody {
 
     /// Returns the next frame, or an error after the deadline. If a part of the message was sent,
     /// the error is delayed: usually the client ends the call itself during the delay, and reports
-    /// its own deadline.
+    /// that its deadline has passed.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,

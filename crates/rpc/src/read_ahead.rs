@@ -31,8 +31,8 @@ use crate::response_body::BodyError;
 
 /// A stream with this number of bytes in its queue is not read further.
 const STREAM_BYTES_MAX: usize = 8 << 20;
-/// If the queues of all streams of a connection have this number of bytes, only streams with fewer
-/// than [`STREAM_BYTES_MIN`] bytes in their queues are read further.
+/// If the queues of all streams of a connection together have this number of bytes, only streams
+/// with fewer than [`STREAM_BYTES_MIN`] bytes in their queues are read further.
 const CONNECTION_BYTES_MAX: usize = 128 << 20;
 /// A stream with fewer bytes in its queue is read even if the connection is at its limit.
 const STREAM_BYTES_MIN: usize = 4 << 10;
@@ -117,7 +117,7 @@ struct QueueState {
     /// The memory of the chunks, in bytes.
     bytes: usize,
     end: Option<RequestEnd>,
-    /// The task that waits for more bytes.
+    /// The waker of the task that waits for more bytes. `None` if no task waits.
     waiting: Option<Waker>,
 }
 
@@ -159,8 +159,8 @@ impl RequestBytes {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Ends the requests. After an error the queued requests are dropped, because the client has
-    /// left.
+    /// Marks the end of the requests. After an error the queued requests are dropped, because the
+    /// client has left.
     fn end(&self, end: RequestEnd) {
         let mut state = self.state.lock();
         if matches!(end, RequestEnd::Failed(_)) {

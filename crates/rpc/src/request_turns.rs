@@ -18,7 +18,8 @@ pub(crate) struct RequestTurns {
     turns: BulkTurns,
     /// Number of bytes that were read in this turn.
     bytes: usize,
-    /// A requested turn. No byte is read before it is granted.
+    /// The turn that the call has requested, and before which it reads no bytes. `None` while the
+    /// call may read.
     next: Option<BulkTurn>,
 }
 

@@ -139,8 +139,8 @@ impl hyper::service::Service<Request<Incoming>> for Router {
     }
 }
 
-/// Returns a response that does not depend on the body of its request, after the body was
-/// [discarded](unread_body::discard).
+/// [Discards](unread_body::discard) the body of a request, and then returns a response that does
+/// not depend on this body.
 fn refusal(response: Response<ResponseBody>, request: Request<Incoming>) -> ResponseFuture {
     Box::pin(async move {
         unread_body::discard(request.into_body()).await;

@@ -93,7 +93,7 @@ const UNSEEN_RESETS_MAX: usize = 10_000;
 /// Maximum number of streams of a connection that the server had to reset because of an error. A
 /// connection with more such streams is closed. This is h2's default.
 const ERROR_RESETS_MAX: usize = 1024;
-/// Number of bytes by which the head of a request may exceed the limit over HTTP/1.1, as in Go.
+/// Over HTTP/1.1, the head of a request may exceed the limit by this number of bytes, as in Go.
 const HTTP1_HEAD_EXTRA_BYTES: usize = 4 << 10;
 /// The smallest buffer that hyper accepts.
 const HTTP1_BUFFER_MIN: usize = 8 << 10;
@@ -108,7 +108,7 @@ pub struct ConnectionConfig {
     pub ping_min_interval: Duration,
     /// `--grpc-keepalive-interval`: the idle time after which the server sends a ping.
     pub keep_alive_interval: Duration,
-    /// `--grpc-keepalive-timeout`: the time for the client's answer to a ping.
+    /// `--grpc-keepalive-timeout`: the time limit for the client's response to a ping.
     pub keep_alive_timeout: Duration,
     /// `--max-concurrent-streams`: the maximum number of open streams of one connection.
     pub concurrent_streams_max: u32,
@@ -250,7 +250,7 @@ impl RpcServer {
 
     /// Stops accepting connections, and returns when the calls in progress have ended. Calls that
     /// take longer than [`RpcConfig::drain_timeout`] are cut off. Streams of watchers and waits for
-    /// locks end at once.
+    /// locks end immediately.
     pub fn stop(mut self) -> io::Result<()> {
         let _ = self.stop.send(true);
         let panicked = |_| io::Error::other("a network thread has panicked");
@@ -265,9 +265,9 @@ impl RpcServer {
 }
 
 /// Returns the handshake limits of one network thread. In all threads together, at most half of the
-/// allowed connections may be in a handshake, and a quarter may wait for one. Otherwise silent
-/// clients could use up all allowed connections before the handshake thread closes any of them.
-/// Each thread has at least one place of each kind.
+/// allowed connections may be in a handshake, and a quarter may wait for a handshake. Otherwise
+/// silent clients could use up all allowed connections before the handshake thread closes any of
+/// them. Each thread may have at least one connection of each kind.
 fn handshake_config(config: &ConnectionConfig, threads: usize) -> HandshakeConfig {
     let ConnectionConfig { pending_handshakes_max, connections_max, .. } = *config;
     let share = |of_all: usize| (of_all / threads.max(1)).max(1);

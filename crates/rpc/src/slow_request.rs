@@ -17,7 +17,7 @@ use tonic::Status;
 use crate::context::CallHead;
 use crate::response_body::ResponseBody;
 
-/// Maximum number of records in the response to a short range. A recording shows longer ranges
+/// Maximum number of records in the response to a short range. The timeline shows longer ranges
 /// under another name. Network threads read up to this number of records themselves.
 const SHORT_RANGE_RECORDS_MAX: usize = 128;
 
@@ -59,8 +59,8 @@ impl RequestSummary {
         RequestSummary::Authenticate { name: request.name.clone() }
     }
 
-    /// Returns the name and the lane of the request in a recording. `count` is the number of
-    /// records in the response.
+    /// Returns the name and the lane under which the timeline shows the request. `count` is the
+    /// number of records in the response.
     pub(crate) fn trace_class(&self, count: usize) -> (&'static str, trace::LaneKind) {
         use trace::LaneKind::{Read, Write};
         match self {

@@ -5,8 +5,8 @@
 //!   permit ─▶ thread `snapshot` ─▶ [CHUNKS_AHEAD chunks of 32 KiB] ─▶ SnapshotStream ─▶ the client
 //! ```
 //!
-//! The thread keeps its permit and a snapshot of the store (of another engine: a temporary copy)
-//! until it ends. It ends when
+//! The thread keeps its permit and a snapshot of the store until it ends. If the engine is not
+//! `bolt`, the thread keeps a temporary copy instead of the snapshot. The thread ends when
 //!
 //! * the last chunk is in the channel;
 //! * the store cannot be read or copied, in which case the stream ends with an error;
@@ -37,11 +37,11 @@ use crate::status;
 
 /// Maximum number of snapshots that one network thread sends at a time.
 const SNAPSHOTS_MAX: usize = 4;
-/// Capacity of the channel in chunks. When the thread waits, it has read one more chunk.
+/// Capacity of the channel in chunks. While the thread waits for capacity, it holds one more chunk.
 const CHUNKS_AHEAD: usize = 4;
 /// Longest wait for a client that takes no chunk, such as a suspended process. After this time the
-/// snapshot ends, because other snapshots may wait for its permit. Each chunk that the client takes
-/// restarts the time.
+/// snapshot ends, because other snapshots may wait for its permit. The time starts again with each
+/// chunk that the client takes.
 const CLIENT_IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// The permits for snapshots of one network thread.
@@ -130,7 +130,7 @@ impl ChunkSender {
 #[derive(Debug)]
 pub(crate) struct SnapshotStream {
     chunks: mpsc::Receiver<SnapshotResponse>,
-    /// The result of the thread. `None` after it was delivered.
+    /// The result of the thread. `None` once the result has been delivered.
     result: Option<oneshot::Receiver<Result<(), Status>>>,
     thread: Thread,
 }
@@ -182,8 +182,8 @@ fn start_thread(
 ) -> Result<SnapshotStream, Status> {
     let (to_client, chunks) = mpsc::channel(CHUNKS_AHEAD);
     let (report, result) = oneshot::channel();
-    // The thread is not one of the runtime's reusable threads, because it changes to the class
-    // `Batch`, and may be unable to return to another class.
+    // The thread is not one of the runtime's reusable threads, because it changes to the scheduling
+    // class `Batch`, and may be unable to return to another class.
     let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
         let _permit = permit;
         let result = work(&ChunkSender { chunks: to_client, idle_max });
@@ -229,8 +229,8 @@ fn send_snapshot(server: &Server, to_client: &ChunkSender) -> Result<(), Snapsho
     Ok(())
 }
 
-/// Returns the image of a snapshot. A store of another engine is first written to a temporary bolt
-/// file.
+/// Returns the image of a snapshot. If the store's engine is not `bolt`, the snapshot is first
+/// written to a temporary bolt file.
 fn image_of(server: &Server, snapshot: Arc<dyn Snapshot>) -> Result<Image, RequestError> {
     let image = Arc::clone(&snapshot).image().map_err(clearlane_replica::Error::from)?;
     if let Some(image) = image {

@@ -1,10 +1,11 @@
 //! The service Watch: many watchers in one stream. See `docs/watch.md`.
 //!
-//! The connection polls a stream when it has capacity to send. The stream then takes requests,
+//! When the connection has capacity to send, it polls a stream. The stream then takes requests,
 //! sends progress notices that are due, and takes responses from its channel. The member's threads
 //! fill that channel ([`clearlane_server::watch`]).
 //!
-//! * Many events at once, as for an unsynced watcher, are sent in [turns](BulkTurns) of the thread.
+//! * If many events are ready to be sent, as for an unsynced watcher, they are sent in
+//!   [turns](BulkTurns) of the thread.
 //! * If the client does not read, the stream is not polled. During this time the stream takes no
 //!   responses from its channel, which is bounded, and no further requests. Further requests wait
 //!   in a [queue](crate::read_ahead).
@@ -156,7 +157,7 @@ impl Watch for WatchService {
 
 pub struct WatchResponseStream {
     server: Server,
-    /// The client's requests. `None` when the client has ended them.
+    /// The stream of the client's requests. `None` once the client has ended it.
     requests: Option<Streaming<WatchRequest>>,
     /// A requested turn. `Some` from the end of a batch of [`REQUESTS_PER_TURN`] requests until the
     /// turn is granted. During this time no request is taken.
@@ -172,10 +173,11 @@ pub struct WatchResponseStream {
     is_ended: bool,
 }
 
-/// The turns of a stream that has many events to send, one batch after the other.
+/// The turns in which a stream sends many events, one batch after the other.
 struct BulkEvents {
     turns: BulkTurns,
-    /// A requested turn. Nothing is taken from the channel before it is granted.
+    /// The turn that the stream has requested, and before which it takes nothing from the channel.
+    /// `None` if the stream need not wait for a turn.
     next_turn: Option<BulkTurn>,
     large_responses: ActiveLargeResponses,
     /// `Some` from the first large batch until the channel is empty. During this time, the
@@ -261,8 +263,8 @@ impl WatchResponseStream {
                 Poll::Pending => return Ok(()),
             }
         }
-        // Before the next requests, the responses so far are sent, and tasks of other connections
-        // run.
+        // Before the next requests are taken, the responses so far are sent, and tasks of other
+        // connections can run.
         let mut turn = self.bulk.turns.request();
         if Pin::new(&mut turn).poll(context).is_ready() {
             context.waker().wake_by_ref();

@@ -3,7 +3,7 @@
 //! etcd checks the permission when a watcher is created. Here a watcher also ends when its user may
 //! no longer read its keys. The watcher then receives no event of a later revision, because the
 //! auth state is published before the changes of later entries. An expired token or a changed
-//! password revokes no permission. A watcher that was created while auth was disabled stays.
+//! password revokes no permission. A watcher that was created while auth was disabled stays open.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -46,7 +46,7 @@ pub(crate) struct WatchPermissions {
     creating: VecDeque<Creation>,
     granted: HashMap<WatchId, WatchPermission>,
     /// Watchers that this stream has cancelled because their permission was revoked, and whose end
-    /// has not arrived from the store yet.
+    /// the store has not reported yet.
     revoked: HashSet<WatchId>,
     /// Wakes the stream when users or roles change. `None` until a watcher needs a permission.
     next_change: Option<AuthChange>,
@@ -62,8 +62,8 @@ impl WatchPermissions {
         self.creating.push_back(creation);
     }
 
-    /// Records the ID of the next watcher in `creating`. Returns true if this watcher must end at
-    /// once, because users or roles have changed since its permission was checked.
+    /// Records the ID of the next watcher in `creating`. Returns true if this watcher must end
+    /// immediately, because users or roles have changed since its permission was checked.
     pub(crate) fn created(&mut self, server: &Server, id: WatchId) -> bool {
         let Some(Creation::Permitted(permission)) = self.creating.pop_front() else { return false };
         if permission.still_holds(server) {

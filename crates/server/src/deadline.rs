@@ -1,5 +1,5 @@
-//! Waits up to the deadline of a request. A timer is created only if the work is not ready at its
-//! first poll.
+//! Waits for work until the deadline of a request. A timer is created only if the work is not ready
+//! at its first poll.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

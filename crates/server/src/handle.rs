@@ -1,4 +1,5 @@
-//! A member as a network thread uses it: its request channel, and the calls that serve requests.
+//! The handle through which a network thread uses the member: the thread's request channel, and the
+//! functions that serve requests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::auth::credentials::Credentials;
 use crate::deadline::within_deadline;
 use crate::threads::{PeerClients, RequestChannel, ServerThreads};
 
-/// A member, as one network thread uses it.
+/// A network thread's handle to the member.
 #[derive(Clone, Debug)]
 pub struct Server {
     threads: Arc<ServerThreads>,

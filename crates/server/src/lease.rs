@@ -91,9 +91,10 @@ impl Server {
         Ok(response)
     }
 
-    /// Lists all leases. A long list is made on a separate thread, because it takes the lessor's
-    /// lock. A thread of the read pool might hold that lock while the kernel runs other threads on
-    /// its core. A check of permissions for many leases still lists the leases in the read pool.
+    /// Lists all leases. A long list is made on a separate thread and not in the read pool, because
+    /// it takes the lessor's lock. A thread of the pool might hold that lock while the kernel runs
+    /// other threads on its core. A check of permissions for many leases still lists the leases in
+    /// the read pool.
     pub async fn lease_ids(&self) -> Result<Vec<i64>, RequestError> {
         if self.threads().leases().count() <= INLINE_ENTRIES_MAX {
             return Ok(self.threads().leases().list());
@@ -154,7 +155,7 @@ impl Server {
     }
 
     /// Checks a permission for `keys` keys or leases. More than [`INLINE_ENTRIES_MAX`] are checked
-    /// in the read pool. Succeeds at once if auth is disabled or the user is an admin. Fails if
+    /// in the read pool. Succeeds immediately if auth is disabled or the user is an admin. Fails if
     /// users or roles change during the check.
     async fn require_for_keys(
         &self,

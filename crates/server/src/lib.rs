@@ -2,7 +2,7 @@
 //! [`replica`](clearlane_replica), and the calls that serve requests. In etcd: `server/etcdserver`.
 //!
 //! Start reading with [`Server`], the handle that the crate `rpc` calls. [`read`] and
-//! [`write`](mod@write) follow a request. [`threads`] lists which thread runs what, and what it may
+//! [`write`](mod@write) follow a request. [`threads`] shows what each thread runs, and what it may
 //! wait for.
 //!
 //! * A write succeeds for its client after a quorum and this member have it on disk, and after this

@@ -1,4 +1,5 @@
-//! The durable end: a file next to the segments that names the newest synced record.
+//! The durable end: the position where the newest synced record ends. It is stored in a file next
+//! to the segments.
 //!
 //! If the last records of a log turn into zeros, or its last segment is deleted, the rest looks
 //! like a complete log. So the file `durable` names the end of the records that the last sync
@@ -12,7 +13,7 @@
 //! * It fits into one sector and is overwritten in place, so it is always whole. After a power cut
 //!   it may name an earlier sync.
 //! * A program that does not know the file (etcd) only appends after the durable end. So the file
-//!   stays true.
+//!   remains correct.
 //!
 //! A log that does not reach its durable end has lost acknowledged records. See `docs/log.md`.
 
@@ -106,7 +107,7 @@ impl DurableEndFile {
         match replace(files, dir, DURABLE_END_FILE_NEW, DURABLE_END_FILE, &bytes) {
             Ok(()) => DurableEndFile::open(files, dir).map(Some),
             Err(error) if is_out_of_space(&error) => {
-                // The old file would still be true, but nothing would update it.
+                // The old file would still be correct, but nothing would update it.
                 remove(files, dir)?;
                 Ok(None)
             }

@@ -113,9 +113,9 @@ impl SegmentBytes {
     /// Returns the record's offset, or `None`.
     ///
     /// One sync covers entries, followed by at most one state. So in the sequence "entry, state,
-    /// entry" the third record belongs to a later sync, unless a snapshot record is between them.
-    /// The search uses only records whose crc continues from the previous record, and a first
-    /// record whose crc the next record continues.
+    /// entry" the third record belongs to a later sync, unless there is a snapshot record between
+    /// these three records. The search uses only records whose crc continues from the previous
+    /// record, and a first record whose crc the next record continues.
     pub(super) fn find_later_sync(&self, offset: u64) -> Option<u64> {
         let (mut at, mut crc) = (offset, None);
         let (mut has_entry, mut has_state) = (false, false);

@@ -74,7 +74,7 @@ impl Batch {
         &self.appends
     }
 
-    /// Appends the batch to the log, with one sync, or none if no append needs one.
+    /// Appends the batch to the log, with one sync, or without a sync if no append needs one.
     pub fn write(self, wal: &mut Wal) -> BatchResult {
         BatchResult { last: self.last, result: write_all(&self.appends, wal) }
     }

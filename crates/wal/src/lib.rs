@@ -4,10 +4,10 @@
 //! written to. The bytes, file names and record types are etcd's (`server/storage/wal`).
 //!
 //! * Records that were appended before a successful [`sync`](Wal::sync) survive a power cut, in
-//!   order. The first few later records may also survive.
-//! * A log with an invalid record is rejected with file and offset, and stays unchanged. A torn
-//!   write at the end of the last segment is cut off, if it is after the
-//!   [durable end](durable_end).
+//!   order. Some of the records after them may also survive, without a gap.
+//! * A log with an invalid record is rejected with an error that names the file and the offset. The
+//!   log stays unchanged. A torn write at the end of the last segment is cut off, if it is after
+//!   the [durable end](durable_end).
 //! * An append that would make the next start fail is rejected before anything is written.
 //! * Each segment that a [`Wal`] has read or written is locked against other processes and against
 //!   other parts of this process. [`read`] locks nothing.
@@ -142,7 +142,7 @@ fn allocate(file: &mut dyn File, length: u64) -> io::Result<u64> {
 /// they are the record of a snapshot that this member made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Append {
-    /// A snapshot that was received, or that this member made.
+    /// A snapshot that was received, or that this member made. `None` if there is none.
     pub snapshot: Option<WalSnapshot>,
     /// The new entries in order. The first may replace an uncommitted entry and all entries after
     /// it.

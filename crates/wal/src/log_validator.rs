@@ -1,14 +1,15 @@
 //! The rules for a log's contents. They are checked for every record that is read, and before every
 //! write.
 //!
-//! The crc of a record covers only its data. One flipped bit turns the type "entry" (2) into
-//! "state" (3), and the crc still matches. Then the contents break one of these rules:
+//! The crc of a record covers only its data. So if one bit flips and turns the type "entry" (2)
+//! into "state" (3), the crc still matches. The contents then break one of these rules:
 //!
 //! * An entry's index is at most one more than the last index, and above the commit index. Its term
 //!   is at least 1 and not below the term of the previous entry. A change of the configuration has
 //!   data.
 //! * A state's term and commit index never fall. Once a term has a vote, the vote does not change
-//!   in that term. Term 0 has no vote and no commit index. The committed entries are in the log.
+//!   in that term. Term 0 has no vote and no commit index. No commit index is above the index of
+//!   the last entry.
 //! * A snapshot does not contradict a committed entry.
 //!
 //! See `docs/log.md`.
@@ -18,9 +19,9 @@ use crate::wire::{Entry, EntryKind, HardState, WalSnapshot};
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogValidator {
     pub(super) last_index: u64,
-    /// Pairs of a term's first known index and the term. Both numbers rise from pair to pair.
-    /// Entries before the first pair are unknown: they are committed, were never read, or are
-    /// before a received snapshot.
+    /// For each term, a pair of the index of its first known entry and the term. Both numbers rise
+    /// from pair to pair. Entries before the first pair are unknown: they are committed, were never
+    /// read, or are before a received snapshot.
     terms: Vec<(u64, u64)>,
     pub(super) hard_state: HardState,
 }
@@ -115,9 +116,9 @@ impl LogValidator {
                     "a snapshot at {index} with term {term} contradicts a committed entry"
                 ));
             }
-            // The entry at the snapshot's index is not committed. Its term differs, or its term is
-            // unknown: the index is after the end of the log, or is below an earlier snapshot that
-            // was never taken.
+            // The entry at the snapshot's index is not committed. Its term differs from the
+            // snapshot's term, or its term is unknown: the index is after the end of the log, or is
+            // below an earlier snapshot that was never taken.
             _ => {}
         }
         self.last_index = *index;

@@ -1,18 +1,18 @@
 //! Opens a log: its segments, the records after a snapshot, and the repair of a torn end.
 //!
-//! A member starts from a snapshot. This is a record which states that the store has everything up
-//! to some index. [`valid_snapshots`] lists the snapshots from which a start may choose. [`read`]
-//! and [`Wal::open`] read the records after one of them. Both functions start with the last segment
-//! whose name has an index that is not above the snapshot's index.
+//! A member starts from a snapshot. A snapshot is a record of the log; it states that the store has
+//! everything up to some index. [`valid_snapshots`] lists the snapshots from which a start may
+//! choose. [`read`] and [`Wal::open`] read the records after one of these snapshots. Both functions
+//! start with the last segment whose name has an index at or below the snapshot's index.
 //!
 //! [`read`] ignores a torn end. [`Wal::open`] repairs it in one step, whereas etcd repairs the log
 //! and opens it again: see [`repair`](super::repair).
 //!
-//! A torn end is harmless only if everything that was synced is still there. Opening fails in these
-//! cases, unless the caller accepts the loss:
+//! A torn end is harmless only if everything that was synced is still present. Opening fails in
+//! these cases, unless the caller accepts the loss:
 //!
 //! * The log ends before its [durable end](super::durable_end): `LostEnd`.
-//! * Records of a later sync follow the torn place (`frame.rs`): `LostRecord`.
+//! * Records of a later sync follow the torn bytes (`frame.rs`): `LostRecord`.
 //! * The last segment is shorter than the file `length` states (`repair.rs`): `ShortSegment`.
 //!
 //! Opening also fails if the start is older than a received snapshot whose index is committed. The
@@ -132,10 +132,10 @@ impl Wal {
     }
 }
 
-/// Returns the error for a log that has lost records that were on disk, or that has another record
-/// at its durable end. Returns `None` if no loss is found. `durable` is the expected durable end.
-/// It is `None` if the log has a record that ends there, or if no durable end is expected. `last`
-/// is the last segment.
+/// Returns the error for a log that has lost records that were on disk, or that has a different
+/// record at its durable end. Returns `None` if no loss is found. `durable` is the expected durable
+/// end. It is `None` if the log has a record that ends there, or if no durable end is expected.
+/// `last` is the last segment.
 fn find_loss(
     dir: &Path,
     last: SegmentName,
@@ -191,8 +191,8 @@ fn segment_names(files: &dyn FileSystem, dir: &Path) -> Result<Vec<SegmentName>>
     if names.is_empty() { Err(missing()) } else { Ok(names) }
 }
 
-/// Returns the segments that contain everything after `index`, or `None` if the oldest of them was
-/// removed.
+/// Returns the segments that contain everything after `index`, or `None` if the oldest of these
+/// segments has been removed.
 fn segments_from(names: &[SegmentName], index: u64) -> Option<&[SegmentName]> {
     let first = names.iter().rposition(|name| name.index <= index)?;
     Some(&names[first..])

@@ -1,8 +1,8 @@
 //! Reads segments from the first record to the last.
 //!
 //! The running crc continues from segment to segment. Each segment starts with the running crc and
-//! the metadata. So a segment that is missing, exchanged or copied from another log is detected.
-//! The [rules](super::log_validator) check every record before the caller sees it.
+//! the metadata. So a segment that is missing, swapped or copied from another log is detected. The
+//! [rules](super::log_validator) check every record before the caller sees it.
 //!
 //! A segment is read [through a window](super::segment_window), so that a start usually needs
 //! memory for a part of a segment and not for 64 MB.
@@ -40,7 +40,7 @@ pub(super) enum ScannedRecord {
     },
 }
 
-/// The end of a log.
+/// The end of a log as found by a scan, and signs of lost records.
 #[derive(Debug)]
 pub(super) struct ScanEnd {
     pub(super) end: LogEnd,

@@ -23,7 +23,8 @@ use crate::files::{
 const LENGTH_FILE: &str = "length";
 const LENGTH_FILE_NEW: &str = "length.tmp";
 const FORMAT: &str = "clearlane-wal 1\nsegment ";
-/// Maximum number of bytes to read from the file. It is more than any text that is written here.
+/// Maximum number of bytes to read from the file. This is more than the length of any text that
+/// this module writes.
 const TEXT_BYTES_MAX: u64 = 64;
 
 /// A last segment that is shorter than when it was created. Its last records may be missing.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! So the segments with the entries after an index are found without opening any file. They are the
-//! last segment whose name has an index that is not above the given index, and all later segments.
+//! last segment whose name has an index at or below the given index, and all later segments.
 
 use std::fmt;
 

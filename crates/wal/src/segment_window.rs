@@ -71,7 +71,7 @@ impl<'a> Window<'a> {
         self.visible.end() >= self.length
     }
 
-    /// Moves the window to the sector of an offset. If the window starts there already, doubles its
+    /// Moves the window to the sector of an offset. If the window already starts there, doubles its
     /// size.
     pub(super) fn widen(&mut self, offset: u64) -> io::Result<()> {
         let start = offset / SECTOR * SECTOR;

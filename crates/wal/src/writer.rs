@@ -48,7 +48,7 @@ pub struct Wal {
     end: LogEnd,
     /// Encoded records, which will be written at `end.offset`.
     buffer: Vec<u8>,
-    /// The newest state, if its record is not in the buffer yet.
+    /// The newest state, if its record is not in the buffer yet. Otherwise `None`.
     pending_state: Option<HardState>,
     /// Scratch space for the data of one record.
     data: Vec<u8>,
@@ -59,10 +59,11 @@ pub struct Wal {
     /// The file that names the end of the last sync. `None` if the disk was full when the log was
     /// opened.
     durable_end: Option<DurableEndFile>,
-    /// The error that [`Options::accept_loss`] suppressed when the log was opened.
+    /// The error that [`Options::accept_loss`] suppressed when the log was opened, or `None` if
+    /// there was no such error.
     pub accepted_loss: Option<Error>,
-    /// Set if the last segment had lost its end when the log was opened, and the options accepted
-    /// this loss.
+    /// The lost end of the last segment, if the segment was too short when the log was opened and
+    /// the options accepted this loss. Otherwise `None`.
     pub short_tail: Option<ShortTail>,
     /// If true, the log ended with a full segment when it was opened. A full segment is synced when
     /// it is cut, so everything in it was synced.
@@ -288,7 +289,8 @@ impl Wal {
     /// itself only once per segment. This is enough to notice a missing last segment after a power
     /// cut.
     ///
-    /// A failure is ignored. The file then names an earlier sync, which is still true.
+    /// A failure is ignored. The file then names the end of an earlier sync, which is still
+    /// correct.
     fn write_durable_end(&mut self, is_new_segment: bool) {
         let end = self.durable_end();
         if let Some(file) = &mut self.durable_end
@@ -517,7 +519,7 @@ impl WalDir {
 
     fn create_segment(&self, name: SegmentName, head: &[u8]) -> io::Result<OpenSegment> {
         // The two names are used in turn, as in etcd, which prepares one segment while the other is
-        // renamed.
+        // being renamed.
         let temporary = self.dir.join(TEMPORARY_NAMES[(name.sequence % 2) as usize]);
         let mut segment = self.create_segment_file(name, temporary.clone(), head)?;
         segment.path = self.dir.join(name.to_string());

@@ -2,8 +2,8 @@
 //! the log up to some index.
 //!
 //! The model follows the rules of etcd's `auth` package and does not use the product's code. The
-//! checkers decode each committed entry. The model then accepts or rejects the entry by the state
-//! that the earlier entries have produced.
+//! checkers decode each committed entry. The model then accepts or rejects the entry, based on the
+//! state that the earlier entries have produced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -136,7 +136,7 @@ type Permitted = Result<(), AuthRejection>;
 impl AuthModel {
     /// Fails if the header names no user, if users or roles have changed since the user's auth
     /// revision, or if the user may not access all of the keys. Always succeeds while
-    /// authentication is disabled, and if no access is needed.
+    /// authentication is disabled, or if no access is needed.
     pub fn check_keys(&self, user: &NamedUser, needs: &[(Access, KeySpan)]) -> Permitted {
         if !self.enabled || needs.is_empty() {
             return Ok(());
@@ -251,7 +251,8 @@ impl AuthModel {
     }
 
     /// Applies a change of a single user. Returns whether the change makes a new auth revision.
-    /// Granting a role that the user already has makes none. Fails if the change is rejected.
+    /// Granting a role that the user already has does not change the auth revision. Fails if the
+    /// change is rejected.
     fn change_user(&mut self, op: &AuthOp) -> Result<bool, AuthRejection> {
         let keeps_root = |user: &str| self.enabled && user == ROOT;
         let name = match op {

@@ -20,7 +20,7 @@ pub const PASSWORDS: [&str; 2] = ["first", "second"];
 /// The lowest cost that bcrypt allows.
 pub const BCRYPT_COST: u32 = 4;
 
-/// The passwords by hash. They are hashed once for all runs.
+/// The passwords by hash. Each password is hashed once, for all runs.
 static PASSWORD_OF: LazyLock<BTreeMap<String, &'static str>> = LazyLock::new(|| {
     let hash = |password: &&'static str| {
         let salt = [password.len() as u8; password::SALT_BYTES];

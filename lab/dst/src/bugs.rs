@@ -1,5 +1,5 @@
-//! Bugs that are planted outside of the members' code. The tests must find each of them:
-//! `docs/dst.md` has a table.
+//! Bugs that are planted outside of the members' code. The tests must find each bug: `docs/dst.md`
+//! has a table.
 //!
 //! [`PlantedBug`] is between a member and the [cluster](crate::cluster). It alters the inputs and
 //! outputs of the member's two halves (raft and apply), its messages, its settings, and the syncs
@@ -48,8 +48,8 @@ pub enum Bug {
     ApplyTwice,
     /// A put is answered when the apply half receives its entry, before the entry is applied.
     ReplyBeforeApply,
-    /// The raft half learns of a membership change one report too late: the report before it
-    /// already included the change's entry as applied.
+    /// The raft half learns of a membership change one report too late: the previous report already
+    /// included the change's entry as applied.
     ConfStateTooLate,
     /// A snapshot is reported to raft as installed before the apply half has installed it.
     InstallNotAwaited,
@@ -60,7 +60,7 @@ pub enum Bug {
     /// A member with a wiped disk starts as with `NoIdentityCheck`. In addition, it continues after
     /// a heartbeat shows that it has lost acknowledged entries.
     LostLogAccepted,
-    /// A leader treats its stalled disk as a working one.
+    /// A leader treats its stalled disk as a working disk.
     StalledLeaderLeads,
     /// The permission for a write or a lease operation is checked only when it is proposed, not
     /// when it is applied.
@@ -92,9 +92,9 @@ impl Bug {
     }
 }
 
-/// Returns a `MsgTimeoutNow` that the leader's raft has not made. So the leader's raft does not
-/// know of the transfer, and keeps its lease for reads. Returns `None` only if the message cannot
-/// be converted.
+/// Returns a `MsgTimeoutNow` that the leader's raft has not created. So the leader's raft does not
+/// know about the transfer, and keeps its lease for reads. Returns `None` only if the message
+/// cannot be converted.
 pub fn unnoticed_transfer(from: u64, to: u64, term: u64) -> Option<Message> {
     let mut message = eraftpb::Message::default();
     message.set_msg_type(MessageType::MsgTimeoutNow);
@@ -263,8 +263,8 @@ impl PlantedBug {
     }
 
     /// If the bug is `ApplyTwice`, applies the entry `entries.front()`, if it is a put and no put
-    /// was applied twice since the start. Called before the apply half takes a step, which applies
-    /// the same entry again.
+    /// has been applied twice since the start. This function is called before the apply half takes
+    /// a step, which applies the same entry again.
     pub fn before_apply(
         &mut self,
         applier: &Applier,
@@ -331,8 +331,8 @@ fn same_read_context(member: u64) -> Bytes {
     Bytes::copy_from_slice(&member.to_be_bytes())
 }
 
-/// Returns the ReadIndex context of a ReadIndex message, a heartbeat, or a response to one of them.
-/// Returns `None` for other messages, and if the context is not 8 bytes long.
+/// Returns the ReadIndex context of a ReadIndex message, a heartbeat, or a response to one of these
+/// messages. Returns `None` for other messages, and if the context is not 8 bytes long.
 fn read_context(message: &mut eraftpb::Message) -> Option<&mut Bytes> {
     let context = match message.get_msg_type() {
         MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => {

@@ -4,7 +4,8 @@
 //! wrote its value. In a compare-and-swap, a client expects the value that it last saw for the key.
 //!
 //! A client whose operation is rejected or times out starts a new operation, at a member that it
-//! chooses at random. The client does not know whether an operation that timed out has happened.
+//! chooses at random. The client does not know whether an operation that timed out has taken
+//! effect.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 //!               └── the next event: now becomes 1.2003 s
 //! ```
 //!
-//! Events at the same time run in the order of their scheduling.
+//! Events at the same time run in the order in which they were scheduled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub const SECOND: Micros = 1_000_000;
 pub struct EventQueue<E> {
     now: Micros,
     scheduled_count: u64,
-    /// The events by time, and then by the order of their scheduling.
+    /// The events by time, and then by the order in which they were scheduled.
     events: BTreeMap<(Micros, u64), E>,
 }
 

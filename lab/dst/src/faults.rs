@@ -123,7 +123,7 @@ pub struct FaultGenerator {
     weights: Vec<(FaultKind, u64)>,
     pause_max: Micros,
     drift_ppm_max: u64,
-    /// Minimum number of voters. A voter is removed only if this many remain.
+    /// Minimum number of voters. A voter is removed only if at least this many voters remain.
     voters_min: usize,
     /// Number of draws, out of ten, that remove a member.
     removals_of_ten: u64,
@@ -247,8 +247,8 @@ impl FaultGenerator {
         }
     }
 
-    /// Returns a member that runs, or `None` if no member runs. Chooses the leader more often than
-    /// the others.
+    /// Returns a running member, or `None` if no member is running. Chooses the leader more often
+    /// than the others.
     fn choose_member(&mut self, view: &ClusterView) -> Option<u64> {
         match view.leader {
             Some(leader) if self.rng.permille(250) => Some(leader),

@@ -1,4 +1,4 @@
-//! All checkers, and the calls that pass events to each of them.
+//! All checkers, and the functions that pass each event to the checkers.
 
 use std::collections::BTreeMap;
 

@@ -82,7 +82,7 @@ pub struct WipedDisk {
     /// The member starts to query the other members at this time.
     pub start_at: Micros,
     pub is_asking: bool,
-    /// By member: the reply to the last query.
+    /// The reply of each member to the last query, by member.
     pub replies: BTreeMap<u64, MembersReply>,
 }
 
@@ -96,7 +96,7 @@ pub struct RunningMember {
     pub replica: Replica,
     pub applier: Applier,
     pub planted_bug: PlantedBug,
-    /// Entries that the apply half has received and not applied.
+    /// Entries that the apply half has received but not yet applied.
     pub unapplied: VecDeque<Entry>,
     pub requests: RequestQueue,
     /// The inputs of the raft loop's next turn.
@@ -176,7 +176,7 @@ impl Machine {
         bootstrap_admitted(&self.storage_config(config), metadata, first, admitted_by)
     }
 
-    /// Replaces the disk and the stores by empty ones. The member must not be running.
+    /// Replaces the disk and the stores with empty ones. The member must not be running.
     pub fn wipe(&mut self, start_at: Micros) {
         self.disk = empty_disk();
         self.store_dir = Arc::new(MemoryStoreDir::default());
@@ -265,7 +265,7 @@ impl Machine {
         self.planned_disk_error = Some(down);
     }
 
-    /// Writes a batch to the log. Returns `None` if the member does not run.
+    /// Writes a batch to the log. Returns `None` if the member is not running.
     pub fn write(&mut self, batch: Batch) -> Option<BatchResult> {
         let RunningMember { wal, planted_bug, .. } = self.running.as_mut()?;
         if !planted_bug.skips_sync(&batch) {
@@ -297,8 +297,8 @@ impl Machine {
         self.running.as_ref().map(|running| &running.applier)
     }
 
-    /// Returns the member's leadership. If the member does not run, returns the default, which has
-    /// no leader.
+    /// Returns the member's leadership. If the member is not running, returns the default, which
+    /// has no leader.
     pub fn leadership(&self) -> Leadership {
         self.replica().map(|replica| replica.raft().leadership()).unwrap_or_default()
     }

@@ -1,6 +1,6 @@
 //! Converts requests of clients to etcd's messages and back.
 //!
-//! The checkers decode the bytes of the log with this module, and not with the product's code. The
+//! The checkers decode the bytes of the log with this module instead of the product's code. The
 //! members encode and decode entries with the product's code.
 
 use bytes::Bytes;

@@ -18,8 +18,8 @@ pub struct Report {
 /// Runs a seed. A panic in a member is a violation.
 pub fn run(options: SeedOptions) -> Report {
     let mut cluster = Cluster::new(&options);
-    // A panic may leave the cluster in an invalid state. After it, only the cluster's trace, hashes
-    // and metrics are used.
+    // A panic may leave the cluster in an invalid state. After a panic, only the cluster's trace,
+    // hashes and metrics are used.
     let result = catch_unwind(AssertUnwindSafe(|| cluster.run()));
     let violation = result.map_or_else(
         |panic| {

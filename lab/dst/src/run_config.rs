@@ -1,7 +1,7 @@
 //! The configuration of a cluster and of a run, drawn from the seed.
 //!
-//! Sizes are smaller than in a real server. So a log of some hundred entries is cut into segments,
-//! purged and replaced by snapshots, as a log of millions of entries would be.
+//! Sizes are smaller than in a real server. So a log of some hundred entries is split into
+//! segments, purged and replaced by snapshots, as a log of millions of entries would be.
 
 use clearlane_backend::Era;
 use clearlane_raft as raft;
@@ -29,7 +29,7 @@ pub struct RunConfig {
     pub catch_up_entries: u64,
     pub wal: wal::Options,
     pub commit_interval_max: Micros,
-    /// The longest write of a batch when no fault slows the disk.
+    /// The longest time to write a batch while no fault slows the disk.
     pub disk_write_max: Micros,
     pub apply_delay_max: Micros,
     /// The highest drift of a clock, in parts per million.

@@ -205,7 +205,7 @@ const LOSSES: [Rule; 6] = [
     Rule::Hashes,
 ];
 
-/// Makes a test for each planted bug, with the rules that the bug may break.
+/// Defines a test for each planted bug, with the rules that the bug may break.
 macro_rules! tests_of_bugs {
     (#[$when:meta] $($test:ident: $bug:ident breaks $rules:expr;)*) => {
         $(

@@ -50,7 +50,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Appends a string in the form that [`Input::string`] reads. Called to make seeds.
+/// Appends a string in the form that [`Input::string`] reads. It is used to create seeds.
 pub fn put_string(out: &mut Vec<u8>, string: &[u8]) {
     let length = u16::try_from(string.len()).expect("no seed is so long");
     out.extend_from_slice(&length.to_be_bytes());

@@ -5,7 +5,7 @@
 //!   when it is written and read again.
 //! * `corpus/TARGET` contains inputs that together reach all code that the fuzzer had reached when
 //!   they were selected. An ordinary test passes each of these inputs to its target.
-//! * `tests/suite/from_oracle.rs` makes the first inputs, called seeds, from the recordings of
+//! * `tests/suite/from_oracle.rs` creates the first inputs, called seeds, from the recordings of
 //!   etcd's responses.
 //! * The script `run` builds the targets with libFuzzer and instrumentation, and fuzzes them. Its
 //!   comments explain how this works with a stable compiler.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! If arrivals are Poisson, requests of different classes meet in the server by chance, as with
-//! real users. If arrivals are constant, two classes of the same rate always meet or never meet,
+//! real users. If arrivals are constant, two classes with the same rate always meet or never meet,
 //! depending on their first times. So the first time of each class is random.
 //!
 //! All times depend only on the seed. A thread sleeps from one time to the next ([`pace`]). If it
@@ -84,8 +84,9 @@ pub fn merge(
 }
 
 /// Starts a thread that sends the time of each arrival to its class. The thread ends after the last
-/// arrival, or when an arrival's class has dropped its receiver. Its result is then `None`. If the
-/// thread is stopped early, its result is the time from the start of the run to the stop.
+/// arrival, or when an arrival's class has dropped its receiver. In both cases the result of the
+/// thread is `None`. If the thread is stopped early, its result is the time from the start of the
+/// run to the stop.
 ///
 /// On Linux, sleeping is exact to about 60 µs. The channels are bounded. If a class cannot keep up,
 /// its arrivals wait in the channel, but they keep their due times.
@@ -143,8 +144,8 @@ mod tests {
             due.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect::<Vec<_>>()
         });
         assert!(constant.iter().all(|gap| (gap - 0.1).abs() < 1e-6));
-        // Of exponential gaps, a share of e^-1 is longer than the mean. A share of e^-2 is longer
-        // than twice the mean.
+        // If gaps are exponential, a share of e^-1 is longer than the mean, and a share of e^-2 is
+        // longer than twice the mean.
         for times in [1.0, 2.0_f64] {
             let longer = poisson.iter().filter(|gap| **gap > 0.1 * times).count();
             let share = longer as f64 / poisson.len() as f64;

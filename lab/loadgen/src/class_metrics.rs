@@ -27,7 +27,7 @@ pub(crate) type CallResult = TextResult<ResponseStats>;
 #[derive(Clone, Debug)]
 pub struct CompletedRequest {
     /// The time when the request was due, since the start of the run. `sent` and `answered` are
-    /// also since the start.
+    /// also counted from the start of the run.
     pub due: Duration,
     pub sent: Duration,
     pub answered: Duration,
@@ -172,7 +172,7 @@ impl ClassMetrics {
     }
 
     /// Returns the rate of responses over the window. If the last response arrived after the
-    /// window, the rate is over the time until that response.
+    /// window, the rate is computed over the time until that response.
     pub fn answered_per_second(&self, window: Duration) -> f64 {
         let elapsed = window.max(self.last_answer).as_secs_f64();
         if elapsed > 0.0 { self.answered() as f64 / elapsed } else { 0.0 }

@@ -35,8 +35,8 @@ pub fn check_disk(dir: &Path, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result
     let wrong = |error| Error::Local(format!("--dir {}: {error}", dir.display()));
     // Fails if the file exists, because it may belong to another check that is running.
     let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(wrong)?;
-    // The name is removed at once. The file itself is freed when the process closes it or ends. So
-    // no file is left over.
+    // The name is removed immediately. The file itself is freed when the process closes it or ends.
+    // So no file is left over.
     std::fs::remove_file(&path).map_err(wrong)?;
     write_all(file, stop, tell).map_err(wrong)
 }

@@ -2,7 +2,7 @@
 //!
 //! A separate put for each key would wait for a sync of the log each time. So the fill sends
 //! transactions of up to 128 puts and about 1 MiB, which etcd accepts. Several transactions are in
-//! flight, so that one sync serves several of them.
+//! flight, so that one sync can serve several transactions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

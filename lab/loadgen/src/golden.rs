@@ -1,4 +1,4 @@
-//! Compares texts with the files in `tests/golden`.
+//! Compares generated text with the files in `tests/golden`.
 
 use std::path::Path;
 use std::{env, fs};

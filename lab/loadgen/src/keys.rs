@@ -117,7 +117,7 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 ///
 /// This is rejection sampling. It draws from a continuous density, and rounds to a rank: each rank
 /// gets the density from `rank - 1/2` to `rank + 1/2`. This is slightly more than its weight, so a
-/// share of the draws is rejected.
+/// small share of the draws is rejected.
 fn zipf_rank(count: u64, choices: &mut SmallRng) -> u64 {
     let (low, high) = (0.5_f64.ln(), (count as f64 + 0.5).ln());
     loop {

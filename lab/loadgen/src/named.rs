@@ -1,4 +1,4 @@
-//! Enums whose values are words of the command line. A subcommand lists the words, each with a
+//! Enums whose values are words on the command line. A subcommand lists the words, each with a
 //! description.
 
 use clap::ValueEnum;

@@ -28,7 +28,7 @@ pub struct Report {
     pub classes: Vec<ClassReport>,
     /// The usage of the server's process before and after the run, if it was measured.
     pub usage: Option<(ProcessUsage, ProcessUsage)>,
-    /// One comparison for each type of requests that both the server and the driver have measured.
+    /// One comparison for each type of request that both the server and the driver have measured.
     pub server_latency: Vec<LatencyComparison>,
     pub driver: DriverUsage,
     /// Problems that did not end the run.

@@ -1,4 +1,4 @@
-//! Makes the requests of a class, encoded as the bytes that are sent.
+//! Creates the requests of a class, encoded as the bytes that are sent.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use clearlane_proto::Message;
@@ -62,12 +62,12 @@ impl Call {
         Call { answer, ..Call::new(WATCH, &watch_request(create), events) }
     }
 
-    /// Creates a login with a password.
+    /// Creates a call that logs in with a password.
     pub(crate) fn login(user: &User) -> Call {
         Call::new(AUTHENTICATE, &user.authenticate_request(), None)
     }
 
-    /// Creates a snapshot for a client.
+    /// Creates a call that reads a snapshot.
     pub(crate) fn snapshot() -> Call {
         Call::stream(SNAPSHOT, &SnapshotRequest::default(), None)
     }
@@ -83,7 +83,7 @@ pub struct RequestGenerator {
     login: Option<Call>,
     /// The revision of the store before the run.
     revision: i64,
-    /// If true, a range response with another number of keys than expected is an error.
+    /// If true, a range response with a different number of keys than expected is an error.
     expects_all_keys: bool,
     rng: SmallRng,
 }

@@ -13,7 +13,7 @@
 //! After the last request was due, responses may take up to [`DRAIN`], or
 //! [`STOPPED_DRAIN`](crate::load_thread::STOPPED_DRAIN) after a stop. A request is recorded as
 //! failed
-//! * if the server answers with an error, or with another number of keys than expected;
+//! * if the server answers with an error, or with a different number of keys than expected;
 //! * if its response does not arrive within this time;
 //! * if it was not sent, because [`IN_FLIGHT_MAX`] requests of its class were in flight. This limit
 //!   bounds the driver's memory if the server does not answer.
@@ -99,7 +99,7 @@ impl RunOptions {
     }
 }
 
-/// A class as the main task uses it.
+/// The main task's handle of a class, which runs on a separate thread.
 struct ClassThread {
     class: Class,
     progress: Arc<Mutex<ClassProgress>>,
@@ -110,7 +110,8 @@ struct ClassThread {
 struct SendWindow {
     arrivals: mpsc::Receiver<Duration>,
     start: Instant,
-    /// Sent when each request of the window is answered or given up.
+    /// The class's thread sends on this channel when each request of the window has been answered
+    /// or given up.
     done: oneshot::Sender<()>,
 }
 

@@ -19,11 +19,11 @@ use crate::connection::Endpoints;
 
 const METRIC: &str = "etcd_server_request_duration_seconds_";
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes that are read of a metrics page. Real pages are smaller.
+/// Maximum number of bytes that are read from a metrics page. Real pages are smaller.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
-/// The sums of all servers together, by the label `type`. They contain the successful requests
-/// since the servers started.
+/// The sums of all servers together, by the label `type`. They cover the successful requests since
+/// the servers started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ServerLatency(BTreeMap<String, DurationSums>);
 
@@ -35,7 +35,7 @@ struct DurationSums {
     buckets: Vec<(f64, f64)>,
 }
 
-/// The latencies of one type of requests, as the server and as the driver have measured them.
+/// The latencies of one type of request, as the server and the driver have measured them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LatencyComparison {
     /// The type as the server names it, for example `put`.
@@ -49,8 +49,8 @@ pub struct LatencyComparison {
 }
 
 impl ServerLatency {
-    /// Reads the metrics pages of all servers. Returns `None` if one of them has no such page, or
-    /// if no page has the metric. Pages of servers with TLS are not read.
+    /// Reads the metrics pages of all servers. Returns `None` if a server has no such page, or if
+    /// no page has the metric. Pages of servers with TLS are not read.
     pub(crate) async fn read(endpoints: &Endpoints) -> Option<ServerLatency> {
         let mut all = ServerLatency::default();
         for endpoint in endpoints.list() {
@@ -138,7 +138,7 @@ impl DurationSums {
 }
 
 impl LatencyComparison {
-    /// Returns by how many per cent the driver's mean is longer than the server's own mean.
+    /// Returns how much longer the driver's mean is than the server's own mean, in per cent.
     fn percent_more(&self) -> f64 {
         (self.driver_mean_ms / self.mean_ms - 1.0) * 100.0
     }

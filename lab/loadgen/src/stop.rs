@@ -49,7 +49,7 @@ impl Stop {
     }
 
     /// Returns a stop that is set by the first SIGINT (Ctrl-C), SIGTERM or SIGHUP. A second signal
-    /// ends the process at once. If SIGHUP is ignored, as under `nohup`, it stays ignored.
+    /// ends the process immediately. If SIGHUP is ignored, as under `nohup`, it stays ignored.
     pub fn at_signals() -> Result<Stop> {
         let (heard, mut signals) = mpsc::channel(1);
         for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
@@ -79,8 +79,8 @@ impl Stop {
     }
 }
 
-/// Sets a stop when it is dropped. So if the future of a load is dropped, its threads send no
-/// further requests.
+/// A guard that sets a stop when the guard is dropped. So if the future of a load is dropped, the
+/// threads of the load send no further requests.
 pub(crate) struct StopAtDrop(Option<Stop>);
 
 impl StopAtDrop {

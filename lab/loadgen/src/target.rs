@@ -41,7 +41,7 @@ pub struct Target {
     pub seed: u64,
 }
 
-/// Servers that have answered.
+/// The servers under load, after each server has answered a first request.
 #[derive(Clone, Debug)]
 pub struct OpenTarget {
     pub endpoints: Endpoints,

@@ -1,4 +1,4 @@
-//! Latencies and failures over time: how a run went from second to second.
+//! Latencies and failures over time, from second to second.
 //!
 //! An interval is one second. It is longer if the planned time is more than [`INTERVALS_MAX`]
 //! seconds. A closed loop without a time limit always has intervals of one second. A request is

@@ -30,7 +30,7 @@ use crate::{Error, Result, TextResult, connection};
 pub(crate) const TOKEN: &str = "token";
 /// One zero byte. If both the key and the range end have this value, the range has all keys.
 const ALL_KEYS: &[u8] = &[0];
-/// The errors for a rejected token start with one of these texts. The token has expired, or it is
+/// The errors for a rejected token start with one of these strings. The token has expired, or it is
 /// older than a change of users.
 const REFUSED_TOKEN: [&str; 2] =
     ["Unauthenticated: ", "InvalidArgument: etcdserver: revision of auth store is old"];

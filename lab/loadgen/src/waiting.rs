@@ -6,8 +6,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{Error, Result, TextResult};
 
-/// Waits for a response. Fails if the call fails or has no response within `limit`. The error names
-/// the call with `what`.
+/// Waits for a response. Fails if the call fails or has no response within `limit`. `what` is the
+/// name of the call in the error.
 pub(crate) async fn answered<T>(
     what: &str,
     limit: Duration,

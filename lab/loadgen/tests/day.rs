@@ -59,7 +59,7 @@ async fn a_short_day_leaves_nothing() {
     assert_eq!((report.samples.len() as u64, lines.len() as u64), (HOURS, HOURS + 1));
     for sample in &report.samples {
         let live = sample.live;
-        // Leases that expire are removed by now, and so are their keys.
+        // The expiring leases have been removed by now, and so have their keys.
         assert_eq!((live.keys, live.leases), (KEYS + CREATED, KEPT_LEASES), "{live}");
         // Each of the last three periods has two watches that nobody reads. Their watchers may be
         // canceled, but their streams stay open.
@@ -67,7 +67,7 @@ async fn a_short_day_leaves_nothing() {
         assert!(sample.resident_bytes > 0 && sample.db_bytes >= sample.db_in_use_bytes);
         assert!(sample.requests >= sample.hour * 12 * REQUESTS_MIN, "{}", sample.requests);
     }
-    // All revisions older than a period are compacted.
+    // All revisions older than a period have been compacted.
     let channel = open(&endpoint(&server.endpoint()).unwrap().into(), 1).await.unwrap().remove(0);
     let old = RangeRequest { key: "a".into(), revision: 2, ..RangeRequest::default() };
     let told = KvClient::new(channel).range(old).await.unwrap_err();

@@ -105,9 +105,9 @@ async fn the_open_loop_shows_the_second_and_the_closed_one_does_not() {
     let open = run(&workload, &RunOptions::new(target.clone(), 1), &mut stall).await.unwrap();
     let p999 = open.classes[0].metrics.latency_ms(0.999).unwrap();
     assert!(p999 > 950.0, "{}", open.table());
-    // A quarter of the requests is due during the second in which the proxy is stalled. Half of
-    // these requests wait for at least half a second. So an eighth of all requests waits that long,
-    // and the p90 is well above 400 ms.
+    // A quarter of the requests are due while the proxy is stalled. Half of these requests wait for
+    // at least half a second. So an eighth of all requests wait that long, and the p90 is well
+    // above 400 ms.
     let p90 = open.classes[0].metrics.latency_ms(0.9).unwrap();
     assert!(p90 > 400.0, "{}", open.table());
 

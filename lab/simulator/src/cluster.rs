@@ -48,11 +48,12 @@ pub struct Cluster {
     pub(crate) model: Rc<Model>,
     /// The voters, and then the learners.
     pub(crate) members: Vec<Member>,
-    /// A link from each member to each member. Links between two followers, and from a member to
+    /// A link from each member to every member. Links between two followers, and from a member to
     /// itself, are not used.
     links: Vec<Link<Message>>,
     pub(crate) progress: Progress,
-    /// The kind of time of a wait for a quorum, if the cause of the wait is not known.
+    /// The kind of time to which a wait for a quorum is attributed if the cause of the wait is not
+    /// known.
     pub(crate) quorum: TimeKind,
     /// The member that gets the next request of a class with [`Connect::Spread`].
     next: Cell<usize>,
@@ -64,7 +65,7 @@ pub struct Cluster {
     ends_ns: u64,
 }
 
-/// A thread that computes for a request in parallel with the request's own thread.
+/// A second thread that computes for a request while the request's own thread continues.
 struct Alongside {
     name: TimeKind,
     time_account: TimeAccount,
@@ -171,7 +172,7 @@ impl Cluster {
 
     /// Serves a request. Returns its latency, and the account of this time. Returns `None` for a
     /// write that is rejected with "etcdserver: too many requests", because too many entries are
-    /// committed and not applied.
+    /// committed but not yet applied.
     pub async fn serve(
         &self,
         connect: Connect,
@@ -268,9 +269,10 @@ impl Cluster {
         task.run(sent_ns + received_ns).await;
     }
 
-    /// Sends a long response in pieces. In each step, one piece is sent while the client receives
-    /// one. If `reads` is true, the era also reads a piece in the same step. After each step there
-    /// is a wait, because server and client sometimes wait for each other.
+    /// Sends a long response in pieces. In each step, the server sends a piece, and the client
+    /// receives a piece at the same time. If `reads` is true, the era also reads a piece in the
+    /// same step. After each step there is a wait, because server and client sometimes wait for
+    /// each other.
     async fn in_pieces(&self, place: usize, task: &mut SimTask, range: Range, reads: bool) {
         let member = self.member(place);
         let waits_ns = member.sent_waits.next_ns() as f64 * range.bytes() as f64 / MIB;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::results::{ClassResults, Results, Share, number};
 
-/// Latencies within this factor are considered equal.
+/// Two latencies are considered equal if neither is this many times as long as the other.
 pub(crate) const SAME: f64 = 1.1;
 
 const SHOWN: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("max", 1.0)];

@@ -1,7 +1,7 @@
 //! The cores of a machine, and the computations that run on them or wait in the queue.
 //!
 //! A computation that has run for a *quantum* goes to the end of the queue if others are queued.
-//! With an endless quantum, the queue is first in, first out.
+//! With an unlimited quantum, the queue is first in, first out.
 //!
 //! ```text
 //!   2 cores, quantum 3        a and b need 6, c needs 3; they arrive together
@@ -28,12 +28,12 @@ struct Inner {
     world: World,
     count: usize,
     quantum_ns: u64,
-    /// For each idle core: the time when it became idle. The core that became idle last is at the
-    /// end, and the next computation gets it.
+    /// The time when each idle core became idle. The core that became idle last is at the end, and
+    /// the next computation gets it.
     free: RefCell<Vec<u64>>,
     busy: RefCell<Vec<Slice>>,
     run_queue: RefCell<VecDeque<QueuedComputation>>,
-    /// Computations that were taken from the queue and not polled yet.
+    /// Computations that have been taken from the queue, but have not been polled yet.
     woken: RefCell<Vec<QueuedComputation>>,
     computations: Cell<u64>,
     used_ns: Cell<u64>,
@@ -61,14 +61,14 @@ struct Slice {
 }
 
 impl Cores {
-    /// Makes idle cores. With a quantum of `u64::MAX`, each computation runs to its end.
+    /// Creates idle cores. With a quantum of `u64::MAX`, each computation runs to its end.
     pub fn new(world: &World, count: usize, quantum_ns: u64) -> Cores {
         Cores::with_impatience(world, count, quantum_ns, 0.0, Rng::new(0, 0))
     }
 
-    /// Makes idle cores. `impatience` is the share of new computations that preempt a running one,
-    /// as a scheduler lets a waking thread do. The other computations may be queued at a busy core.
-    /// They wait for the end of a slice, even if another core is idle.
+    /// Creates idle cores. `impatience` is the share of new computations that preempt a running
+    /// one, as a waking thread may do on a real scheduler. The other computations may be queued at
+    /// a busy core. They wait for the end of a slice, even if another core is idle.
     pub fn with_impatience(
         world: &World,
         count: usize,
@@ -202,7 +202,7 @@ impl Computation<'_> {
         self.cores.busy.borrow_mut().push(slice);
         // Ends of interrupted slices are still in the calendar, and none of them is later than this
         // end. The calendar must not have the same end twice, because the second entry might wake a
-        // process that has got the number of this process.
+        // later process that has the same number as this process.
         let end_ns = begin_ns + length_ns;
         if self.noted_ns != end_ns && !self.cut_short.contains(&end_ns) {
             if self.noted_ns > begin_ns {
@@ -361,7 +361,7 @@ mod tests {
         assert!(at_once.0 < 60 && at_once.1 > 280, "{at_once:?} of 300");
         assert!(impatient.iter().all(|ns| *ns <= 100), "for one as short at most: {impatient:?}");
         for seed in 0..200 {
-            // Most of the short computations start at once, but not all.
+            // Most of the short computations start immediately, but not all.
             let waits = waits_of_short_ones(0.85, seed);
             assert!((200..295).contains(&count_at_once(&waits)), "{waits:?}");
             assert!(waits.iter().any(|ns| *ns > 100), "{waits:?}");

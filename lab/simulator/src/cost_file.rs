@@ -27,7 +27,7 @@ const MOST_NS: f64 = 60e9;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostFile {
-    /// A description of the machine. `validate` warns if it is not the machine on which it runs.
+    /// A description of the machine. `validate` warns if it runs on a different machine.
     pub machine: String,
     /// The costs of each era. There is at least one era.
     pub eras: BTreeMap<Era, Costs>,

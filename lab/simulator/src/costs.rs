@@ -7,7 +7,8 @@
 
 use crate::spread::Spread;
 
-/// The types of the kinds of costs.
+/// The types that a cost can have. The macro `costs` also uses their names as variants of
+/// `CostField`.
 mod kind {
     pub(super) use crate::spread::Spread;
     pub(super) type Whole = u64;
@@ -24,8 +25,8 @@ macro_rules! costs {
         }
 
         impl Costs {
-            /// Returns for each cost its name in a [`cost_file`](crate::cost_file), its group, and
-            /// a reference to change it.
+            /// Returns, for each cost, its name in a [`cost_file`](crate::cost_file), its group,
+            /// and a mutable reference to its value.
             pub(crate) fn fields(
                 &mut self,
             ) -> Vec<(&'static str, Option<CostGroup>, CostField<'_>)> {

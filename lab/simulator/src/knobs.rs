@@ -208,14 +208,14 @@ impl KnobValue<'_> {
         self.value.as_bool().ok_or_else(|| self.wrong("true or false"))
     }
 
-    /// Returns the knob's value, which is in milliseconds, in nanoseconds.
+    /// Returns the knob's value, converted from milliseconds to nanoseconds.
     fn ns(&self, bounds: RangeInclusive<f64>) -> Result<u64> {
         self.whole_of_it()?;
         Ok((self.number(bounds)? * 1e6) as u64)
     }
 
-    /// Returns the knob's value, an interval in seconds, in nanoseconds. [`KNOBS`] explains what
-    /// the value 0 means.
+    /// Returns the knob's value, an interval, converted from seconds to nanoseconds. [`KNOBS`]
+    /// explains what the value 0 means.
     fn seconds(&self) -> Result<u64> {
         self.whole_of_it()?;
         match self.number(0.0..=86_400.0)? {

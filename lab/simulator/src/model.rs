@@ -26,7 +26,7 @@ pub struct Model {
     pub commit_interval_ns: u64,
     /// Number of pending operations at which the backend commits.
     pub batch_limit: u64,
-    /// Puts are rejected while more entries than this are committed and not applied.
+    /// Puts are rejected while more entries than this are committed but not applied.
     pub apply_gap_max: u64,
     /// If set, replaces [`Costs::log_sync`](crate::costs::Costs::log_sync).
     pub sync: Option<Spread>,
@@ -41,7 +41,8 @@ pub struct Model {
     /// first, and numbers start at 1.
     pub round_trips: BTreeMap<(usize, usize), Option<Spread>>,
     pub clients: Connect,
-    /// By class: the members to which its clients connect, if they differ from `clients`.
+    /// The members to which the clients of a class connect, by class. The clients of all other
+    /// classes connect to `clients`.
     pub connect: BTreeMap<String, Connect>,
     pub client_round_trip_ns: u64,
     /// If true, clients use no cores of the members' machines.
@@ -56,7 +57,7 @@ pub struct Model {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
-    /// Number of synced watchers. Each of them is notified of every write.
+    /// Number of synced watchers. Each synced watcher is notified of every write.
     pub synced: u64,
     /// Number of unsynced watchers that start together.
     pub lagging: u64,

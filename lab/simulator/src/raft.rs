@@ -10,9 +10,9 @@
 //! ```
 //!
 //! An entry is committed when a majority of the voting members has synced it. In etcd the leader
-//! must be part of this majority. The request's account gets the waits of the member that completed
-//! the quorum, and the time of the messages to and from this member. The model has no elections, no
-//! snapshots for members that are behind, and no flow control.
+//! must be part of this majority. The account of the request shows the waits of the member that
+//! completed the quorum, and the time of the messages to and from this member. The model has no
+//! elections, no snapshots for members that are behind, and no flow control.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// Called when the leader learns that a follower has synced a batch. The time since the batch's
-    /// `sent_ns` that is not in `path` is booked on the network.
+    /// `sent_ns` that is not in `path` is attributed to the network.
     pub(crate) fn on_appended(&self, place: usize, batch: &Rc<Batch>, mut path: Account) {
         let took_ns = self.world.now_ns() - batch.sent_ns;
         path.cut_to(took_ns);

@@ -95,7 +95,7 @@ impl Cluster {
         path
     }
 
-    /// Sends heartbeats, and waits until a quorum has responded to them. Returns at once if the
+    /// Sends heartbeats, and waits until a quorum has responded to them. Returns immediately if the
     /// leader is the only voter.
     async fn round(&self, task: &mut SimTask) {
         let missing = self.model.members / 2;
@@ -123,8 +123,8 @@ impl Cluster {
     }
 
     /// Handles the response to a heartbeat. The response that completes the quorum sets the account
-    /// of the ReadIndex request. Time that was neither waiting nor computing is booked on the
-    /// network.
+    /// of the ReadIndex request. Time that was spent neither waiting nor computing is attributed to
+    /// the network.
     pub(crate) fn on_heartbeat_response(&self, round: &QuorumRound, mut path: Account) {
         match round.missing.get() {
             0 => {}

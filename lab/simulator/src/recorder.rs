@@ -1,5 +1,5 @@
-//! Records a timeline of a world in a window of time, or finds the longest wait of a request,
-//! around which a second run records.
+//! Records a timeline of a world in a window of time. Or finds the longest wait of a request, so
+//! that a second run can record the window around it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

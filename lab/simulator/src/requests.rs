@@ -8,16 +8,16 @@ pub enum Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Number of keys in the range. The old eras walk over all of them to count them, even if there
-    /// is a limit.
+    /// Number of keys in the range. The old eras walk over all these keys to count them, even if
+    /// there is a limit.
     pub keys: u64,
     /// Number of keys whose records are read.
     pub sent: u64,
     pub record_bytes: u64,
 }
 
-/// Responses above this size are sent in pieces. The client receives a piece while a piece is
-/// sent.
+/// Responses above this size are sent in pieces. The client receives pieces while the server is
+/// still sending.
 const LONG_BYTES: u64 = 256 << 10;
 
 impl Range {

@@ -26,7 +26,7 @@ pub const QUANTILES: [(&str, f64); 5] =
 pub struct Results {
     pub era: Era,
     pub(crate) names: BTreeMap<TimeKind, &'static str>,
-    /// The results by class, in the order of the workload, and then those of background jobs.
+    /// The results by class, in the order of the workload, and then the results of background jobs.
     pub classes: Vec<ClassResults>,
     /// The locks that were acquired at least once.
     pub locks: Vec<LockResults>,
@@ -44,7 +44,7 @@ pub struct Results {
 #[derive(Clone, Debug)]
 pub struct ClassResults {
     pub name: String,
-    /// Number of requests due.
+    /// Number of requests that were due.
     pub due: u64,
     pub refused: u64,
     latency: Histogram<u64>,
@@ -221,8 +221,8 @@ impl LockResults {
     /// Returns the task that caused the largest part of the time that the class `class` waited for
     /// the lock. `spent_ns` is the time that the accounts of this class show for the lock. If the
     /// class itself waited for less than half of `spent_ns`, it mainly waited for a worker that
-    /// needed the lock. Then the result is the task that made all tasks together wait for longest.
-    /// Returns `None` if no task that held the lock is known.
+    /// needed the lock. Then the result is the task that caused the largest part of the waits of
+    /// all tasks. Returns `None` if no task that held the lock is known.
     fn culprit(&self, class: &str, spent_ns: u64) -> Option<&'static str> {
         let mut to_class = BTreeMap::<&'static str, f64>::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {
@@ -248,8 +248,8 @@ impl LockResults {
         most(if is_own { to_class } else { self.holders(None) }).map(|(name, _)| name)
     }
 
-    /// Returns for each holder how long it made the class `waiting` wait. If `waiting` is `None`,
-    /// counts the waits of all classes.
+    /// Returns, for each task that held the lock, how long the class `waiting` waited for it. If
+    /// `waiting` is `None`, the waits of all classes are counted.
     fn holders(&self, waiting: Option<&str>) -> BTreeMap<&'static str, f64> {
         let mut by_holder = BTreeMap::new();
         for ((waiter, _, front, stance), blame) in &self.accounting.blame {

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 pub struct Rng(StdRng);
 
 impl Rng {
-    /// Makes the generator for one purpose of a run.
+    /// Creates the generator for one purpose of a run.
     pub fn new(seed: u64, purpose: u64) -> Rng {
         Rng(StdRng::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(purpose)))
     }

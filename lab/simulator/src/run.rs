@@ -171,7 +171,7 @@ pub fn check(scenario: &Scenario, build: &Build) -> Result<(), RunError> {
     needed[0] = auth.logins_per_s * auth.bcrypt_ns as f64 / 1e9;
     let model = scenario.model.without_background();
     // The number of commits does not depend on the number of requests. So the fixed CPU time of a
-    // commit is added once per commit interval, and not to the CPU time of each request.
+    // commit is added once per commit interval, instead of to the CPU time of each request.
     let commit_ns = build.costs.commit_ns;
     let build =
         Build::new(build.era, Costs { commit_ns: 0, quantum_ns: u64::MAX, ..build.costs.clone() });

@@ -64,12 +64,12 @@ pub(crate) struct Member {
     pub(crate) applies: bool,
     /// The worker that appends proposals to the leader's log.
     pub(crate) log: Worker<Rc<Entry>>,
-    /// The worker that appends batches from the leader to this member's log. Each batch has the
-    /// account of this log at its arrival.
+    /// The worker that appends batches from the leader to this member's log. Each batch is queued
+    /// with the account of this worker at the time when the batch arrived.
     pub(crate) appends: Worker<(Rc<Batch>, Account)>,
     pub(crate) applier: Worker<Rc<Batch>>,
     pub(crate) reads: Worker<Signal>,
-    /// Batches that are in this member's log and not yet known to be committed.
+    /// Batches that are in this member's log, but are not yet known to be committed.
     pub(crate) unapplied: RefCell<VecDeque<Rc<Batch>>>,
     pub(crate) committed: Cell<u64>,
     pub(crate) applied: Cell<u64>,
@@ -123,7 +123,7 @@ impl<T> Worker<T> {
 }
 
 impl Member {
-    /// Makes a member and the tasks of its log, applier, reads and commits.
+    /// Creates a member, and the tasks of its log, applier, reads and commits.
     pub(crate) fn new(
         world: &World,
         index: usize,

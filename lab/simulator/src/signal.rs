@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::world::{ProcessId, World, suspend};
 
-/// An event that happens once, and for which tasks wait. Clones are the same signal.
+/// An event that happens once. Tasks can wait for it. Clones refer to the same signal.
 #[derive(Clone, Debug)]
 pub struct Signal(Rc<Inner>);
 
@@ -38,7 +38,7 @@ impl Signal {
     }
 }
 
-/// Work for one process, which takes all entries at once.
+/// A queue of work for one process, which takes all entries together.
 #[derive(Debug)]
 pub struct Queue<T> {
     world: World,

@@ -22,7 +22,7 @@ use crate::signal::{Places, Signal};
 use crate::timeline::{Activity, LaneKind};
 use crate::world::World;
 
-/// The name under which waits for thread hand-overs are booked.
+/// The name under which accounts list waits for thread hand-overs.
 const WAKEUP: &str = "a thread to wake";
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct SimTask {
     pub(crate) runs_in_background: bool,
 }
 
-/// The account of a running task, for tasks that wait for it. Clones are the same account.
+/// The account of a running task, for tasks that wait for it. Clones refer to the same account.
 #[derive(Clone, Debug)]
 pub struct TimeAccount {
     account: Rc<Cell<Account>>,
@@ -69,7 +69,7 @@ impl TimeAccount {
 }
 
 impl SimTask {
-    /// Makes a worker's task, which starts now.
+    /// Creates a worker's task, which starts now.
     pub fn new(world: &World, cores: &Cores, label: TaskLabel) -> SimTask {
         SimTask::with_kind(world, cores, label, LaneKind::Work)
     }
@@ -177,8 +177,8 @@ impl SimTask {
     }
 
     /// Waits until a worker has set the signal, and accounts for the wait as the worker has spent
-    /// the time. Some of the time cannot be attributed, because the worker's step started earlier
-    /// or served another task. This time is booked on `name`.
+    /// the time. Some of the time does not appear in the worker's account, because the worker's
+    /// step started earlier or served another task. This time is attributed to `name`.
     pub async fn wait_for_worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
         let (begin_ns, before) = (self.world.now_ns(), worker.account());
         done.wait().await;
@@ -187,7 +187,7 @@ impl SimTask {
     }
 
     /// Books a wait from `from_ns` to `to_ns`, during which another task spent `spent`. A step of
-    /// that task may have started earlier. Time that cannot be attributed is booked on `name`.
+    /// that task may have started earlier. Time that is not in `spent` is attributed to `name`.
     pub(crate) fn book_wait(
         &mut self,
         name: TimeKind,

@@ -2,7 +2,7 @@
 //!
 //! A shared machine does not behave the same twice, so the criteria are coarse:
 //!
-//! * A [figure](LatencyComparison) is near if it is within a [`FACTOR`] of the real one.
+//! * A [figure](LatencyComparison) is near if it is within a [`FACTOR`] of the real figure.
 //! * Where one era is [`CLEARLY`] slower than another on the real server, the model must agree.
 
 use std::fmt::Write;

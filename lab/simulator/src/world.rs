@@ -8,7 +8,7 @@
 //!
 //! [`World::run`] polls the ready processes in turn. When none is ready, the time jumps to the next
 //! entry of the calendar. A step of a process is not interrupted and takes no time. Entries with
-//! the same time run in the order in which they were made, so the same start gives the same run. A
+//! the same time run in the order in which they were added, so the same start gives the same run. A
 //! process waits for one thing at a time, so there is nothing to cancel.
 
 use std::cell::{Cell, RefCell};
@@ -35,7 +35,7 @@ pub struct World(Rc<Inner>);
 #[derive(Default)]
 struct Inner {
     now_ns: Cell<u64>,
-    /// Number of entries ever made in the calendar.
+    /// Number of entries that have ever been added to the calendar.
     entries: Cell<u64>,
     calendar: RefCell<BinaryHeap<Reverse<(u64, u64, ProcessId)>>>,
     ready: RefCell<VecDeque<ProcessId>>,
@@ -100,7 +100,7 @@ impl World {
         self.sleep_until(self.now_ns().saturating_add(ns)).await;
     }
 
-    /// Waits until this time. Returns at once if the time has passed.
+    /// Waits until this time. Returns immediately if the time has passed.
     pub async fn sleep_until(&self, ns: u64) {
         if self.now_ns() < ns {
             self.wake_at(ns, self.going_on());

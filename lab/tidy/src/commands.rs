@@ -1,9 +1,9 @@
 //! Commands in Markdown are in fences that CI runs or checks.
 //!
 //! `docs/tools/commands` handles the fences whose info string starts with the word `sh`. It runs
-//! them, unless a second word, `elsewhere` or `host`, says that they can only be checked. In any
-//! other fence, a line must not start like a command. Docs in Rust files are not checked: their
-//! commands may be in any fence.
+//! their commands, unless a second word, `elsewhere` or `host`, marks commands that can only be
+//! checked. In any other fence, a line must not start like a command. Doc comments in Rust files
+//! are not checked: their commands may be in any fence.
 
 use crate::{Repository, violation};
 

@@ -1,5 +1,5 @@
 //! The crates from `engine` to `replica`, and the simulation `dst`, forbid threads, clocks and
-//! random numbers. All of them except `engine` and `wal` also forbid files.
+//! random numbers. All these crates except `engine` and `wal` also forbid files.
 //!
 //! In these crates a commit, a step of a compaction and the expiry of a lease are functions, and
 //! the caller passes the time. The server calls them from its threads. The cluster simulation calls

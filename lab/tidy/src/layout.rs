@@ -1,6 +1,6 @@
 //! The shape of a Rust file.
 //!
-//! * It starts with a doc, `//!`, of at most 60 lines, which explains the module.
+//! * It starts with a doc comment, `//!`, of at most 60 lines, which explains the module.
 //! * It has at most 800 lines without its tests. (Clippy limits the length of functions.)
 //! * A line of a comment has at most 100 characters. (Rustfmt breaks longer lines of code.)
 //! * `unsafe` is allowed in [five files](UNSAFE_FILES). No other file may switch off the lint that

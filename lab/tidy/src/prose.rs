@@ -76,7 +76,7 @@ fn without_code(text: &str) -> String {
     parts.map(|(number, part)| if number % 2 == 0 { part } else { "X" }).collect()
 }
 
-/// Returns a description of the first habit in a sentence, or `None`.
+/// Returns a description of the first habit in a sentence, or `None` if the sentence has no habit.
 fn habit(sentence: &str) -> Option<String> {
     if sentence.ends_with('?') {
         return None;

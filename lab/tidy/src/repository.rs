@@ -14,7 +14,7 @@ pub struct Repository {
     /// The files by path. A path is relative to the top of the repository, with `/` between its
     /// parts.
     files: BTreeMap<String, File>,
-    /// The beginnings of the paths of modules that exist only in tests.
+    /// The path prefixes of the modules that exist only in tests.
     test_modules: Vec<String>,
 }
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`proc_macro2`] splits the text into tokens. A token is code unless it is a string, a character,
-//! or a doc.
+//! or a doc comment.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ fn trees(tokens: TokenStream) -> Vec<TokenTree> {
 
 struct Code<'t> {
     text: &'t str,
-    /// The place of each token in `text`. The flag is true if the token exists only in tests.
+    /// The byte range of each token in `text`. The flag is true if the token exists only in tests.
     tokens: Vec<(Range<usize>, bool)>,
     lines_in_tests: usize,
     test_modules: Vec<String>,

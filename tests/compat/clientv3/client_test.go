@@ -131,14 +131,14 @@ func TestTheClientGoesToAnother(t *testing.T) {
 		equal(t, value(t, client, "key"), fmt.Sprint(written-1))
 		c.run(leader)
 	}
-	// If the answer to a put was lost, the put is repeated and its event comes twice. The order stays
-	// the same.
+	// If the response to a put was lost, the put is repeated, and its event arrives twice. The
+	// order stays the same.
 	last := -1
 	for last < written-1 {
 		answer := <-events
 		if answer.Err() != nil {
-			// The watch requires a leader and there was none. A client would start a new watch from its last
-			// revision.
+			// The watch requires a leader, and there was no leader. A client would start a new
+			// watch from its last revision.
 			equal(t, errors.Is(answer.Err(), rpctypes.ErrNoLeader), true)
 			break
 		}

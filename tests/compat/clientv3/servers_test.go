@@ -1,8 +1,8 @@
 // Package clientv3 runs etcd's own library for Go, with its packages, against real servers.
 //
-// The variable CLEARLANE names the program of the servers. It may be etcd's, so a test may expect
-// only what is true for both. Every test has its own servers. Their data is in a temporary
-// directory of the test.
+// The environment variable CLEARLANE names the program of the servers. It may also name etcd's
+// program, so a test must pass with both programs. Every test has its own servers. Their data is in
+// a temporary directory of the test.
 //
 //	test -> start(t, 1) -> m0: a port for clients, one for members, data and log in a new directory
 //	          kill(0)   -> as if the process had crashed

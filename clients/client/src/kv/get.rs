@@ -34,13 +34,13 @@ impl<K: Into<Keys>> From<K> for Get {
 }
 
 impl Get {
-    /// Reads these keys.
+    /// Creates a request that reads these keys.
     pub fn new(keys: impl Into<Keys>) -> Get {
         let Keys { key, range_end } = keys.into();
         Get { request: RangeRequest { key, range_end, ..RangeRequest::default() } }
     }
 
-    /// Reads all keys that start with `prefix`.
+    /// Creates a request that reads all keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Get {
         Get::new(Keys::prefix(prefix))
     }
@@ -51,14 +51,14 @@ impl Get {
         self
     }
 
-    /// Reads the store at this revision.
+    /// Requests the records as of this revision.
     pub fn revision(mut self, revision: i64) -> Get {
         self.request.revision = revision;
         self
     }
 
-    /// Reads the data of one member without asking the leader, so the result may be stale. Without
-    /// this option the read is linearizable.
+    /// Lets any member respond from its own data without querying the leader, so the result may be
+    /// stale. Without this option the read is linearizable.
     pub fn serializable(mut self) -> Get {
         self.request.serializable = true;
         self
@@ -82,7 +82,7 @@ pub struct GetReply {
     pub header: ResponseHeader,
     /// The records, in the requested order.
     pub kvs: Vec<KeyValue>,
-    /// If true, the limit has omitted some records.
+    /// If true, some records are omitted because of the limit.
     pub more: bool,
     /// The number of keys in the range, independent of the limit.
     pub count: i64,
@@ -108,7 +108,7 @@ impl From<RangeResponse> for GetReply {
 }
 
 impl Client {
-    /// Reads keys. For large ranges there is [`get_stream`](Client::get_stream).
+    /// Reads keys. For large ranges, use [`get_stream`](Client::get_stream).
     pub async fn get(&self, what: impl Into<Get>) -> Result<GetReply> {
         let get = what.into();
         let send = async |channel, request| kv(channel).range(request).await;

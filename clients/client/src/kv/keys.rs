@@ -9,8 +9,8 @@
 //! | from a first key without end | the first | one byte 0 |
 //!
 //! The keys with a prefix are a range. It starts at the prefix and ends at the smallest key that is
-//! larger than all keys with the prefix: the prefix with its last byte incremented. Last bytes of
-//! 255 cannot be incremented, and are removed first.
+//! larger than all keys with the prefix: the prefix with its last byte incremented. A byte of 255
+//! cannot be incremented, so such bytes are first removed from the end.
 
 use bytes::Bytes;
 

@@ -143,7 +143,7 @@ impl RangeStream {
 
 impl Client {
     /// Reads a range of any size, in the order of keys. Fails for a single key, a count, or a
-    /// sorted range, for which there is [`get`](Client::get).
+    /// sorted range: use [`get`](Client::get) for these.
     pub async fn get_stream(&self, what: impl Into<Get>) -> Result<RangeStream> {
         let mut range = what.into().request;
         let is_sorted = range.sort_target != 0 || range.sort_order > 1;

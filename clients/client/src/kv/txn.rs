@@ -158,7 +158,7 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// Creates a transaction without conditions and steps, which succeeds.
+    /// Creates a transaction without conditions and steps. Such a transaction succeeds.
     pub fn new() -> Txn {
         Txn::default()
     }

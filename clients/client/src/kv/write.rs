@@ -12,7 +12,7 @@ use crate::Client;
 use crate::call::CallPolicy;
 use crate::error::Result;
 
-/// A put; its rarer options are fields of `request`.
+/// A put request; its rarer options are fields of `request`.
 ///
 /// ```
 /// use clearlane_client::Put;
@@ -26,7 +26,7 @@ pub struct Put {
 }
 
 impl Put {
-    /// Writes `value` under `key`.
+    /// Creates a request that writes `value` under `key`.
     pub fn new(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Put {
         let (key, value) = (key.into().into(), value.into().into());
         Put { request: PutRequest { key, value, ..PutRequest::default() } }
@@ -55,7 +55,7 @@ pub struct PutReply {
 }
 
 impl PutReply {
-    /// The revision of this put.
+    /// Returns the revision of this put.
     pub fn revision(&self) -> i64 {
         self.header.revision
     }
@@ -67,7 +67,7 @@ impl From<PutResponse> for PutReply {
     }
 }
 
-/// A deletion with options.
+/// A request that deletes keys; its options are fields of `request`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delete {
     /// The message that is sent.
@@ -81,13 +81,13 @@ impl<K: Into<Keys>> From<K> for Delete {
 }
 
 impl Delete {
-    /// Deletes these keys.
+    /// Creates a request that deletes these keys.
     pub fn new(keys: impl Into<Keys>) -> Delete {
         let Keys { key, range_end } = keys.into();
         Delete { request: DeleteRangeRequest { key, range_end, prev_kv: false } }
     }
 
-    /// Deletes all keys that start with `prefix`.
+    /// Creates a request that deletes all keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> Delete {
         Delete::new(Keys::prefix(prefix))
     }

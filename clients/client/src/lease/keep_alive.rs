@@ -30,7 +30,7 @@ use crate::error::{Error, Result, StatusKind};
 
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// Why a lease is no longer kept alive.
+/// The reason why a lease is no longer kept alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseEnd {
@@ -59,7 +59,7 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// The lease's id.
+    /// Returns the lease's id.
     pub fn id(&self) -> i64 {
         self.id
     }
@@ -76,7 +76,7 @@ impl KeepAlive {
         self.state.borrow().as_ref().map_or(Duration::ZERO, left)
     }
 
-    /// The TTL that the server grants with each request. It is 0 once the lease is no longer
+    /// Returns the TTL that the server grants with each request, or 0 once the lease is no longer
     /// kept alive.
     pub fn ttl(&self) -> Duration {
         self.state.borrow().as_ref().map_or(Duration::ZERO, |alive| alive.ttl)

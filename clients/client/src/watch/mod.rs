@@ -58,7 +58,7 @@ impl<K: Into<Keys>> From<K> for WatchKeys {
 }
 
 impl WatchKeys {
-    /// Watches these keys.
+    /// Creates a request that watches these keys.
     pub fn new(keys: impl Into<Keys>) -> WatchKeys {
         let Keys { key, range_end } = keys.into();
         // The server splits long messages, and the background task joins the fragments again.
@@ -66,7 +66,7 @@ impl WatchKeys {
         WatchKeys { request: WatchCreateRequest { key, range_end, fragment, ..Default::default() } }
     }
 
-    /// Watches all keys that start with `prefix`.
+    /// Creates a request that watches all keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Vec<u8>>) -> WatchKeys {
         WatchKeys::new(Keys::prefix(prefix))
     }
@@ -118,7 +118,7 @@ impl Event {
         }
     }
 
-    /// The revision of the change.
+    /// Returns the revision of the change.
     pub fn revision(&self) -> i64 {
         self.kv().mod_revision
     }
@@ -153,8 +153,9 @@ pub struct Batch {
 #[derive(Debug)]
 pub struct Watch {
     start_revision: i64,
-    /// The revision of the last received batch, and the revision of the batch before it.
+    /// The revision of the last received batch.
     batch_revision: i64,
+    /// The revision of the batch before the last received one.
     previous_revision: i64,
     /// The rest of the last batch, which `next` returns event by event.
     buffered: VecDeque<Event>,
@@ -183,8 +184,8 @@ impl Watch {
     }
 
     /// Waits for the next events that arrive together, or for a progress notice. If
-    /// [`next`](Watch::next) has returned only a part of a batch, returns the rest of that batch at
-    /// once. Returns `None` after an error was returned.
+    /// [`next`](Watch::next) has returned only a part of a batch, returns the rest of that batch
+    /// without waiting. Returns `None` after an error was returned.
     pub async fn next_batch(&mut self) -> Option<Result<Batch>> {
         if self.buffered.is_empty() {
             let batch = self.batches.recv().await?;

@@ -12,8 +12,8 @@ use tokio::net::TcpSocket;
 use crate::proxy::{Proxy, ProxyState};
 use crate::with_timeout;
 
-/// Returns an endpoint that rejects connections, and the socket of its port. While the socket
-/// exists, no other test gets the port.
+/// Returns an endpoint that rejects connections, and the socket that is bound to its port. While
+/// the socket exists, no other test gets the port.
 fn dead_endpoint() -> (TcpSocket, String) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();

@@ -13,7 +13,7 @@ pub(crate) enum ProxyState {
     Open,
     /// Forwards requests, but no responses.
     NoResponses,
-    /// A new connection is closed at once, and open connections are closed.
+    /// New connections are closed immediately, and open connections are closed.
     Cut,
 }
 

@@ -1,4 +1,4 @@
-//! A stub of an etcd server before 3.7. It has no streamed ranges. It requires tokens, except if it
+//! A stub of an etcd server before 3.7. It has no streamed ranges. It requires tokens, unless it
 //! was created by `Stub::without_users`.
 
 use std::sync::atomic::{AtomicU64, Ordering};

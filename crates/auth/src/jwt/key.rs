@@ -1,5 +1,5 @@
-//! Keys from files: the kind of a key, and whether it is valid. The secret of HMAC may be any
-//! bytes, so it is not parsed here.
+//! Parses keys from files: determines the kind of each key, and checks that the key is valid. The
+//! secret of HMAC may be any bytes, so it is not parsed here.
 //!
 //! A file is PEM. As in Go, its label is ignored. A private key is PKCS #1 (RSA), SEC 1 (ECDSA) or
 //! PKCS #8. A public key is a SubjectPublicKeyInfo, a certificate or PKCS #1 (RSA).
@@ -195,7 +195,7 @@ fn sec1_parts(der: &[u8]) -> der::Result<(&[u8], Option<ObjectIdentifier>)> {
     })
 }
 
-/// Splits an RSAPublicKey into modulus and exponent.
+/// Splits an RSAPublicKey into the modulus and the exponent.
 fn pkcs1_parts(der: &[u8]) -> der::Result<(&[u8], &[u8])> {
     let mut reader = SliceReader::new(der)?;
     let parts = reader.sequence(|parts| {

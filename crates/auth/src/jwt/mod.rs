@@ -1,5 +1,5 @@
-//! JSON web tokens: they name a user, are signed by a member or another program with the key, and
-//! are verified by any member that has the key.
+//! JSON web tokens: they name a user, are signed by a member or by another program that has the
+//! key, and are verified by any member that has the key.
 //!
 //! In etcd: `--auth-token jwt,...`. The tokens are compatible with golang-jwt. The caller passes
 //! the time, random bytes and the contents of the key files. A token's header must name the
@@ -155,7 +155,7 @@ struct Header<'a> {
     alg: Cow<'a, str>,
 }
 
-/// The claims that are checked. As in golang-jwt, a time that is missing or 0 is no limit, and a
+/// The claims that are checked. As in golang-jwt, a time that is missing or 0 sets no limit, and a
 /// time of another type is an error.
 #[derive(Deserialize)]
 struct Claims<'a> {

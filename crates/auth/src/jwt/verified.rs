@@ -1,5 +1,6 @@
 //! A cache of verified tokens. Verifying a signature takes about one microsecond with HMAC, and 50
-//! to 1,500 microseconds with another method. Without the cache, each request would verify one.
+//! to 1,500 microseconds with other methods. Without the cache, each request would verify a
+//! signature.
 //!
 //! The cache maps the whole text of a token to its user and the time for which it is valid. Two
 //! generations limit the memory. When the younger generation is full, it replaces the older. A

@@ -50,7 +50,7 @@ impl<V> AtomicState<V> {
     }
 }
 
-/// A version for the model checker, which may switch tasks at each lock.
+/// The same methods for the model checker, which may switch tasks whenever a lock is taken.
 #[cfg(feature = "shuttle")]
 impl<V> AtomicState<V> {
     pub(crate) fn load(&self) -> Arc<V> {

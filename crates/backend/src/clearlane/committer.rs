@@ -1,8 +1,9 @@
 //! The committer: it moves pending writes into the engine while the writer continues.
 //!
-//! 1. **Freeze**: one swap turns the active buckets into the frozen buckets. The resulting state
-//!    contains only whole write transactions. This commit makes exactly this state durable, except
-//!    for the records that step 2 removes.
+//! 1. **Freeze**: one swap turns the *active* buckets, which hold the newest changes to all buckets
+//!    except `key`, into the *frozen* buckets. The resulting state contains only whole write
+//!    transactions. This commit makes exactly this state durable, except for the records that step
+//!    2 removes.
 //! 2. **Write**: one engine transaction writes the pending records and the frozen buckets of that
 //!    state, and the records that the pre-commit hook stores for the payload of that state. It also
 //!    removes the records whose removal compactions have requested. The engine then syncs this
@@ -24,9 +25,9 @@
 //!   write transaction that has ended, whether or not it is on disk.
 //! * No later commit reaches the engine. Each later commit or defragmentation fails with the error
 //!   of the failed commit, and so does each new write transaction. A write transaction that is
-//!   already open may still end.
-//! * The server stops the member. After a restart, the store has the last commit that is whole on
-//!   disk, and the member applies the later entries of the log again.
+//!   already open can still end.
+//! * The server stops the member. After a restart, the store has the state of the last commit that
+//!   is complete on disk, and the member applies the later entries of the log again.
 //!
 //! See also the picture in `docs/backend.md`, "The life of a commit".
 
@@ -91,7 +92,7 @@ impl<T: Clone + Send + Sync + std::fmt::Debug> SnapshotBackend<T> {
         Ok(())
     }
 
-    /// Step 1: freezes the active buckets, if they have any change. Returns the state that this
+    /// Step 1: freezes the active buckets if they contain any changes. Returns the state that this
     /// commit makes durable.
     pub(crate) fn freeze(&self) -> Arc<BackendState<T>> {
         let current = self.current.load();

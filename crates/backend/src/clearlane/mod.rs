@@ -13,8 +13,9 @@
 //!   committer ── writes them to the engine ── publishes the engine's new snapshot
 //! ```
 //!
-//! Lock order: `store` (a lock of the crate above), then `writer`, `committer` and `removals`. The
-//! engine's own locks come after `committer`. A read takes none of these four locks.
+//! Lock order: `store` (a lock of crate `mvcc`, which uses this crate), then `writer`, `committer`
+//! and `removals`. The engine's own locks come after `committer`. A read takes none of these four
+//! locks.
 
 pub mod read_tx;
 pub(crate) mod writer;
@@ -55,7 +56,7 @@ pub use state::BackendState;
 const DEFRAGMENT_STEP: usize = 10_000;
 
 /// A backend of era `clearlane`. Use it through [`Backend`], or directly if a read needs the
-/// payload.
+/// payload, which is the caller's description of a state.
 #[derive(Debug)]
 pub struct SnapshotBackend<T> {
     engine: Arc<dyn Engine>,
@@ -63,13 +64,14 @@ pub struct SnapshotBackend<T> {
     /// The write transaction holds this lock until it ends. The store's lock `store` admits one
     /// write transaction at a time, so no thread waits here.
     writer: Mutex<WriterState>,
-    /// Held while the engine is changed, so the committer is the engine's only writer.
+    /// This lock is held while the engine is changed, so the committer is the engine's only writer.
     committer: Mutex<CommitterState>,
     /// Records that the next commit removes for a compaction.
     removals: Mutex<Vec<Bytes>>,
     config: Config,
     pre_commit: PreCommit<T>,
-    /// If true, a write transaction was dropped before its end.
+    /// If true, a write transaction was dropped before its end, and no further write transaction or
+    /// commit is possible.
     abandoned: AtomicBool,
     /// The error of the first commit that failed or panicked. If set, no further commit is
     /// possible, and no write transaction can be opened. Reads continue with the current state.
@@ -232,8 +234,8 @@ pub struct Defragmentation<'b, T> {
 }
 
 impl<T: Clone + Send + Sync + Debug> Defragmentation<'_, T> {
-    /// Copies about 10,000 records. Returns true if little remains, so that it is time to call
-    /// `finish`.
+    /// Copies about 10,000 records. Returns true if so little remains that the caller should now
+    /// call `finish`.
     pub fn step(&mut self) -> Result<bool> {
         Ok(self.rewrite.step(DEFRAGMENT_STEP)?)
     }
@@ -241,7 +243,7 @@ impl<T: Clone + Send + Sync + Debug> Defragmentation<'_, T> {
     pub fn finish(self) -> Result<()> {
         let _committer = self.backend.committer.lock();
         self.backend.check_usable()?;
-        // If this fails, either the old store is intact or the engine rejects the next commit.
+        // If the call fails, either the old store is intact or the engine rejects the next commit.
         self.rewrite.finish()?;
         let snapshot = self.backend.engine.snapshot()?;
         self.backend.publish_engine(snapshot);

@@ -1,4 +1,4 @@
-//! The pending changes of all buckets except `key`. Records in these buckets may be overwritten and
+//! The pending changes to all buckets except `key`. Records in these buckets may be overwritten and
 //! deleted.
 //!
 //! The changes are in two persistent maps. Copying such a map copies one pointer. Changing it
@@ -38,7 +38,8 @@ pub(crate) struct PendingBuckets {
 }
 
 impl PendingBuckets {
-    /// Returns the pending change of a key. `None` means that the caller must read the engine.
+    /// Returns the pending change to a key, or `None` if there is no pending change, so that the
+    /// caller must read the engine.
     pub(crate) fn get(&self, bucket: Bucket, key: &[u8]) -> Option<&PendingChange> {
         if self.active.is_empty() && self.frozen.is_empty() {
             return None;
@@ -47,8 +48,8 @@ impl PendingBuckets {
         self.active.get(&wanted).or_else(|| self.frozen.get(&wanted))
     }
 
-    /// Returns the pending changes in a range as one sorted list. If both maps have a change of a
-    /// key, the change in the active map is returned.
+    /// Returns the pending changes in a range as one sorted list. If both maps contain a change to
+    /// a key, only the change in the active map is returned.
     pub(crate) fn changes_in(
         &self,
         bucket: Bucket,

@@ -2,9 +2,10 @@
 //!
 //! The records arrive in key order and are never overwritten. So they form a list that grows at its
 //! end and shrinks at its start. The list consists of chunks of write-once slots. Each state stores
-//! where its part of the list begins and ends, and every slot in between is filled. A chunk of
-//! computed records has no slots and may have any length. A record's position is the number of
-//! records that were written before it since the backend was opened. Keys rise with positions.
+//! where its part of the list begins and ends, and every slot in between is filled. A chunk can
+//! instead contain *computed* records, whose values are computed when they are read. Such a chunk
+//! has no slots and can have any length. A record's position is the number of records that were
+//! written before it since the backend was opened. A record at a higher position has a larger key.
 //!
 //! ```text
 //!   chunk at 0          computed, at 512    chunk at 9000
@@ -45,7 +46,7 @@ struct Chunk {
 enum ChunkRecords {
     /// Records that are filled in one by one.
     Slots(Box<[OnceLock<Record>]>),
-    /// Records that are all present at once, and are computed when they are read.
+    /// Records that are added together, and whose values are computed when they are read.
     Computed(Arc<dyn ComputedRecords>),
 }
 
@@ -123,7 +124,7 @@ impl PendingRecords {
     }
 
     /// Returns the key of the oldest pending record, or `None` if no record is pending. Records
-    /// with smaller keys are in the engine, all other records are in this list.
+    /// with smaller keys are in the engine, and all other records are in this list.
     pub(crate) fn first_key(&self) -> Option<RecordKey> {
         let index = self.chunk_index(self.begin);
         (self.begin < self.end).then(|| self.chunks[index].key(self.begin))
@@ -172,8 +173,8 @@ impl PendingRecords {
 
     /// Returns this part of the list without the records below position `durable`, which are in the
     /// engine. The last chunk is kept if it has slots, because the writer is still filling it. A
-    /// last chunk of computed records is dropped if all its records are in the engine. Otherwise it
-    /// would keep its source data in memory for nothing.
+    /// last chunk of computed records is dropped if all its records are in the engine. If it were
+    /// kept, its source data would stay in memory for no reason.
     pub(crate) fn without_committed(&self, durable: u64) -> PendingRecords {
         let begin = durable.clamp(self.begin, self.end);
         if begin == self.end && self.chunks.last().is_some_and(|last| last.is_computed()) {
@@ -220,7 +221,8 @@ impl PendingRecords {
     }
 }
 
-/// Visits computed records in groups, because a list of all of them could need much memory.
+/// Visits computed records in groups, because a list of all computed records could need much
+/// memory.
 fn visit_computed(chunk: &Chunk, positions: Range<u64>, visit: &mut PartVisitor<'_>) -> Result<()> {
     let mut position = positions.start;
     while position < positions.end {

@@ -4,9 +4,9 @@
 //!   the backend. Opening it copies nothing. No write, commit or other read waits for it
 //!   (`tests/suite/blocking.rs`).
 //! * **A write transaction** holds `writer`, which only writers take. Its end swaps the pointer.
-//! * **A commit** holds `committer` from before its sync until it has published the new snapshot.
-//!   The start and the end of a defragmentation also take `committer`, and so does a writer that
-//!   finds too many pending bytes.
+//! * **A commit** holds `committer` from its start until it has published the new snapshot. The
+//!   start and the end of a defragmentation also take `committer`, and so does a writer that finds
+//!   too many pending bytes.
 //!
 //! ```text
 //!   expensive read  ▶━━━━━━━━━━━━━━━━━━━━━━━ its own state ━━━━━━━━━━━━▶
@@ -14,7 +14,7 @@
 //!   commit                    ▶━━ write, sync ━━▶▪ publish
 //! ```
 //!
-//! `docs/backend.md` describes the costs of this way to read.
+//! `docs/backend.md` describes the costs of reading in this way.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub type SnapshotReadTx<T> = Arc<BackendState<T>>;
 impl<T> ReadTx for BackendState<T> {
     /// A point read. In bucket `key`, a key at or above the first pending key is looked up only in
     /// the pending records, and any other key only in the engine. In the other buckets, the engine
-    /// is read if there is no pending change of the key.
+    /// is read if there is no pending change to the key.
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         if bucket == Bucket::Key {
             if self.pending_records.first_key().is_some_and(|first| *first <= *key) {

@@ -1,10 +1,10 @@
-//! [`BackendState`]: all data that a read needs to see one state of the store, in one pointer.
+//! [`BackendState`]: all data that a read needs to see one state of the store, behind one pointer.
 //!
 //! ```text
 //!   BackendState ─┬─ snapshot          the engine as of the last commit
 //!                 ├─ pending_records   later records of bucket key
-//!                 ├─ pending_buckets   later changes of all other buckets
-//!                 └─ payload           a description of this state by the crate above
+//!                 ├─ pending_buckets   later changes to all other buckets
+//!                 └─ payload           the caller's description of this state
 //! ```
 //!
 //! A state does not change. The writer publishes a new state for each write transaction. The
@@ -22,8 +22,8 @@ use clearlane_engine::Snapshot;
 use crate::clearlane::pending_buckets::PendingBuckets;
 use crate::clearlane::pending_records::PendingRecords;
 
-/// The amount written since the backend was opened. The pending amount is the difference between
-/// two such counters: all writes, and the writes that are durable.
+/// Counts the writes since the backend was opened. One value counts all writes, and another counts
+/// the durable writes. Their difference is the pending amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteCounters {
     /// Number of write transactions, including transactions that changed only the payload.

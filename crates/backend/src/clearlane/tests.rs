@@ -107,8 +107,9 @@ fn apply(map: &mut Map, (bucket, key, value): &RecordChange) {
 struct ExpectedState {
     visible: Map,
     entry: Entry,
-    /// The visible state after each write transaction, by its entry. After a crash the store must
-    /// have one of these states, apart from removed records and the saved index.
+    /// The visible state after each write transaction, by the number of the transaction's entry.
+    /// After a crash the store must have one of these states, apart from removed records and the
+    /// saved index.
     ended: BTreeMap<Entry, Map>,
     durable: Map,
     removed: BTreeSet<Bytes>,
@@ -448,8 +449,8 @@ fn two_writes_and_two_commits_in_every_order_with_a_reader_opened_at_every_point
     assert_eq!(run, 924, "12 over 6");
 }
 
-/// Runs the steps in the order that the bits of `order` give, lowest bit first: 1 is the
-/// committer's next step, 0 the writer's.
+/// Runs the steps in the order that the bits of `order` give, lowest bit first: a 1 is the
+/// committer's next step, and a 0 is the writer's next step.
 fn run_order(order: u32) {
     let backend = fresh_backend();
     let first = vec![put(Bucket::Key, "r0", "0"), put(Bucket::Lease, "b", "0")];
@@ -510,7 +511,7 @@ fn the_same_where_the_pending_records_begin_a_new_chunk() {
     (0..10).for_each(|seed| run_seed(&fresh_backend(), seed, 40, 490));
 }
 
-/// Runs `steps` random steps on a backend in which `records` records of bucket `key` are pending.
+/// Runs `steps` random steps on a backend where `records` records of bucket `key` are pending.
 fn run_seed(backend: &SnapshotBackend<Entry>, seed: u64, steps: usize, records: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut world = World::new(backend, format!("seed {seed}"), Vec::new());
@@ -587,8 +588,8 @@ fn next_defragment_step(world: &World<'_>, random: &mut StdRng) -> Step {
     }
 }
 
-/// Returns up to two visible records, which the next step removes like a compaction. Several calls
-/// may return the same record.
+/// Returns up to two visible records, which the next step removes as a compaction would. Several
+/// calls may return the same record.
 fn random_records(world: &World<'_>, random: &mut StdRng) -> Vec<Bytes> {
     let records = world.expected.visible.keys().filter(|(bucket, _)| *bucket == Bucket::Key);
     let records: Vec<Bytes> = records.map(|(_, key)| key.clone()).collect();

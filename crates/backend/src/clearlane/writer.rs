@@ -1,11 +1,11 @@
 //! The writer: one write transaction becomes one published state.
 //!
 //! An open transaction keeps its additions outside every published state. They are visible only to
-//! its own reads, and in the snapshots that it opens. New records go into slots after the end of
-//! every published state. Other changes go into the transaction's own copy of the active buckets,
-//! which hold the pending changes since the last commit started. At its end, the transaction builds
-//! a new state from the records, the active buckets, and the payload, which is the caller's
-//! description of the state. Then the pointer to the current state is swapped.
+//! the transaction's own reads, and in the snapshots that it opens. New records go into slots after
+//! the end of every published state. Other changes go into the transaction's own copy of the active
+//! buckets, which hold the pending changes since the last commit started. At its end, the
+//! transaction builds a new state from the records, the active buckets, and the payload, which is
+//! the caller's description of the state. Then the pointer to the current state is swapped.
 //!
 //! A commit may publish states during the transaction. The commit does not change data that the
 //! transaction has seen, but moves it: first active changes to the frozen buckets, and then pending

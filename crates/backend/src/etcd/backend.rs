@@ -39,10 +39,11 @@ pub(crate) struct EtcdBackend<T> {
     era: Era,
     engine: Arc<dyn Engine>,
     batch: Mutex<Batch<T>>,
-    /// `None` in eras 3.0 and 3.1, whose reads use the batch.
+    /// The state that readers share, with its locks, or `None` in eras 3.0 and 3.1, whose reads use
+    /// the batch.
     reads: Option<ReadTxLocks>,
-    /// Start of the batch interval, in nanoseconds since the caller's fixed point. Only the timer
-    /// uses it, so it needs no lock.
+    /// Start of the batch interval, in nanoseconds since the fixed point from which the caller's
+    /// clock counts. Only the timer uses it, so it needs no lock.
     interval_start_ns: AtomicU64,
     config: Config,
     pre_commit: PreCommit<T>,
@@ -90,11 +91,11 @@ impl<T: Debug> EtcdBackend<T> {
         self.change_engine(|| batch.commit(&self.pre_commit))
     }
 
-    /// Runs `change`, which commits or rewrites the engine, while `readTx` is held exclusively.
-    /// Then replaces the snapshot and empties the read buffer under the same lock. So the lock is
-    /// also held during the sync, as in every etcd since 3.2. If `change` fails, readers keep the
-    /// old snapshot and the old buffer. Eras 3.0 and 3.1 do not have this lock and only run
-    /// `change`.
+    /// Runs `change`, which commits the batch or rewrites the store, while `readTx` is held
+    /// exclusively. Then replaces the snapshot and empties the read buffer under the same lock. So
+    /// the lock is also held during the sync, as in every version of etcd since 3.2. If `change`
+    /// fails, readers keep the old snapshot and the old buffer. Eras 3.0 and 3.1 do not have this
+    /// lock and only run `change`.
     fn change_engine(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let Some(reads) = &self.reads else { return change() };
         let mut read_state = reads.read_state.write();

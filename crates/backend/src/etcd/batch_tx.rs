@@ -37,8 +37,8 @@ pub(crate) struct Batch<T> {
     dirty: bool,
     pub(crate) pending_ops: u64,
     pub(crate) pending_deletes: u64,
-    /// The puts of the open write transaction. `None` in eras 3.0 and 3.1, whose readers use `txn`
-    /// itself.
+    /// The puts of the open write transaction, or `None` in eras 3.0 and 3.1, whose readers use
+    /// `txn` itself.
     pub(crate) write_buffer: Option<TxBuffer>,
     last_key: Option<RecordKey>,
 }
@@ -120,10 +120,11 @@ impl<T: Debug> Batch<T> {
 
     /// Commits, and rewrites the store before the next engine transaction is opened.
     pub(crate) fn defragment(&mut self, pre_commit: &PreCommit<T>) -> Result<()> {
-        // If another defragmentation is in progress, this fails and nothing has changed.
+        // If another defragmentation is in progress, this call fails and changes nothing.
         let rewrite = self.engine.begin_defragment()?;
         self.commit_txn(pre_commit)?;
-        // If this fails, either the old store is intact or the engine rejects the next transaction.
+        // If the rewrite fails, either the old store is intact or the engine rejects the next
+        // transaction.
         let rewritten = run_defragment(rewrite);
         self.begin_txn()?;
         rewritten
@@ -198,8 +199,8 @@ impl<T: Debug> WriteTx<T> for BatchWriteTx<'_, T> {
 
     fn end(mut self: Box<Self>, payload: T) -> Result<WriteTxResult> {
         self.ended = true;
-        // If one operation failed in the engine, the others of this transaction must not become
-        // visible.
+        // If one operation has failed in the engine, the other operations of this transaction must
+        // not become visible.
         self.batch.check_usable()?;
         self.batch.payload = payload;
         self.batch.dirty = true;

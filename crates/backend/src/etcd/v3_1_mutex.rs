@@ -25,7 +25,8 @@ use crate::etcd::batch_tx::Batch;
 use crate::interface::{RangeVisitor, ReadTx};
 use crate::merge;
 
-/// Reads through the guard of `batchTx`. Both an open read and a write transaction use it.
+/// Reads through the guard of `batchTx`. Both an open read and a write transaction read in this
+/// way.
 impl<T: Debug> ReadTx for Batch<T> {
     fn get(&self, bucket: Bucket, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.reader()?.get(bucket, key)?)

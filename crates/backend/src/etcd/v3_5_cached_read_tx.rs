@@ -5,10 +5,11 @@
 //! change during that time. A [read for the writer](crate::Backend::begin_read_for_writer) works as
 //! in era 3.2.
 //!
-//! * **No copy yet**: the read makes it while it holds `cache`.
+//! * **No copy yet**: the read makes the first copy while it holds `cache`.
 //! * **Copy up to date**: the read shares it.
-//! * **Copy out of date**: the read releases `cache` while it copies, so several reads may copy at
-//!   once. Each read then stores its copy, unless another read has already replaced the old copy.
+//! * **Copy out of date**: the read releases `cache` while it copies, so several reads can make a
+//!   copy at the same time. Each read then stores its copy, unless another read has already
+//!   replaced the old copy.
 //!
 //! ```text
 //!   put             ▪                         ▪

@@ -3,7 +3,7 @@
 //!
 //! A situation is a list of operations. Each operation runs on its own thread, and the threads
 //! start one after the other. Each thread is watched until it pauses inside its operation, waits
-//! for a lock, or is finished. The status of the last thread is the result. The whole table is in
+//! for a lock, or has finished. The status of the last thread is the result. The whole table is in
 //! `tests/golden/blocking`.
 
 use crate::support;
@@ -27,7 +27,7 @@ use clearlane_engine::{Bucket, KeyRange};
 enum Operation {
     /// Opens a read and pauses.
     ExpensiveRead,
-    /// Opens a locked read, as a hash does, and pauses.
+    /// Opens a locked read, as etcd does to hash the store, and pauses.
     PlainRead,
     /// Reads a range and pauses at the first record.
     Ranging,
@@ -302,8 +302,8 @@ fn assert_one_lease(backend: &dyn Backend<Entry>) {
     assert_eq!(there, 1, "{}: the lease was moved, not doubled or lost", backend.era());
 }
 
-/// Runs reads, puts and commits at the same time, each under a label of its kind. Returns the
-/// reports of all locks.
+/// Runs reads, puts and commits at the same time, and labels each thread with its kind of
+/// operation. Returns the reports of all locks.
 fn lock_reports_of_a_mixed_load(era: Era) -> Vec<LockReport> {
     let config = Config { batch_limit: 50, ..Config::default() };
     let locks = config.locks.clone();

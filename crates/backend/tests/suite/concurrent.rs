@@ -31,7 +31,7 @@ struct Race<'b> {
     /// A compaction has requested the removal of all batches up to this one. They may still be
     /// present.
     removal_requested: AtomicU64,
-    /// All batches up to this one are known to be removed.
+    /// All batches up to this one are known to have been removed.
     removed: AtomicU64,
     finished: AtomicBool,
 }

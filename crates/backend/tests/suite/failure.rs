@@ -95,8 +95,8 @@ fn wherever_a_commit_fails_what_was_acknowledged_stays_visible() {
     for (era, nth) in Era::DISTINCT_STORES.into_iter().flat_map(|d| (1..8).map(move |nth| (d, nth)))
     {
         let engine = failing_engine(EngineCall::Commit, nth);
-        // The eras of etcd commit at this limit, and some of them at each delete. All other batches
-        // are committed by the calls of `commit_if_due`.
+        // The eras of etcd commit at this limit, and some eras also commit at each delete. All
+        // other batches are committed by calls to `commit_if_due`.
         let config = Config { batch_limit: 15, ..Config::default() };
         let backend = support::open(era, engine, config);
         let acknowledged = write_until_failure(&*backend);

@@ -53,8 +53,8 @@ impl TestedBackend {
     }
 }
 
-/// Returns the arguments of a command as they were typed. A goldenscript splits `a=1` into a key
-/// and a value, but here it is one word.
+/// Returns the arguments of a command as they were typed. The parser of golden scripts splits `a=1`
+/// into a key and a value, but here `a=1` is one word.
 fn typed(command: &Command) -> Vec<String> {
     let word = |argument: &Argument| match argument {
         Argument::KeyValue(key, value) => format!("{key}={value}"),

@@ -306,7 +306,7 @@ fn import(mut exporter: Exporter) -> Map {
     contents::durable(&*engine)
 }
 
-/// Compares every era with the model in random operations. After a failure, proptest removes
+/// Compares every era with the model over random operations. After a failure, proptest removes
 /// operations as long as the list still fails, and shows the rest.
 fn race_all(cases: u32, operations: usize, config: &Config, source: fn() -> EngineSource) {
     for era in Era::DISTINCT_STORES {

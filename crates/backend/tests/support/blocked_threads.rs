@@ -1,4 +1,4 @@
-//! Watches threads until each of them is paused at a barrier, waits for a lock, or has finished.
+//! Watches threads until each thread is paused at a barrier, waits for a lock, or has finished.
 //! When all threads are in one of these states, a test can determine which thread waits for which.
 
 use std::sync::{Condvar, Mutex};
@@ -61,7 +61,7 @@ pub(crate) enum ThreadStatus {
     Blocked(String),
 }
 
-/// Waits until the thread labelled `actor` is at the barrier, waits for a lock, or is finished.
+/// Waits until the thread labelled `actor` is at the barrier, waits for a lock, or has finished.
 pub(crate) fn watch<T>(
     actor: TaskLabel,
     thread: &ScopedJoinHandle<'_, T>,

@@ -52,7 +52,7 @@ impl Drop for OnPanic {
     }
 }
 
-/// Sets the flag when it is dropped, even by a panic, so that the other threads end.
+/// Sets the flag when it is dropped, even during a panic, so that the other threads stop.
 pub(crate) struct SetOnDrop<'f>(pub(crate) &'f AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

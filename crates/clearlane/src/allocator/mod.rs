@@ -1,19 +1,19 @@
 //! The memory allocator of the program: how long it keeps free memory, and whether it uses huge
 //! pages.
 //!
-//! In an old era each response is one block of memory, which may have 20 MB. By default, mimalloc
-//! returns such memory to the system after 0.1 s. The next response would get it again page by
-//! page, with a page fault for each. So free memory of large blocks is kept for a second, and in an
-//! old era for ten minutes; other free memory is kept for a tenth of that time. If
-//! `MIMALLOC_PURGE_DELAY` is set, its value applies. Figures are in
+//! In an old era each response is one block of memory, which may be as large as 20 MB. By default,
+//! mimalloc returns such a block to the system after 0.1 s. The next response would then get new
+//! memory page by page, with one page fault for each page. So free memory of large blocks is kept
+//! for a second, and in an old era for ten minutes; other free memory is kept for a tenth of that
+//! time. If `MIMALLOC_PURGE_DELAY` is set, its value applies. Figures are in
 //! `docs/decisions/clearlane-allocator.md`.
 //!
 //! If the system offers huge pages, the first allocations of each thread use some of them, and a
-//! small store takes a third more memory. So huge pages are disabled, except in an old era, which
-//! uses them for its large responses.
+//! member with a small store takes a third more memory. So huge pages are disabled, except in an
+//! old era, which uses them for its large responses.
 //!
 //! Only the program uses this allocator, not the library: a program that embeds a server keeps its
-//! own.
+//! own allocator.
 
 #![allow(unsafe_code, reason = "an allocator, and mimalloc's options have no safe function")]
 

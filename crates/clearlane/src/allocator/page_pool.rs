@@ -10,10 +10,11 @@
 //! * There are eight lists of free buffers, each with a lock. A thread takes a buffer from its own
 //!   list or else from another list, and skips lists that are locked. If no buffer is found, it
 //!   cuts a new one from a chunk.
-//! * No other lock is taken under these locks, except mimalloc's when a chunk of 63 more buffers is
-//!   allocated.
+//! * A thread that holds one of these locks takes no other lock, except mimalloc's when it
+//!   allocates a chunk of 63 more buffers.
 //! * Memory is never returned. The pool keeps about the largest number of buffers that were ever in
-//!   use at once. If two stores were open for some time, this number includes the buffers of both.
+//!   use at the same time. If two stores were open for some time, this number includes the buffers
+//!   of both.
 //!
 //! Figures are in `docs/decisions/clearlane-allocator.md`.
 
@@ -40,15 +41,16 @@ thread_local! {
 }
 
 /// One list of free buffers, aligned so that lists do not share cache lines. `parking_lot`
-/// allocates when a thread has to wait, but never a block of the size of a buffer. So the wait does
-/// not enter this pool again.
+/// allocates when a thread has to wait, but never a block of the size of a buffer. So a thread that
+/// waits for a list does not call this pool again.
 #[repr(align(128))]
 struct BufferList(Mutex<FreeBuffers>);
 
 struct FreeBuffers {
     /// The first buffer in the list of buffers that were given back. `None` if the list is empty.
     first: Option<NonNull<FreeBuffer>>,
-    /// The unused rest of a chunk. Its memory is not touched before it is needed.
+    /// The unused rest of the current chunk, or `None` if there is no chunk. Its memory is not
+    /// touched before it is needed.
     uncut: Option<NonNull<FreeBuffer>>,
     uncut_count: usize,
 }

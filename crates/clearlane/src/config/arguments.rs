@@ -27,8 +27,8 @@ use super::value::{self, ValueKind};
 
 pub(crate) type FlagValues = BTreeMap<&'static str, String>;
 
-/// The given values, which have been checked. A flag without a given value has its default from
-/// `flags`.
+/// The values that were given for flags, already checked. A flag without a given value has its
+/// default from `flags`.
 pub(crate) struct FlagReader {
     pub(crate) values: FlagValues,
     pub(crate) flags: Vec<&'static Flag>,
@@ -132,7 +132,7 @@ pub(super) fn check_value(flag: &Flag, value: &OsStr, source: &str) -> Result<St
     })
 }
 
-/// Returns the values that the command line sets.
+/// Returns the values that the command line gives to flags.
 pub(crate) fn given(
     matches: &ArgMatches,
     flags: impl Iterator<Item = &'static Flag>,

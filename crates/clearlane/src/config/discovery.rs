@@ -1,4 +1,5 @@
-//! How the members of a new cluster are found if `--initial-cluster` is not set.
+//! Settings that determine how the members of a new cluster are found if `--initial-cluster` is not
+//! set.
 //!
 //! The rules are etcd's, and so are most of the error messages.
 

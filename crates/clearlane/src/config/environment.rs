@@ -1,8 +1,9 @@
 //! Environment variables: the name is `ETCD_` and the flag's name in upper case.
 //!
 //! It is an error if a variable sets a flag that is also set on the command line. An empty variable
-//! is treated as not set. If there is a config file, all variables except `ETCD_CONFIG_FILE` are
-//! ignored, and `ETCD_CONFIG_FILE` too if `--config-file` names a file.
+//! is treated as if it were not set. If there is a config file, all variables except
+//! `ETCD_CONFIG_FILE` are ignored. `ETCD_CONFIG_FILE` is also ignored if `--config-file` names a
+//! file.
 
 use std::ffi::OsString;
 
@@ -19,7 +20,7 @@ fn variable(flag: &str) -> String {
     format!("ETCD_{}", flag.to_uppercase().replace('-', "_"))
 }
 
-/// Adds the values of the environment to the values of the command line.
+/// Adds the values of environment variables to the values of the command line.
 pub(super) fn merge(
     mut flags: FlagValues,
     environment: &[(OsString, OsString)],

@@ -5,8 +5,8 @@
 pub struct ConfigError {
     message: String,
     /// The exit status. It is 2 if a flag is unknown or its value cannot be parsed, as in Go, and
-    /// for clap's other errors, such as a missing argument. It is 1 for an unknown command, if a
-    /// value is out of range or does not fit the other values, and for all other errors.
+    /// for clap's other errors, such as a missing argument. It is 1 for all other errors, such as
+    /// an unknown command, or a value that is out of range or conflicts with other values.
     pub status: u8,
 }
 

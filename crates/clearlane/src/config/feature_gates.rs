@@ -1,8 +1,8 @@
 //! Feature gates, which switch features on or off: `--feature-gates=A=true,B=false`.
 //!
-//! In etcd a new feature has its own gate until it is stable. An alpha feature is off by default,
-//! and a beta feature is on. `AllAlpha` and `AllBeta` set all gates of their stage, except gates
-//! that the list also names:
+//! In etcd each new feature has a gate until it is stable. An alpha feature is off by default, and
+//! a beta feature is on. `AllAlpha` and `AllBeta` set all gates of their stage, except gates that
+//! the list also names:
 //!
 //! ```text
 //!   AllAlpha=true,InitialCorruptCheck=false     all alpha features except one
@@ -94,7 +94,8 @@ impl FeatureGates {
         Ok(FeatureGates { values: said })
     }
 
-    /// Fails if `LeaseCheckpointPersist` is on, and `LeaseCheckpoint`, which it needs, is off.
+    /// Fails if `LeaseCheckpointPersist` is on although `LeaseCheckpoint` is off, because the
+    /// former needs the latter.
     pub fn check_dependencies(&self) -> Result<(), String> {
         let (persist, checkpoint) = ("LeaseCheckpointPersist", "LeaseCheckpoint");
         if self.is_on(persist) && !self.is_on(checkpoint) {

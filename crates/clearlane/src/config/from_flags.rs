@@ -57,10 +57,10 @@ pub struct Config {
     pub serves_profiles: bool,
     pub limits: Limits,
     pub http: HttpConfig,
-    /// Number of network threads. 0 if it depends on the machine.
+    /// Number of network threads. 0 if the number depends on the machine.
     pub net_threads: usize,
-    /// The settings of the RPC server. Its maximum number of connections is 0 if it depends on the
-    /// limit of open files.
+    /// The settings of the RPC server. Its maximum number of connections is 0 if the limit of open
+    /// files determines that number.
     pub rpc: RpcConfig,
     pub progress_interval: Duration,
     pub auto_compaction: Option<AutoCompaction>,
@@ -344,8 +344,9 @@ fn checks(flags: &FlagReader, gates: &FeatureGates) -> Result<CorruptionChecks, 
 }
 
 /// Maximum number of network threads. Each thread has a queue of requests, and a request ID has
-/// eight bits for the number of its queue. So there may be 256 queues, and the background tasks and
-/// each metrics listener need one as well.
+/// eight bits for the number of its queue. So there can be at most 256 queues. 64 threads leave
+/// enough queues for the background tasks, which need one, and for the metrics listeners, which
+/// need one each.
 const NET_THREADS_MAX: usize = 64;
 
 fn ignored_flag_warnings(values: &FlagValues) -> impl Iterator<Item = String> {
@@ -407,7 +408,8 @@ fn peer_connections(
 }
 
 /// Returns the first advertised peer address of this member that is an IP address, and that is
-/// neither a loopback nor an unspecified address. Adds a warning if there is none.
+/// neither a loopback nor an unspecified address. If there is none, returns `None` and adds a
+/// warning.
 fn local_address(flags: &FlagReader, warnings: &mut Vec<String>) -> Option<IpAddr> {
     let urls = flags.urls("initial-advertise-peer-urls");
     let mut addresses = urls.iter().filter_map(|url| url.host()?.parse::<IpAddr>().ok());
@@ -498,8 +500,8 @@ fn set_store(member: &mut MemberConfig, flags: &FlagReader) -> Result<(), Config
     member.replica.defragment_at =
         Some(threshold).filter(|mebibytes| *mebibytes > 0).map(|mib| mib.saturating_mul(1 << 20));
     let gates = flags.gates();
-    // With this gate, a renewal does not wait for the applied index. With checkpoints it waits,
-    // because a checkpoint in the log must be applied before a renewal.
+    // If this gate is on, a renewal does not wait for the applied index. But if checkpoints are on,
+    // it waits, because a checkpoint in the log must be applied before a renewal.
     if gates.is_on("FastLeaseKeepAlive") && !gates.is_on("LeaseCheckpoint") {
         member.replica.need_of_renewals = ReadNeed::Confirmed;
     }

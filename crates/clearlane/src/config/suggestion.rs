@@ -1,6 +1,6 @@
 //! The suggestion "did you mean": the known word that is most similar to an unknown one.
 
-/// A suggested word must be more similar than this, in Jaro's measure, which is 1 for equal words.
+/// The similarity that a suggested word must exceed, in Jaro's measure, which is 1 for equal words.
 const SIMILARITY_MIN: f64 = 0.75;
 /// Maximum length of a word that gets a suggestion. All known words are much shorter.
 const WORD_BYTES_MAX: usize = 100;

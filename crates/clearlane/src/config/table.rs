@@ -68,7 +68,7 @@ impl Flag {
         Flag { help, ignored: Some(why), ..self }
     }
 
-    /// Marks a flag that is ignored until a later version.
+    /// Marks a flag that this version ignores, and that a later version will honour.
     const fn planned(self, help: Str, why: Str) -> Flag {
         Flag { is_planned: true, ..self.ignored(help, why) }
     }

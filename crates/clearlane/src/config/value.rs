@@ -102,7 +102,8 @@ pub(crate) fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a whole number. As in Go, an underscore may separate two digits.
+/// Parses a whole number. As in Go, an underscore may separate two digits. Returns `None` for any
+/// other text.
 pub(super) fn number(text: &str) -> Option<i64> {
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -112,7 +113,7 @@ pub(super) fn number(text: &str) -> Option<i64> {
     i64::try_from(if is_negative { -size } else { size }).ok()
 }
 
-/// Parses a whole number that is not below zero.
+/// Parses a whole number that is not below zero. Returns `None` for any other text.
 pub(crate) fn count(text: &str) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
     let (radix, digits) = match lower.get(..2) {
@@ -137,7 +138,8 @@ pub(crate) fn count(text: &str) -> Option<u64> {
     u64::from_str_radix(&groups.concat(), radix).ok()
 }
 
-/// Parses a duration in Go's syntax, and returns nanoseconds. The duration may be below zero.
+/// Parses a duration in Go's syntax, which may be below zero. Returns nanoseconds, or `None` for
+/// any other text.
 pub(super) fn duration(text: &str) -> Option<i64> {
     let (is_negative, size) = match text.strip_prefix('-') {
         Some(size) => (true, size),
@@ -150,7 +152,7 @@ pub(super) fn duration(text: &str) -> Option<i64> {
     Some(if is_negative { -size } else { size })
 }
 
-/// Parses a duration that is not below zero.
+/// Parses a duration that is not below zero. Returns `None` for any other text.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     u64::try_from(duration(text)?).ok().map(Duration::from_nanos)
 }

@@ -1,6 +1,7 @@
 //! The identity of a member without data, and the decision whether the member may use it.
 //!
-//! The rules are in [`NewMember`]. This file queries the other members until there is a decision:
+//! The rules for this decision are in [`NewMember`]. This file queries the other members until
+//! there is a decision:
 //!
 //! ```text
 //!   flags ─▶ peer port reports "new" ─▶ query all ─┬─▶ admitted: the log is created
@@ -8,8 +9,8 @@
 //!                                       └──────────┴── too few responses: query again
 //! ```
 //!
-//! No data of the member is written before the decision. So a member that is killed while it waits
-//! starts again with the queries.
+//! No data of the member is written before the decision. So if a member is killed while it waits,
+//! its next start begins with the queries again.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use crate::discovery::{self, Discovery};
 
 /// The first and the longest pause between two rounds of queries. The pause doubles each time.
 const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// The wait before the first log line, and between two log lines.
+/// The time before the first log line about waiting, and the time between two such lines.
 const LOG_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// The identity with which a data directory is created.
@@ -133,8 +134,8 @@ impl MemberConfig {
     }
 
     /// A member that this member cannot reach may itself have sent a query to this member. Such a
-    /// query shows that the other member is new. So the error of that member is replaced by a reply
-    /// that reports this.
+    /// query shows that the other member is new. So the error in that member's answer is replaced
+    /// by the information in the query.
     fn add_asking(&self, answers: &mut [Answer], asking: Vec<MembersReply>) {
         for answer in answers.iter_mut().filter(|answer| answer.reply.is_err()) {
             let urls = self.initial_cluster.urls_of(&answer.name).unwrap_or_default();
@@ -199,7 +200,7 @@ impl MemberConfig {
     }
 }
 
-/// Returns `None` if too few members have responded for a decision. If this member may start,
+/// Returns `None` if too few members have responded to make a decision. If this member may start,
 /// returns the leader that has admitted it, or `Some(None)` if no leader had to admit it. Fails if
 /// this member must not start.
 fn decision(member: &NewMember, answers: &[Answer]) -> Result<Option<Option<AdmittingLeader>>> {

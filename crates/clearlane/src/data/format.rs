@@ -1,9 +1,9 @@
 //! The file `format` with the version of a member's data, for engines other than `bolt`.
 //!
-//! An older program would lose newer data that it does not know. So the directory of each member
-//! with such an engine has this file. A member does not start if the file has a larger number than
-//! this program's version, or any other text. A store of the engine `bolt` contains its own
-//! version, as in etcd: see `store_version.rs`.
+//! An older program would lose data in a newer format, which it cannot read. So the directory of
+//! each member with such an engine has this file. A member does not start if the file has a larger
+//! number than this program's version, or any other text. A store of the engine `bolt` contains its
+//! own version, as in etcd: see `store_version.rs`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,8 +13,8 @@ use clearlane_engine::EngineKind;
 
 use super::error::{Error, Result, at};
 
-/// The version that this program writes. Version 1 is the log and the buckets of etcd 3.7, in an
-/// engine other than `bolt`.
+/// The version that this program writes. Version 1 means the log and the buckets of etcd 3.7,
+/// stored in an engine other than `bolt`.
 const FORMAT: u32 = 1;
 
 /// Checks the version in the file, and writes the file if there is none. Does nothing for engine
@@ -38,7 +38,7 @@ pub(super) fn check(member_dir: &Path, kind: EngineKind) -> Result<()> {
 }
 
 /// Writes the version to a temporary file and renames that file, because the next start would fail
-/// with a half-written file.
+/// if the file were only partly written.
 fn write(member_dir: &Path, path: &Path) -> io::Result<()> {
     let half = member_dir.join("format.tmp");
     let mut file = File::create(&half)?;

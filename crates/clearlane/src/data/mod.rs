@@ -65,7 +65,7 @@ pub struct MemberConfig {
     pub engine_kind: EngineKind,
     pub engine: Options,
     pub wal: wal::Options,
-    /// The settings of the replica. `open` sets the values that depend on the start time, on
+    /// The settings of the replica. `open` sets the fields that depend on the start time, on the
     /// heartbeats and on the cluster.
     pub replica: ReplicaConfig,
     /// Maximum number of learners. It must be the same on all members.

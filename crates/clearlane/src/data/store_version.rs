@@ -23,7 +23,7 @@ pub(crate) type GetRecord<'g> = dyn Fn(Bucket, &[u8]) -> Result<Option<Vec<u8>>>
 const OLDEST: Version = (3, 6);
 const NEWEST: Version = (3, 7);
 
-/// Checks the store in `file`. A missing file is no error, because there may be no store yet.
+/// Checks the store in `file`. A missing file is not an error, because there may be no store yet.
 pub(crate) fn check(file: &Path, has_log: bool) -> Result<()> {
     let found = match std::fs::metadata(file) {
         Ok(found) => found,

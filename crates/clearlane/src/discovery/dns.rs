@@ -5,8 +5,8 @@
 //!   _etcd-server._tcp.example.com       SRV 0 0 2380 b.example.com ─▶ http://b.example.com:2380
 //! ```
 //!
-//! A record with this member's scheme and address gives this member its URL. The other members have
-//! numbers as names until they start. The DNS servers are read from `/etc/resolv.conf`.
+//! A record with this member's scheme and address gives this member its URL. Until the other
+//! members start, their names are numbers. The DNS servers are read from `/etc/resolv.conf`.
 //!
 //! The proxies find the client addresses of the members in the same way, in the records
 //! `_etcd-client-ssl._tcp` and `_etcd-client._tcp`.
@@ -66,7 +66,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns HOST:PORT.
+    /// Returns the target as HOST:PORT.
     pub fn address(&self) -> String {
         let Target { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
@@ -139,8 +139,8 @@ impl DnsDiscovery {
         Ok(cluster)
     }
 
-    /// Finds the client addresses of the members: first those with TLS, then the others. Fails if
-    /// there are none.
+    /// Finds the client addresses of the members: first the addresses with TLS, then the others.
+    /// Fails if there are no addresses.
     pub async fn find_clients(&self) -> Result<Vec<ClientTarget>, DnsError> {
         let servers = self.servers()?;
         let (mut found, mut failures) = (Vec::new(), Vec::new());
@@ -206,7 +206,7 @@ fn servers_in(text: &str) -> Vec<SocketAddr> {
 }
 
 /// Queries the servers in turn, each up to twice, until one responds. Any complete response ends
-/// the search, even if it is an error or has no such records.
+/// the search, even if it reports an error or has no SRV records.
 async fn lookup(servers: &[SocketAddr], name: &str) -> Result<Vec<Target>, String> {
     let query = query(name).map_err(|error| error.to_string())?;
     let mut failures = Vec::new();

@@ -57,8 +57,8 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// The texts start with etcd's texts, except the text of `Refused`. The rest gives details, such as
-/// a remedy for the operator.
+/// The error texts start with etcd's texts, except the text of `Refused`. The rest of each text
+/// gives details, such as a remedy for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
     #[error("discovery: size key not found: write the number of members to {0}")]
@@ -233,7 +233,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Waits for a response, but not longer than `--discovery-request-timeout`.
+    /// Waits for a response, but no longer than `--discovery-request-timeout`.
     async fn answer<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,

@@ -30,9 +30,9 @@ const COMPRESSED: &str = ".gz";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RotationConfig {
     pub max_bytes: u64,
-    /// Maximum age of old files in days. 0 keeps files of any age.
+    /// Maximum age of old files in days. If 0, files of any age are kept.
     pub max_age_days: u32,
-    /// Maximum number of old files. 0 keeps all of them.
+    /// Maximum number of old files. If 0, all old files are kept.
     pub backups_max: usize,
     /// If true, the names of old files contain the local time, otherwise UTC.
     pub is_local_time: bool,
@@ -89,7 +89,8 @@ impl RotatedFile {
             false => UtcOffset::UTC,
         };
         let names = BackupNames { path: path.to_owned(), offset };
-        // One pending request to clean is enough for all files that are replaced before it runs.
+        // One pending cleaning request is enough for all files that are replaced before the
+        // cleaning runs.
         let (cleanings, wanted) = sync_channel(1);
         let cleaned = names.clone();
         thread::Builder::new().name("log-files".to_owned()).spawn(move || {
@@ -198,7 +199,7 @@ impl BackupNames {
                 old.push((stamp.to_owned(), dir.join(&name)));
             }
         }
-        // Sorts the newest file first.
+        // Sort the files, the newest first.
         old.sort_by(|a, b| b.cmp(a));
         let oldest = match config.max_age_days {
             0 => String::new(),

@@ -1,5 +1,5 @@
-//! The format of pprof: a compressed protobuf message, in which strings, functions and locations
-//! are referred to by numbers.
+//! The format of pprof: a compressed protobuf message that refers to strings, functions and
+//! locations by numbers.
 //!
 //! ```text
 //!   sample ──▶ location (an address) ──▶ line ──▶ function ──▶ strings
@@ -201,7 +201,8 @@ impl ProfileBuilder {
         self.profile.samples.push(Sample { locations, values: values.to_vec(), labels });
     }
 
-    /// Returns the frames without the innermost frames that recorded the stack.
+    /// Returns the frames without the innermost ones, which belong to the code that recorded the
+    /// stack.
     pub(super) fn without_own<'a>(&mut self, frames: &'a [usize]) -> &'a [usize] {
         let near = &frames[..frames.len().min(OWN_FRAMES_MAX)];
         let own = near.iter().rposition(|address| self.is_own(*address));

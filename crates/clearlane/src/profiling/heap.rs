@@ -1,10 +1,10 @@
-//! The heap profile: which stacks hold memory. It samples one allocation for each 512 KiB on
-//! average.
+//! The heap profile: which call stacks have allocated the memory that is in use. It samples one
+//! allocation for each 512 KiB on average.
 //!
 //! Each thread counts down a random number of bytes, so a large allocation is sampled more often
 //! than a small one. The profile estimates the totals from the samples. The address of a sampled
-//! allocation is kept until the memory is freed. A table of counters shows, without a lock, that
-//! most addresses are not kept.
+//! allocation is kept until the memory is freed. Most freed addresses are not kept, and a table of
+//! counters shows this without a lock.
 //!
 //! The allocator calls [`allocated`] and [`freed`]. Until [`start`] is called, each of these calls
 //! costs one load of a flag.

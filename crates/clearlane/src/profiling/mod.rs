@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `--enable-pprof` switches the pages on. A CPU profile has a cost only while it is recorded, and
-//! exists on Linux only. For the heap profile, the [allocator](crate::allocator) samples from the
-//! call of `start`, which follows the reading of the flags.
+//! exists on Linux only. For the heap profile, the [allocator](crate::allocator) samples
+//! allocations after `start` is called, which happens once the flags have been read.
 
 #[cfg(target_os = "linux")]
 mod cpu;

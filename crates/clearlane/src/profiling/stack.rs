@@ -34,7 +34,8 @@ pub(super) struct Recording(());
 
 /// Starts a recording. Returns `None` if this thread is already recording.
 pub(super) fn begin() -> Option<Recording> {
-    // `then_some` would also create and drop a recording if there is one already.
+    // `then_some` would create a recording even if there is one already, and dropping it would
+    // clear the flag.
     (!IS_RECORDING.replace(true)).then(|| Recording(()))
 }
 
@@ -61,8 +62,8 @@ impl Recording {
             stack.len += 1;
             stack.len < FRAMES_MAX
         };
-        // SAFETY: two threads may unwind at once. A lock is needed only for names, and no names are
-        // resolved here.
+        // SAFETY: two threads may unwind at the same time. A lock is needed only for names, and no
+        // names are resolved here.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
                 let address = frame.ip().addr();

@@ -43,8 +43,8 @@ fn defrag(flags: &FlagReader) -> Result<String, BoxError> {
     }
     wait_until_unlocked(flags, &file, Access::Write)?;
     if kind == EngineKind::Bolt {
-        // The check fails for a later version, whose data could be lost. The argument `true`
-        // disables the check for a missing log.
+        // The check fails for a store of a later version, because this program could lose some of
+        // its data. The argument `true` disables the check for a missing log.
         store_version::check(&file, true)?;
     }
     let store_dir = open_store_dir(Arc::new(OsFileSystem), &snap, kind, Options::default())?;

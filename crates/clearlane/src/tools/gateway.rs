@@ -67,7 +67,7 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
     logging::start(&LogConfig { level, format, outputs, rotation: None })?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(run(flags));
-    // The resolution of a host may still be in progress, and is not waited for.
+    // Do not wait for the resolution of a host name that is still in progress.
     runtime.shutdown_background();
     done
 }
@@ -135,7 +135,7 @@ fn serve_metrics(
     })
 }
 
-/// Returns the address of `--metrics-addr`. `None` if the flag is empty.
+/// Returns the address in `--metrics-addr`, or `None` if the flag is empty.
 fn metrics_address(flags: &FlagReader) -> Result<Option<SocketAddr>, BoxError> {
     use std::net::ToSocketAddrs as _;
     let text = flags.text("metrics-addr");
@@ -173,7 +173,8 @@ async fn endpoints(flags: &FlagReader) -> Result<Vec<EndpointConfig>, BoxError> 
     Ok(all)
 }
 
-/// Returns the dialer that verifies endpoints of `--discovery-srv`. `None` without an authority.
+/// Returns the dialer that verifies endpoints of `--discovery-srv`. `None` if no authority is
+/// given, or if there is no `--discovery-srv`.
 fn authority(flags: &FlagReader) -> Result<Option<Dialer>, BoxError> {
     let flag = "trusted-ca-file";
     let Some(path) = flags.path(flag) else { return Ok(None) };
@@ -185,7 +186,7 @@ fn authority(flags: &FlagReader) -> Result<Option<Dialer>, BoxError> {
     Ok(Some(Dialer::new(&info, &ProtocolConfig::default())?))
 }
 
-/// Returns HOST:PORT of an endpoint, which may be a URL.
+/// Returns the endpoint as HOST:PORT. The argument may also be a URL.
 fn host_and_port(endpoint: &str) -> Result<String, String> {
     let wrong = |why: &str| format!("--endpoints {endpoint}: {why}; expected HOST:PORT");
     let rest = match endpoint.split_once("://") {

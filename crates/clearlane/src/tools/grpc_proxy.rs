@@ -237,7 +237,7 @@ async fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
     })
 }
 
-/// Returns the endpoints of SRV records as URLs, or `--endpoints`.
+/// Returns the endpoints in SRV records as URLs, or else the value of `--endpoints`.
 async fn endpoints(flags: &FlagReader, dialer: &Dialer) -> Result<Vec<String>, BoxError> {
     let has_authority = !flags.text("cacert").is_empty();
     let authority = Some(dialer).filter(|_| has_authority);

@@ -1,7 +1,7 @@
 //! `hashkv`: prints the hash of a store's keys up to a revision, in the format of `etcdutl hashkv`.
 //! A member with the same keys returns the same hash for the RPC HashKV.
 //!
-//! The file is only read, while etcdutl opens it for writing.
+//! This tool opens the file only for reading, whereas etcdutl opens it for writing.
 
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! `migrate`: sets the storage version of a stopped member, like `etcdutl migrate`.
 //!
-//! The versions differ only in the record `storageVersion` of bucket `meta`, which 3.5 does not
-//! have. A downgrade fails if the log has an entry after its last snapshot that the older version
-//! cannot read. The cluster version is not changed.
+//! Stores of different versions differ only in the record `storageVersion` of bucket `meta`, which
+//! a store of version 3.5 does not have. A downgrade fails if the log has an entry after its last
+//! snapshot that the older version cannot read. The cluster version is not changed.
 
 use std::fmt;
 use std::path::Path;
@@ -111,7 +111,8 @@ fn detect<R: Read + ?Sized>(store: &R, path: &Path) -> Result<Version, BoxError>
     Ok(V3_5)
 }
 
-/// Returns the lowest version that can read the entries after the last snapshot. `None` means 3.5.
+/// Returns the lowest version that can read the log's entries after its last snapshot. `None`
+/// stands for version 3.5.
 fn needed_by_log(dir: &Path) -> Result<Option<Version>, BoxError> {
     let last = wal::valid_snapshots(&OsFileSystem, dir)?.pop().unwrap_or_default();
     let mut needed = None;
@@ -121,8 +122,8 @@ fn needed_by_log(dir: &Path) -> Result<Option<Version>, BoxError> {
         }
         let at = |why: String| format!("{}: entry {}: {why}", dir.display(), entry.index);
         let request = decode_raft_request(entry.data.clone()).map_err(|why| at(why.to_string()))?;
-        // Version 3.5 knows all requests except `downgrade_version_test`, which only etcd's tests
-        // use. That request needs the version that it names, and at least 3.6.
+        // Version 3.5 supports all requests except `downgrade_version_test`, which only etcd's
+        // tests use. That request needs the version that it names, and at least 3.6.
         if let Some(test) = request.downgrade_version_test {
             let named: Version = test.ver.parse().map_err(&at)?;
             needed = needed.max(Some(named.max(V3_6)));

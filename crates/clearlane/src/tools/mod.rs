@@ -50,17 +50,17 @@ struct Tool {
     name: &'static [&'static str],
     about: &'static str,
     positional: &'static [Flag],
-    /// The description of the additional arguments after the positional ones (any number). `None`
-    /// if the tool takes no such arguments.
+    /// The description of further arguments. Any number of further arguments may follow the
+    /// positional ones. `None` if the tool takes no such arguments.
     words: Option<&'static Flag>,
     flags: &'static [Flag],
     action: Action,
 }
 
 enum Action {
-    /// Returns the text to print.
+    /// A function that returns the text to print.
     Text(fn(&FlagReader) -> Result<String, BoxError>),
-    /// Prints while it works, because the output may not fit into memory.
+    /// A function that prints while it works, because its output may not fit into memory.
     Print(fn(&FlagReader, &[String], &mut dyn Write) -> Result<(), BoxError>),
 }
 
@@ -70,7 +70,7 @@ struct Group {
     /// The description in the help.
     about: &'static str,
     /// If true, the command line follows etcd's proxies: flags may precede the second word, the
-    /// first word without others prints the help, and wrong words end with status 1.
+    /// first word by itself prints the help, and wrong words end with status 1.
     is_proxy: bool,
 }
 

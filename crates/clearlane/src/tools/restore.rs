@@ -71,7 +71,7 @@ pub(super) const TOOL: Tool = Tool {
     action: Action::Text(restore),
 };
 
-/// The directory in the data directory where the store is filled.
+/// The name of the directory, inside the data directory, where the store is filled.
 const MADE: &str = "member.restoring";
 
 /// Keys of `Bucket::Meta`: a scheduled compaction, and the position in the log.
@@ -101,7 +101,7 @@ fn restore(flags: &FlagReader) -> Result<String, BoxError> {
         Ok(revision)
     });
     let revision = restored.inspect_err(|_| {
-        // An error of this removal is ignored, because the earlier error is reported. The next
+        // An error during this removal is ignored, because the earlier error is reported. The next
         // attempt removes `member.restoring`, and fails if anything else is left.
         dirs.iter().zip(earlier).for_each(|(dir, existed)| drop(remove_contents(dir, existed)));
     })?;
@@ -232,8 +232,8 @@ fn reset_cluster_and_revision(
         let too_far = || format!("--bump-revision leads from {now} to more than {REVISION_MAX}");
         now = bumped.ok_or_else(too_far)?;
         // The revision of a store is the revision of its last record. So a put of the empty key is
-        // added, which no client can use. etcd adds the same record. So the hash equals the hash of
-        // a member that etcdutl has restored.
+        // added, because no client can use this key. etcd adds the same record, so the hash equals
+        // the hash of a member that etcdutl has restored.
         txn.put(Bucket::Key, &Revision::new(now, 0).put_key(), b"")?;
         if marks {
             txn.put(Bucket::Meta, SCHEDULED, &Revision::new(now, 0).put_key())?;

@@ -1,12 +1,12 @@
 //! `--discovery-srv` of the proxies: the endpoints are the targets of SRV records. The records are
-//! read once, at start.
+//! read only once, at startup.
 //!
 //! Unless `--insecure-discovery` is set, targets without TLS are dropped, as in etcd. If there is
 //! an authority, a target is also dropped if it cannot be reached, or if its certificate is not
 //! valid. If all targets are dropped, `--endpoints` is used.
 //!
-//! Without an authority, etcd also drops targets that cannot be reached. Here they are kept, since
-//! a proxy notices when they are back.
+//! Without an authority, etcd also drops targets that cannot be reached. Clearlane keeps them,
+//! because a proxy notices when they can be reached again.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -90,7 +90,7 @@ async fn check(
     (kept, dropped)
 }
 
-/// Returns why a target must not be used, or `None`.
+/// Returns the reason why a target must not be used, or `None` if it may be used.
 async fn failure(found: &ClientTarget, authority: Option<&Dialer>) -> Option<String> {
     if found.scheme != "https" {
         return Some("is insecure".to_owned());

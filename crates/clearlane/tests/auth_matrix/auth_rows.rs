@@ -163,7 +163,7 @@ fn permission_rows() -> Vec<Row> {
     ]
 }
 
-/// These rows are the last ones, because they may end all tokens.
+/// These rows are the last ones, because they may invalidate all tokens.
 fn switch_rows() -> Vec<Row> {
     vec![
         Row::new("Auth/AuthEnable", "again", AuthEnableRequest {}),

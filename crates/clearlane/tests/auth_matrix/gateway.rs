@@ -106,8 +106,8 @@ async fn post(address: &str, path: &str, body: &str, headers: &str) -> String {
         .collect();
     let len = match fields.get("content-length") {
         Some(len) => len.parse().unwrap(),
-        // A response without a content length has chunks. The first chunk is the first message of a
-        // stream.
+        // A response without a content length is sent in chunks. The first chunk is the first
+        // message of a stream.
         None => usize::from_str_radix(read_until(&mut stream, "\r\n").await.trim(), 16).unwrap(),
     };
     let mut body = vec![0; len];

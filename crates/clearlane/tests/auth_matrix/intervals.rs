@@ -5,9 +5,9 @@
 //! order of the grants, because this order determines the shape of etcd's tree of permissions.
 //!
 //! `intervals-3.7.1.txt` has a paragraph for each set of permissions. Its first line lists the
-//! permissions, which are split over two roles of one user. The line below lists the ranges that
-//! the user may read. `a..c` is a range, `a..` a range without end, and `a` a key. A zero byte is
-//! written as `0`.
+//! permissions, which are divided between two roles of one user. The line below lists the ranges
+//! that the user may read. `a..c` is a range, `a..` a range without end, and `a` a key. A zero byte
+//! is written as `0`.
 
 use clearlane_proto::authpb::Permission;
 use clearlane_proto::authpb::permission::Type;

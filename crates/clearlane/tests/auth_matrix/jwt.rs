@@ -5,10 +5,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// The block size of SHA-256.
+/// The block size of SHA-256, in bytes.
 const BLOCK: usize = 64;
 
-/// Returns a token with an HS256 signature, even if the header names another method.
+/// Returns a token with an HS256 signature, even if the header names another signing method.
 pub(crate) fn sign(key: &[u8], header: &Value, claims: &Value) -> String {
     let text = format!("{}.{}", part(header), part(claims));
     let signature = URL_SAFE_NO_PAD.encode(hmac(key, text.as_bytes()));

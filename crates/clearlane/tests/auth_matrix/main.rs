@@ -45,10 +45,10 @@ const HEAD: &str = "\
 
 ";
 
-/// The only intended difference. A simple token ends with the index of the log entry that issued
-/// it. This token names an index that the log has not reached. etcd waits for this index until the
-/// call times out. Clearlane waits only until it has applied the entries that are committed at that
-/// time, and then rejects the token.
+/// The only cell that intentionally differs. A simple token ends with the index of the log entry
+/// that issued it. The token in this cell names an index that the log has not reached. etcd waits
+/// for this index until the call times out. Clearlane waits only until it has applied the entries
+/// that are committed at that time, and then rejects the token.
 const INTENDED: [&str; 1] = [
     r#"index not reached as KV/Range: etcd "no answer", ours "Unauthenticated: etcdserver: invalid auth token""#,
 ];

@@ -9,7 +9,7 @@ use crate::table::Table;
 use crate::{auth_rows, kv_rows, other_rows};
 
 /// The columns. The first three send no token, a token that was never issued, and an expired token.
-/// Each of the others sends the token of the user with this name.
+/// Each other column sends the token of the user with that name.
 const COLUMNS: [&str; 11] =
     ["-", "wrong", "expired", "none", "ro", "wo", "exact", "narrow", "all", "root", "admin"];
 

@@ -11,16 +11,16 @@ pub(crate) type Fact = Box<dyn Fn(&Bytes) -> String>;
 
 pub(crate) struct Row {
     pub(crate) method: &'static str,
-    /// Distinguishes the row from the other rows of this method.
+    /// A text that distinguishes the row from the other rows of its method.
     pub(crate) shape: &'static str,
-    /// Returns the request for the user who sends it.
+    /// A function that returns the request for the user who sends it.
     pub(crate) request: Box<dyn Fn(&str) -> Bytes>,
     pub(crate) fact: Fact,
     /// Calls that root makes before each cell.
     pub(crate) before: Vec<Call>,
     /// Calls that root makes after each cell. They may fail if there is nothing to do.
     pub(crate) after: Vec<Call>,
-    /// If true, the call may end tokens, so all users log in again after each cell.
+    /// If true, the call may invalidate tokens, so all users log in again after each cell.
     pub(crate) is_end_of_tokens: bool,
 }
 

@@ -84,7 +84,7 @@ impl Program {
             Program::Clearlane => ours,
             Program::Etcd(program) => {
                 let mut etcd = Command::new(program);
-                // etcd's gateway calls the port in the flag, so the flag needs a real port.
+                // etcd's gateway calls the port in the flag, so the port in the flag must not be 0.
                 let free = free_ports(1).unwrap()[0];
                 let urls = format!("--listen-client-urls=http://127.0.0.1:{free}");
                 etcd.args(ours.get_args()).arg(urls);
@@ -197,7 +197,7 @@ impl Server {
         call(&self.channel, asked, token).await
     }
 
-    /// Makes a call as root. Logs in again if an earlier step has ended root's token.
+    /// Makes a call as root. Logs in again if an earlier step has invalidated root's token.
     pub(crate) async fn as_root(&self, asked: &Call) -> Outcome {
         for _ in 0..2 {
             let token = self.tokens.borrow().get("root").cloned();

@@ -1,5 +1,5 @@
-//! Tests of transactions whose ranges are read after the transaction was applied, through each
-//! member of a cluster.
+//! Tests of transactions that are sent through each member of a cluster, and whose ranges are read
+//! after the transaction has been applied.
 
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::response_op::Response;

@@ -37,8 +37,9 @@ fn any_member_answers_for_the_leader() {
     });
 }
 
-/// As in etcd, a keep-alive stream that requires a leader ends if its member has none. So a client
-/// of a member that is cut off notices this, and can connect to another member.
+/// As in etcd, a keep-alive stream that requires a leader ends if its member has no leader. So a
+/// client of a member that is cut off notices the loss of the leader, and can connect to another
+/// member.
 #[test]
 fn a_keep_alive_that_requires_a_leader_ends_without_one() {
     let mut cluster = TestCluster::started(&["a", "b", "c"]);

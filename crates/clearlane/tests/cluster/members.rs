@@ -1,4 +1,4 @@
-//! Tests in which members are added, as learners and as voters, and removed.
+//! Tests that add members, as learners and as voters, and remove them.
 
 use clearlane::data::{InitialClusterState, MemberConfig};
 use clearlane_proto::etcdserverpb::{

@@ -76,7 +76,7 @@ impl Writer {
         writers.join_all().await;
     }
 
-    /// Compacts at the newest revision. Does not wait for the end of the compaction.
+    /// Compacts at the newest revision. Returns before the compaction ends.
     async fn compact(&mut self, members: &mut [Program], leader: usize) {
         let revision = members[leader].ready().await.header.unwrap().revision;
         let compaction = CompactionRequest { revision, physical: false };

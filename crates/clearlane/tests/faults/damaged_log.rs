@@ -1,5 +1,5 @@
-//! A member is killed, its log is damaged, and the member is started again: it either fails, or has
-//! all data.
+//! A member is killed, its log is damaged, and the member is started again: it must either fail, or
+//! have all data.
 //!
 //! `crates/replica/tests/suite/halves/damaged_log.rs` tests 2,000 more cases of damage, in logs
 //! with several segments and after power failures.

@@ -175,7 +175,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     assert!(member.is_running());
 
     // Frees space on the disk. The member must then disarm the alarm and accept writes without a
-    // request of the operator.
+    // request from the operator.
     fs::remove_file(ballast).unwrap();
     disk.resize(300);
     alarm_is(&member, false).await;

@@ -1,4 +1,4 @@
-//! The gRPC proxy in front of three members that are killed and stopped.
+//! Tests of the gRPC proxy in front of three members, which are killed and stopped.
 
 use std::fs::File;
 use std::path::Path;
@@ -52,7 +52,8 @@ impl Proxy {
         endpoint.timeout(Duration::from_secs(10)).connect().await.unwrap()
     }
 
-    /// Opens a stream of watches. A timeout would end the stream.
+    /// Opens a stream and creates a watch. The connection has no timeout, because a timeout would
+    /// end the stream.
     async fn watch(&self, create: WatchCreateRequest) -> Watch {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port)).unwrap();
         let (requests, receiver) = mpsc::channel(16);
@@ -102,7 +103,8 @@ async fn started(dir: &Path) -> Vec<Program> {
     members
 }
 
-/// Writes numbered keys until it is told to stop. Returns the revisions of the acknowledged puts.
+/// Puts consecutive numbers, using 50 keys in turn, until `is_done` is set. Returns the revisions
+/// of the acknowledged puts.
 async fn write(channel: Channel, is_done: Arc<AtomicBool>, newest: Arc<AtomicI64>) -> Vec<i64> {
     let mut client = KvClient::new(channel);
     let mut acknowledged = Vec::new();
@@ -114,7 +116,7 @@ async fn write(channel: Channel, is_done: Arc<AtomicBool>, newest: Arc<AtomicI64
             ..PutRequest::default()
         };
         number += 1;
-        // A put that fails may have been carried out.
+        // A failed put may have been carried out, but it was not acknowledged.
         if let Ok(done) = client.put(put).await {
             let revision = done.into_inner().header.unwrap().revision;
             acknowledged.push(revision);
@@ -124,8 +126,9 @@ async fn write(channel: Channel, is_done: Arc<AtomicBool>, newest: Arc<AtomicI64
     acknowledged
 }
 
-/// Members are killed or stopped, one at a time. Reads through the proxy go on, no connection of a
-/// client ends, no read is older than an acknowledged put, and a watch gets every put once.
+/// Members are killed or stopped, one at a time. During this time, reads through the proxy must
+/// succeed, no client may lose its connection, each read must be at least as new as the last put
+/// that was acknowledged before it, and a watch must get every acknowledged put exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_a_proxy_notice_no_lost_member() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,7 +186,8 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
     assert!(longest < Duration::from_secs(10), "a read took {longest:?}");
 }
 
-/// Watches with different starts and filters of one prefix cost the members one watch.
+/// A hundred watches of one prefix, which start at different revisions, need only one watch on the
+/// members.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_watches_are_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -236,7 +240,8 @@ async fn watchers_of(member: &Program) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// The keep-alives of many clients are answered at once, and the lease ends when they stop.
+/// Many clients keep the same lease alive, and all of them get responses. The lease ends when they
+/// stop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_lives_as_long_as_its_clients_ask() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,9 +3,9 @@
 //! must hold in each old era while expensive reads hold its locks.
 //!
 //! `CLEARLANE_KEYS=500000` makes the test as heavy as intended. `CLEARLANE_TICK_MAX_MS=20` also
-//! limits how late the ticks of raft may be. The test compares them with a thread that only sleeps
-//! and wakes, because a virtual machine that is paused delays both. It fails if the
-//! largest delay of a tick exceeds the largest delay of a wake-up by more than 20 ms.
+//! limits how late the ticks of raft may be. The test compares the ticks with a thread that only
+//! sleeps and wakes, because a pause of the virtual machine delays both. It fails if the largest
+//! delay of a tick exceeds the largest delay of a wake-up by more than 20 ms.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ use crate::three::agree;
 
 /// Number of concurrent writers.
 const WRITERS: usize = 16;
-/// Time limit of a request. None of the requests in this file takes so long.
+/// Time limit of a request. None of the requests in this file takes that long.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const TIMED_OUT: &str = "etcdserver: request timed out";
 
@@ -86,8 +86,8 @@ fn ten_compares() -> TxnRequest {
     TxnRequest { success, ..TxnRequest::default() }
 }
 
-/// Makes small puts and linearizable reads on a member, one after the other, until `stop` is set.
-/// Returns the errors, and the longest time of a put together with its read.
+/// Alternates small puts and linearizable reads on a member until `stop` is set. Returns the
+/// errors, and the longest time of a put together with its read.
 async fn light(
     mut kv: KvClient<Channel>,
     name: usize,
@@ -113,8 +113,9 @@ fn metric(member: &Program, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
 }
 
-/// Prints how late the ticks were. Fails if `CLEARLANE_TICK_MAX_MS` is set, and a tick was later
-/// than the sleeper by more than this number of milliseconds.
+/// Prints the largest delay of a tick on each member. Fails if `CLEARLANE_TICK_MAX_MS` is set, and
+/// one of these delays exceeds the sleeper's largest delay by more than this number of
+/// milliseconds.
 fn check_tick_lateness(what: &str, members: &[Program], sleeper: &Sleeper) {
     let late = |member| 1000.0 * metric(member, "clearlane_raft_tick_lateness_max_seconds");
     let late: Vec<f64> = members.iter().map(late).collect();

@@ -53,8 +53,9 @@ fn asked(member: &Program, path: &str, body: &str) -> TcpStream {
     connection
 }
 
-/// Checks that another client can write and read as usual. `before` is an earlier memory use of the
-/// member. If it is set, also checks that the memory has grown by less than [`BYTES_MAX`].
+/// Checks that another client can write and read as usual. `before` is the memory use of the member
+/// at an earlier time. If `before` is set, also checks that the memory has grown by less than
+/// [`BYTES_MAX`].
 async fn others_are_served(member: &mut Program, before: Option<u64>) {
     let mut client = kv_with_timeout(member.client).await;
     let mut longest = Duration::ZERO;

@@ -2,7 +2,8 @@
 //! No process may end by itself, and all members must have the same data.
 //!
 //! Each fault occurs once by default. `CLEARLANE_ROUNDS` sets the number of faults. If it is set,
-//! the leader may also change only if it has a fault, which is not reliable on a busy machine.
+//! the tests also require that the leader changes only because of a fault, which cannot be relied
+//! on if the machine is busy.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;

@@ -88,7 +88,7 @@ async fn a_member_far_behind_gets_a_copy_beside_the_writes() {
         }
         caught_up_sender.send_replace(Some(begin.elapsed()));
     };
-    // At least 1,000 puts are needed for a meaningful p99.
+    // At least 1,000 puts are needed for a meaningful 99th percentile.
     let ends = |number: usize| number >= 1000 && caught_up.borrow_and_update().is_some();
     let (beside, ()) = tokio::join!(timed(&client, ends), waits);
     let took = caught_up_sender.borrow().unwrap();

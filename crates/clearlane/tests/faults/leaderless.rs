@@ -100,7 +100,7 @@ async fn a_write_through_a_follower_is_done_or_times_out() {
          {longest:?} was the longest"
     );
     assert!(after.max(longest) < LONGEST, "{after:?}, {longest:?}");
-    // Each writer can lose the one request that it had in flight. The same is possible once more if
-    // the leader changes again.
+    // Each writer can lose the one request that it had in flight, and one more request if the
+    // leader changes again.
     assert!(lost <= 2 * WRITERS, "{lost} were lost");
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::program::{Program, ports, short_pause};
 
 pub(crate) struct PeerProxies {
-    /// The member whose connections are cut, if any.
+    /// The member whose connections are cut. `None` if no member is cut off.
     cut: watch::Sender<Option<usize>>,
     pids: Arc<Mutex<Vec<Option<u32>>>>,
 }
@@ -51,7 +51,8 @@ impl PeerProxies {
         self.pids.lock().unwrap()[at] = member.pid();
     }
 
-    /// Cuts off this member and no other. If `member` is `None`, no member is cut off.
+    /// Cuts off this member, and reconnects all other members. If `member` is `None`, reconnects
+    /// all members.
     pub(crate) fn cut(&self, member: Option<usize>) {
         self.cut.send_replace(member);
     }
@@ -97,7 +98,8 @@ async fn wait_until_not_cut(cuts: &mut watch::Receiver<Option<usize>>, ends: [us
     let _ = cuts.wait_for(|cut| cut.is_none_or(|cut| !ends.contains(&cut))).await;
 }
 
-/// Returns the member whose process has a socket with this local port.
+/// Returns the member whose process has a socket with this local port. Tries again for a while, and
+/// then returns `None`.
 async fn owner(port: u16, pids: &Mutex<Vec<Option<u32>>>) -> Option<usize> {
     for _ in 0..100 {
         let known = pids.lock().unwrap().clone();

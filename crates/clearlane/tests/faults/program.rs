@@ -28,7 +28,7 @@ pub(crate) struct Program {
     pub(crate) client: u16,
     /// The port that other members use to connect to this member.
     pub(crate) peer: u16,
-    /// This member listens for other members on this port. It equals `peer`, unless there is a
+    /// The port where this member listens for other members. It equals `peer`, unless there is a
     /// proxy.
     pub(crate) listen_peer: u16,
     cluster: String,
@@ -109,7 +109,7 @@ impl Program {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(program);
         command.env_clear().stdout(Stdio::null()).stderr(log);
-        // This variable makes the allocator return free memory to the system almost at once,
+        // This variable makes the allocator return free memory to the system almost immediately,
         // instead of keeping it for a while. So nearly all resident memory is in use.
         command.env("MIMALLOC_PURGE_DELAY", "10");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));

@@ -1,4 +1,5 @@
-//! A thread next to the members that measures how much the machine delays threads.
+//! A thread that runs at the same time as the members, and measures how much the machine delays
+//! threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

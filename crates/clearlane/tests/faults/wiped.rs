@@ -198,7 +198,7 @@ async fn first_start(mut members: Vec<Program>) {
     members[2].start();
     members[2].ready().await;
     check_keys_present(members[2].client, &keys, false).await;
-    // All members can restart at once, because they have data.
+    // All members can restart at the same time, because they have data.
     members.iter_mut().for_each(Program::kill);
     members.iter_mut().for_each(Program::start);
     all_ready(&mut members).await;

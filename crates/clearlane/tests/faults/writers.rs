@@ -69,7 +69,7 @@ impl Writers {
 }
 
 impl WriterProgress {
-    /// Waits until a put that started after this call is acknowledged. Returns the time until then.
+    /// Waits until a put that started after this call is acknowledged. Returns how long this took.
     pub(crate) async fn wait_for_recovery(&self) -> std::time::Duration {
         let begin = self.started_at.elapsed();
         while u128::from(self.newest_put_started_us.load(SeqCst)) < begin.as_micros() {

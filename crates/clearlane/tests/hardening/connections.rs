@@ -177,8 +177,8 @@ fn handshakes_that_do_not_go_on_do_not_keep_others_out() {
     drop(silent);
 }
 
-/// All clients of a failed member connect at once, and most of them must wait. Each of them must be
-/// served after few attempts.
+/// All clients of a failed member connect at the same time, and most of them must wait. Each client
+/// must be served after a few attempts.
 #[test]
 fn more_clients_than_may_shake_hands_wait_for_each_other() {
     const CLIENTS: usize = 100;

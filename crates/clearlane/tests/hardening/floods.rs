@@ -68,8 +68,8 @@ fn empty_pieces_of_a_request_end_its_connection() {
     member.others_are_served();
 }
 
-/// Streams that are opened and reset at once, as in CVE-2023-44487. The connection may stay open,
-/// but its streams take turns with the streams of other connections. So other clients must be
+/// Streams that are opened and immediately reset, as in CVE-2023-44487. The connection may stay
+/// open, but its streams take turns with the streams of other connections. So other clients must be
 /// served during the attack. The library h2 limits how many streams may be reset before they are
 /// processed, and closes the connection above this limit.
 #[test]

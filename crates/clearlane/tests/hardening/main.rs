@@ -1,5 +1,5 @@
-//! Tests of protection against clients: limits on connections, modes of files, core files, and
-//! secrets.
+//! Tests of the protection against hostile clients: limits on connections, modes of files, core
+//! files, and secrets.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

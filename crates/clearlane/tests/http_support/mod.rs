@@ -178,9 +178,9 @@ fn dechunked(mut body: &str) -> String {
     }
 }
 
-/// A stub of a service with streams. It returns a TTL of 60 seconds for every lease except number
-/// 13. With the metadata `never-ends`, its stream continues after the client has sent everything,
-/// like a watch stream.
+/// A stub of a service with streams. It returns a TTL of 60 seconds for every lease except lease
+/// number 13. With the metadata `never-ends`, its stream continues after the client has sent
+/// everything, like a watch stream.
 #[derive(Clone, Copy, Debug)]
 struct Echo;
 

@@ -32,8 +32,8 @@ fn last_segment(wal: &Path) -> PathBuf {
     names.filter(|path| path.extension().is_some_and(|end| end == "wal")).max().unwrap()
 }
 
-/// Fills `length` bytes of the last segment with zeros. They start with the sector that contains
-/// the byte `before_end` bytes before the end of the written data.
+/// Fills `length` bytes of the last segment with zeros. The zeros start at the beginning of the
+/// sector that contains the byte at `before_end` bytes before the end of the written data.
 fn zero(wal: &Path, before_end: usize, length: usize) {
     let segment = last_segment(wal);
     let mut bytes = fs::read(&segment).unwrap();
@@ -90,7 +90,7 @@ async fn a_hole_in_a_log_of_etcd_is_refused() {
 }
 
 /// Clearlane records the durable end of the log in a file, and etcd does not use this file. The
-/// recorded end stays true while etcd appends to the log, so Clearlane still detects that a part
+/// recorded end stays valid while etcd appends to the log, so Clearlane still detects that a part
 /// before this end is missing.
 #[tokio::test]
 #[ignore = "needs etcd: run tests/compat/dump-logs/run"]

@@ -78,7 +78,7 @@ async fn take_over_from_former(members: usize, rounds: u32, ends: Signal) {
         let channel = &channels[rng.random_range(0..channels.len())];
         contents.change(channel, round, &mut rng).await;
     }
-    // Members of a new cluster agree on its version only some seconds later.
+    // The members of a new cluster agree on its version only after some seconds.
     let begin = Instant::now();
     while !members.get(0, "/version").contains("\"etcdcluster\":\"3.6.0\"") {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", members.get(0, "/version"));

@@ -202,7 +202,8 @@ pub(crate) fn is_joined(scenario: &str, step: u64) -> bool {
     matches!(find(scenario, step), Some(Joined))
 }
 
-/// Makes parts equal that may differ because of an accepted difference.
+/// Applies an accepted difference to both replies: sorts the list or removes the fields that may
+/// differ.
 pub(crate) fn level(scenario: &str, step: u64, etcds: &mut Value, ours: &mut Value) {
     match find(scenario, step) {
         Some(AnyOrder(field)) => {

@@ -12,8 +12,8 @@ const SECONDS_APART: i64 = 2;
 /// Maximum length of a value in the description of a difference. Longer values are cut.
 const SHOWN_MAX: usize = 120;
 
-/// Makes parts equal that depend on time, on the layout of files, or on the order of a Go map:
-/// removes them or sorts them on both sides.
+/// Removes or sorts, on both sides, all parts that depend on time, on the layout of files, or on
+/// the order of a Go map.
 pub(crate) fn level(method: &str, etcds: &mut Value, ours: &mut Value) {
     match method {
         "/etcdserverpb.Maintenance/Status" => {

@@ -14,7 +14,7 @@ pub(crate) struct Etcd {
     pub(crate) address: SocketAddr,
 }
 
-/// Returns an address at which no process listens now.
+/// Returns an address where no process is listening.
 pub(crate) fn free_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_ports(1).unwrap()[0]))
 }

@@ -45,7 +45,8 @@ fn parse(answer: &str) -> Option<HttpAnswer> {
     Some(HttpAnswer { status, content_type, body })
 }
 
-/// Joins a chunked body. Each chunk follows its length in hex, and the last chunk is empty.
+/// Joins the chunks of a body. Each chunk follows its length in hex, and the last chunk is empty.
+/// Returns `None` if the body is incomplete or malformed.
 fn joined(mut chunks: &str) -> Option<String> {
     let mut body = String::new();
     loop {

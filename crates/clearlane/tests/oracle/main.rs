@@ -12,8 +12,8 @@
 //! of [`streams`] into messages if it has no meaning, and intended differences, which [`accepted`]
 //! lists one by one.
 //!
-//! An ignored test replays the recordings against etcd's own program. A difference there is a bug
-//! of this test.
+//! An ignored test replays the recordings against etcd's own program. Any difference in that run is
+//! a bug in this test.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

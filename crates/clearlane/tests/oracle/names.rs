@@ -73,7 +73,8 @@ impl Names {
         }
     }
 
-    /// Returns the key for a text, with the id in place of the name.
+    /// Returns the key for a text, with the id in place of the name. Returns `None` if the text
+    /// contains no name with a known id.
     fn key(&self, text: &Value) -> Option<Value> {
         let (prefix, name) = split(text.as_str()?)?;
         let id: i64 = self.0.get(&name)?.parse().ok()?;
@@ -85,13 +86,15 @@ fn is_id(text: &str) -> bool {
     text.starts_with("<lease:") || text.starts_with("<member:")
 }
 
-/// Splits `a/<hex of lease:1>` into `a/` and `<lease:1>`.
+/// Splits `a/<hex of lease:1>` into `a/` and `<lease:1>`. Returns `None` if the text has no such
+/// part.
 fn split(text: &str) -> Option<(&str, String)> {
     let (prefix, name) = text.split_once("<hex of ")?;
     Some((prefix, format!("<{name}")))
 }
 
-/// Returns the name in a recorded key, and the id in the key of the tested server.
+/// Returns the name in a recorded key, and the id in the key of the tested server. Returns `None`
+/// if the recorded key contains no name, or if the tested server's key does not match.
 fn in_key(text: Option<&Value>, ours: &str) -> Option<(String, String)> {
     let (prefix, name) = split(text?.as_str()?)?;
     let ours = String::from_utf8(STANDARD.decode(ours).ok()?).ok()?;

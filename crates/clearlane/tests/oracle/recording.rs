@@ -80,7 +80,8 @@ pub(crate) struct Call {
     pub(crate) head: Head,
     pub(crate) request: Value,
     pub(crate) outcome: Outcome,
-    /// If set, the response did not arrive at once, but after the step with this number.
+    /// If set, the response did not arrive during the call's own step, but after the step with this
+    /// number.
     pub(crate) answered_after: Option<u64>,
     /// The client gives up after this time. `None` if it waits for the response.
     pub(crate) deadline: Option<Duration>,
@@ -88,9 +89,9 @@ pub(crate) struct Call {
 
 pub(crate) struct Stream {
     pub(crate) head: Head,
-    /// The received messages. Each arrived after the step with this number.
+    /// The received messages, each with the number of the step after which it arrived.
     pub(crate) out: Vec<(u64, Value)>,
-    /// The stream ended after the step with this number. The second part is its result.
+    /// The number of the step after which the stream ended, and the result of the stream.
     pub(crate) ended: (u64, Result<(), Failure>),
 }
 
@@ -280,8 +281,8 @@ fn write_out(value: &mut Value) {
     }
 }
 
-/// The fields of a line. The code takes each field that it knows. A field that is left is unknown,
-/// and an error.
+/// The fields of a line. The code takes each field that it knows. A field that remains is unknown,
+/// which is an error.
 struct Fields(Map<String, Value>);
 
 impl Fields {

@@ -1,4 +1,4 @@
-//! The messages of a stream, in the form in which they are compared.
+//! Converts the messages of a stream to the form that is compared.
 //!
 //! The protocol leaves open how a server divides a response into messages: the chunks of a streamed
 //! range, and the fragments of a long watch response. These are joined before they are compared.

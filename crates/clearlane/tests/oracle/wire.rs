@@ -23,7 +23,7 @@ use tonic::{Code, Request, Status};
 use crate::bytes_codec::BytesCodec;
 use crate::recording::{Failure, Head, Outcome};
 
-/// Time limit for a call. No server makes a request wait so long.
+/// Time limit for a call. No server makes a request wait that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The methods of all services.
@@ -147,7 +147,7 @@ impl ClientStream {
         tokio::time::timeout(patience, self.events.recv()).await.ok().flatten()
     }
 
-    /// Returns the next event, without waiting.
+    /// Returns the next event without waiting, or `None` if no event has arrived.
     pub(crate) fn try_next(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }

@@ -70,7 +70,7 @@ fn plain() -> Config {
     }
 }
 
-/// Returns the addresses as text. An address with TLS has a remark.
+/// Returns the addresses as text, with a remark at each address with TLS.
 fn entrances(all: &[ListenAddress]) -> String {
     let texts = all.iter().map(|entrance| match (entrance.is_plain, entrance.is_secure) {
         (true, true) => format!("{:?} with TLS and without", entrance.address),

@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Members with the same working directory. URLs without a path name sockets in this directory.
 struct SocketCluster {
     dir: TempDir,
-    /// Returns the peer URL of a member, by its number.
+    /// A function that returns the peer URL of the member with a given number.
     peer_url: fn(&Path, usize) -> String,
     client_url: fn(&Path, usize) -> String,
     count: usize,
@@ -95,7 +95,7 @@ impl SocketCluster {
     async fn channel(&self, at: usize) -> Result<Channel, String> {
         let url = self.client(at);
         // If a URL names a socket without a path, the socket is in the members' working directory.
-        // This client has another working directory, so it gets the whole path.
+        // This client has another working directory, so it needs the full path.
         let url = match url.strip_prefix("unix://localhost") {
             Some(rest) => format!("unix://{}/localhost{rest}", self.dir.path().display()),
             None => url,

@@ -19,7 +19,7 @@ use crate::support::{in_every_era, op};
 const LEASE: i64 = 7;
 const ROUNDS: usize = 300;
 
-/// Runs `ask` while a writer puts a key with each revision, starting at revision 2.
+/// Runs `ask` while a writer puts a new key at each revision, starting at revision 2.
 fn beside_a_writer(ask: impl AsyncFn(Channel)) {
     in_every_era(async |server| {
         let channel = server.channel().await;

@@ -323,7 +323,8 @@ fn a_body_has_a_limit() {
     let put = format!(r#"{{"key":"YQ==","value":"{value}"}}"#);
     let reply = running.ask("POST /v3/kv/put", "", &put);
     assert_eq!(reply.status, 429, "{reply:?}");
-    // This body fits, but it results in a request that is too large.
+    // This body is within the gateway's limit for JSON, but it results in a request that is too
+    // large.
     let value = "AAAA".repeat(600 << 10);
     let put = format!(r#"{{"key":"YQ==","value":"{value}"}}"#);
     let reply = running.ask("POST /v3/kv/put", "", &put);
@@ -357,8 +358,8 @@ fn requests_in_one_piece_are_answered_in_their_order() {
     assert!(order.is_sorted(), "{replies}");
 }
 
-/// The page of metrics is made once for all requests that wait for it. A request must get the page
-/// even if other clients close their connections while they wait for the same page.
+/// The page of metrics is rendered only once for all requests that wait for it. A request must get
+/// the page even if other clients close their connections while they wait for the same page.
 #[test]
 fn many_pages_of_metrics_at_once_are_few() {
     let running = Running::start();
@@ -465,7 +466,7 @@ fn alarms_make_a_member_ill() {
     assert_eq!(health_reply("GET /health"), (200, well));
 }
 
-/// The client ends the body at once, as curl does, and the watch continues.
+/// The client ends the body of its request immediately, as curl does, and the watch continues.
 #[test]
 fn a_watch_comes_line_by_line() {
     let whole = Whole::start();

@@ -202,9 +202,9 @@ impl Times {
     }
 }
 
-/// Thousands of leases expire together, and puts and reads during that time take little longer than
-/// usual. The following command, which takes three minutes, prints figures for a hundred thousand
-/// leases:
+/// Thousands of leases expire together, and puts and reads during that time take only slightly
+/// longer than usual. The following command, which takes three minutes, prints figures for a
+/// hundred thousand leases:
 ///
 /// ```text
 /// CLEARLANE_LEASES=100000 \

@@ -230,8 +230,8 @@ fn a_request_that_does_not_fit_raises_the_alarm_before_it_is_refused() {
     });
 }
 
-/// As in etcd, after the alarm was disarmed, only a request that needs space, such as a put, can
-/// raise it again. Deletes and compactions do not raise it, even if the store is still over its
+/// As in etcd, after the alarm has been disarmed, only a request that needs space, such as a put,
+/// can raise it again. Deletes and compactions do not raise it, even if the store is still over its
 /// quota.
 #[test]
 fn an_alarm_that_is_disarmed_without_room_waits_for_the_next_put() {

@@ -68,7 +68,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
         while !rest.starts_with('}') {
             let (label, value) = rest.split_once("=\"").unwrap();
             assert!(is_name(label), "{line}");
-            // No label value of Clearlane needs an escape.
+            // No label value of Clearlane needs escaping.
             let (value, behind) = value.split_once('"').unwrap();
             assert!(!value.contains('\\'), "{line}");
             assert!(labels.insert(label.to_owned(), value.to_owned()).is_none(), "{line}");
@@ -225,7 +225,8 @@ fn what_is_done_is_counted() {
     assert_eq!(handled("grpc_server_handling_seconds", &[("grpc_method", "Put")]), 4.0);
 }
 
-/// Tests the clients' port with gRPC that bypasses tonic, and with HTTP.
+/// Tests that the clients' port counts and answers two kinds of requests: gRPC calls that bypass
+/// tonic, and HTTP requests.
 #[test]
 fn the_clients_port_counts_and_answers_both() {
     let whole = Whole::start();

@@ -1,4 +1,4 @@
-//! A function that waits until a store of this process is on disk.
+//! A function that waits until all data of a store in this process is on disk.
 
 use std::time::{Duration, Instant};
 

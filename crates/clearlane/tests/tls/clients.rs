@@ -77,8 +77,8 @@ fn a_certificate_must_be_for_the_host() {
 }
 
 /// Some tools mark the certificates of servers and clients as certificates of an authority
-/// (CA:TRUE), and etcd accepts them. Clearlane must check them like others: a trusted authority
-/// must have signed them, and the certificate of a server must be for the host.
+/// (CA:TRUE), and etcd accepts them. Clearlane must check them like other certificates: a trusted
+/// authority must have signed them, and the certificate of a server must be for the host.
 #[test]
 fn a_certificate_of_an_authority_is_checked_like_others() {
     let server = TlsTestServer::new(|ca, side| {

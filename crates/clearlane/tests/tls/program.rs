@@ -75,7 +75,8 @@ fn a_refused_client_is_logged() {
     block_on(async {
         let stream = TcpStream::connect(&address).await.unwrap();
         let own = stream.local_addr().unwrap().to_string();
-        // In TLS 1.3, the handshake of a client ends before its certificate is checked.
+        // In TLS 1.3, a client completes its handshake before the server checks the client's
+        // certificate.
         let stream = handshake(stream, ca.certificate(), &["h2"]).await.unwrap();
         let line = running.json("rejected connection on client endpoint");
         assert_eq!(line["level"], "warn");

@@ -82,7 +82,7 @@ impl TlsTestServer {
         put(channel).await.map_err(|status| status.to_string())
     }
 
-    /// Connects and offers these protocols.
+    /// Connects with TLS, and offers these protocols.
     pub(crate) async fn stream(&self, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address()).await?;
         handshake(stream, self.ca.certificate(), protocols).await

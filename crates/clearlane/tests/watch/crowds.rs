@@ -57,7 +57,7 @@ fn a_thousand_watchers_of_one_key() {
 }
 
 /// A stream that is not read keeps a bounded number of events. Another stream of the same key gets
-/// its events promptly, and finally the slow one also gets all events.
+/// its events promptly, and in the end the slow stream also gets all events.
 #[test]
 fn a_slow_reader_disturbs_no_other() {
     in_eras([Era::Clearlane, Era::V3_5], async |server| {

@@ -267,7 +267,8 @@ fn notices_of_progress_follow_the_store() {
 }
 
 /// One delete removes three records of 700 kB. The watch response contains the previous value of
-/// each, and exceeds the size of a message. The response is divided if the client allows fragments.
+/// each, and exceeds the maximum size of a message. The response is divided if the client allows
+/// fragments.
 #[test]
 fn a_long_response_is_cut_if_the_client_takes_fragments() {
     in_every_era(async |server| {

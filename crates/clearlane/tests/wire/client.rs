@@ -1,4 +1,5 @@
-//! A client that writes the heads and frames of its calls itself.
+//! A client that builds the heads and frames of its calls itself, so that tests can send unusual
+//! ones.
 
 #![allow(dead_code, reason = "the tests of clusters use less of it")]
 

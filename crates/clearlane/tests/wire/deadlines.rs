@@ -186,7 +186,7 @@ fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
     });
 }
 
-/// Reads a response without returning capacity to the server. Returns its status, or the reason of
+/// Reads a response without returning capacity to the server. Returns its status, or the reason for
 /// the reset. A response has a status if no part of its message was ready at the deadline.
 async fn end_without_capacity(answer: ResponseFuture) -> Result<String, Option<h2::Reason>> {
     let (head, mut body) = answer.await.map_err(|error| error.reason())?.into_parts();

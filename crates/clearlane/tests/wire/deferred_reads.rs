@@ -1,5 +1,5 @@
-//! Tests of ranges of a transaction that are read in the read pool after the apply. See
-//! `docs/write-path.md`.
+//! Tests of transactions whose ranges are read in the read pool after the transaction has been
+//! applied. See `docs/write-path.md`.
 
 use std::time::{Duration, Instant};
 

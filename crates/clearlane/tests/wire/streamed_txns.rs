@@ -67,7 +67,7 @@ async fn fill(client: &mut Client, letter: char) -> i64 {
 }
 
 /// Returns ranges of all kinds. The ranges of all keys are longer than the data that the server
-/// sends at once.
+/// sends in one piece.
 fn ranges(old: i64) -> Vec<RangeRequest> {
     vec![
         all(),
@@ -84,8 +84,8 @@ fn ranges(old: i64) -> Vec<RangeRequest> {
     ]
 }
 
-/// Returns the result of each range as a separate request, with the header that it has in a
-/// transaction.
+/// Sends each range as a separate request. Returns the responses with the headers that they would
+/// have in a transaction.
 async fn found(client: &mut Client, requests: &[RangeRequest], revision: i64) -> Vec<Response> {
     let mut responses = Vec::new();
     for request in requests {

@@ -32,8 +32,8 @@ fn a_response_waits_for_the_rest_of_its_request() {
         for (path, headers, status) in REFUSED {
             let (answer, mut sends) = client.open(path, headers);
             for _ in 0..4 {
-                // If the response had been sent too early, it would have reset the stream before
-                // the next piece.
+                // If the response had been sent too early, it would have reset the stream, and the
+                // next piece could not be sent.
                 health(&mut client).await;
                 sends.send_data(Bytes::from_static(&[b'{'; 16 << 10]), false).expect(path);
             }

@@ -5,8 +5,8 @@
 //!
 //! The data has a separate ordinary lock. A thread takes this data lock after the state has
 //! admitted the thread, and releases it before it leaves the state. So `try_lock` on the data lock
-//! must succeed, and the code asserts that it does (`docs/locks.md`). The `Debug` output of a lock
-//! also takes the data lock, without entering the state.
+//! must succeed, and the code asserts that it does (`docs/locks.md`). There is one exception: the
+//! `Debug` output of a lock takes the data lock without entering the state.
 //!
 //! ```text
 //! enter   clock ─▶ [inner: state.acquire] ─▶ inside? ── yes ─▶ continue
@@ -14,11 +14,11 @@
 //! leave   clock ─▶ [inner: state.release] ─▶ wake admitted threads ─▶ write figures, events
 //! ```
 //!
-//! A thread that waits for the inner lock when it enters records this time as a wait, which has no
-//! blocker unless the thread must also wait at the state. On release this time is not recorded.
-//! Neither time is part of a hold. But if a releasing thread admits a waiter, the waiter's hold
-//! starts then. So this hold includes the time to wake up and to get the inner lock again. See
-//! `docs/locks.md`.
+//! If a thread that enters finds the inner lock taken, it records the time until it gets the inner
+//! lock as a wait. Such a wait has no blocker unless the thread must also wait at the state. A
+//! thread that leaves does not record its time at the inner lock. Neither time is part of a hold.
+//! But if a releasing thread admits a waiter, the waiter's hold starts then. So this hold includes
+//! the time to wake up and to get the inner lock again. See `docs/locks.md`.
 
 use std::{
     cell::Cell,
@@ -59,20 +59,20 @@ pub struct LockWait {
     pub holder: Option<TaskLabel>,
 }
 
-/// Returns this thread's total wait for locks of this crate. The difference of two calls, before
-/// and after an operation, is the operation's wait.
+/// Returns this thread's total wait for locks of this crate. To measure the wait of an operation,
+/// call this function before and after the operation, and subtract the results.
 pub fn waited_ns() -> u64 {
     WAITED_NS.get()
 }
 
 /// Returns the longest wait of this thread since the last call, or since the last
 /// [`LockWaitMark::now`]; `None` if the thread has not waited. Together with [`waited_ns`], the
-/// result explains why an operation took long.
+/// result explains why an operation took a long time.
 pub fn take_longest_wait() -> Option<LockWait> {
     LONGEST_WAIT.take()
 }
 
-/// The total wait of this thread when an operation started.
+/// A mark at the start of an operation. It stores the thread's total wait up to then.
 #[derive(Clone, Copy, Debug)]
 pub struct LockWaitMark {
     waited_ns: u64,
@@ -92,8 +92,8 @@ impl LockWaitMark {
         LockWaitMark { waited_ns: waited_ns() }
     }
 
-    /// Returns the waits since the mark. The mark must be from this thread. `longest` does not
-    /// consider waits that ended before a later mark or a later [`take_longest_wait`].
+    /// Returns the waits since the mark. The mark must be from this thread. `longest` omits waits
+    /// that ended before a later mark was made, or before a later call of [`take_longest_wait`].
     pub fn waits(self) -> LockWaits {
         let total_ns = waited_ns() - self.waited_ns;
         let longest = if total_ns > 0 { take_longest_wait() } else { None };
@@ -247,14 +247,14 @@ impl BlockingLock {
     }
 }
 
-/// Releases the lock when it is dropped, also during a panic.
+/// Releases the lock when the guard is dropped, even during a panic.
 #[derive(Debug)]
 pub(crate) struct BlockingLockGuard<'a> {
     lock: &'a BlockingLock,
     ticket: Ticket,
     mode: LockMode,
-    /// The request number of the thread's label at arrival. The thread may have another number when
-    /// it releases the lock.
+    /// The request number of the thread's label at arrival. The thread may have a different number
+    /// when it releases the lock.
     number: u32,
 }
 

@@ -1,6 +1,6 @@
-//! Tests that the time for which a thread is blocked at the inner lock is not part of a hold, and
-//! that on entry this time is a wait. The test itself holds the inner lock, in place of a thread
-//! that lost its processor while it held the inner lock.
+//! Tests that the time that a thread spends blocked at the inner lock is not part of a hold, and
+//! that on entry this time counts as a wait. The test itself holds the inner lock, in place of a
+//! thread that lost its processor while it held the inner lock.
 
 use std::sync::mpsc::channel;
 

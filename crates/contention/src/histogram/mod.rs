@@ -1,11 +1,11 @@
-//! A histogram of times that many threads fill without waiting for each other.
+//! A histogram of times. Many threads can fill it without waiting for each other.
 //!
 //! The buckets are log-linear, as in HdrHistogram: each power of two is divided into
 //! [`BUCKETS_PER_POWER`] buckets of equal width. Recording a value takes a shift that finds the
 //! bucket, two atomic additions, and an update of the maximum if the value exceeds it.
 //!
-//! * The end of a bucket is at least as large as its values, and less than 1/16 (6.25 %) above
-//!   them.
+//! * A snapshot shows each bucket by its end, which is the largest value that belongs to the
+//!   bucket. The end is less than 1/16 (6.25 %) above any value in the bucket.
 //! * `count`, `sum` and `max` are exact, not rounded to buckets. The count is the sum of the
 //!   buckets, so it cannot differ from them.
 //! * A snapshot taken while other threads record may include a value in its bucket but not in the

@@ -46,12 +46,12 @@ pub enum LockMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockerState {
     Holding,
-    /// The blocker is a writer that has the turn. It waits for readers itself, and later arrivals
-    /// wait for it.
+    /// The blocker is a writer that has the turn. It is itself waiting for readers, and later
+    /// arrivals wait for it.
     Waiting,
 }
 
-/// Identifies one arrival at a lock, until it has left.
+/// Identifies one arrival at a lock until that arrival has left the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u64);
 
@@ -116,14 +116,14 @@ pub struct LockState {
     /// The readers inside, in the order of entry.
     readers: Vec<Acquisition>,
     /// The writer that has the turn. It is inside, or it waits until the readers inside have left.
-    /// While there is such a writer, new readers must wait.
+    /// While there is such a writer, new readers must wait. `None` if no writer has the turn.
     writer: Option<(Waiter, BlockerState)>,
     /// Readers that wait because of the writer with the turn.
     blocked_readers: Vec<Waiter>,
     /// Writers that wait for the turn, in the order of arrival.
     writer_queue: VecDeque<Waiter>,
-    /// The writer for which the free turn is kept. This writer has waited for
-    /// [`HANDOVER_AFTER_NS`] or longer.
+    /// The writer for which the free turn is kept, because it has waited for [`HANDOVER_AFTER_NS`]
+    /// or longer. `None` if the turn is not kept for any writer.
     reserved_for: Option<Ticket>,
     last_ticket: u64,
     /// Intervals that have ended since the last [`LockState::take_blocked_intervals`].
@@ -151,8 +151,9 @@ impl LockState {
         AcquireResult { ticket, is_acquired: inside }
     }
 
-    /// Returns true if the waiter with this ticket is inside. Call this after the waiter was woken.
-    /// If the waiter is a queued writer and the turn is free for it, it first takes the turn.
+    /// Returns true if the waiter with this ticket is inside. Call this after the waiter has been
+    /// woken. If the waiter is a queued writer and the turn is free for it, it first takes the
+    /// turn.
     pub fn poll(&mut self, ticket: Ticket, now_ns: u64) -> bool {
         if self.writer.is_none() && self.reserved_for.is_none_or(|reserved| reserved == ticket) {
             let place = self.writer_queue.iter().position(|it| it.acquisition.ticket == ticket);

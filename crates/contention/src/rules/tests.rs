@@ -51,7 +51,7 @@ fn readers_go_in_until_the_next_writer_is_awake() {
 /// Runs five long holds of 6 ms, and returns how many short writers enter between each hold and the
 /// next. The thread with the long hold requests the lock again as soon as it has released it. There
 /// is always a short writer that wants the lock, and it holds the lock for 10 µs. Waking the thread
-/// with the long hold takes 100 µs, and the short writer is awake at once. `docs/head-of-line.md`
+/// with the long hold takes 100 µs. Waking the short writer takes no time. `docs/head-of-line.md`
 /// explains why the mode of the long holds matters.
 fn writers_between_long_holds(long: LockMode) -> Vec<usize> {
     const LONG_NS: u64 = 6_000_000;
@@ -87,7 +87,7 @@ fn writers_between_long_holds(long: LockMode) -> Vec<usize> {
 #[test]
 fn one_writer_gets_in_between_long_readers_and_several_between_long_writers() {
     assert_eq!(writers_between_long_holds(LockMode::Read), [1; 5]);
-    // As many writers as fit in the time that a wake-up takes: 100 µs / 10 µs.
+    // Ten writers of 10 µs each fit in the 100 µs that a wake-up takes.
     assert_eq!(writers_between_long_holds(LockMode::Write), [10; 5]);
 }
 
@@ -210,7 +210,8 @@ impl World {
         assert_eq!(inside.len() + self.state.waiters().count(), self.acquisitions.len());
     }
 
-    /// Stops arrivals. Every thread must still enter and leave, woken only by the reported tickets.
+    /// Lets no further thread arrive. Every thread must still enter and leave, although only the
+    /// threads whose tickets are reported are woken.
     fn finish(&mut self) {
         let mut random = StdRng::seed_from_u64(0);
         for _ in 0..200 {
@@ -222,7 +223,7 @@ impl World {
     }
 
     /// Checks that the intervals add up to at most the total wait. The rest of the wait has no
-    /// blocker: a thread was not awake yet.
+    /// blocker, because a thread was not awake yet.
     fn check_intervals(&self) {
         let blamed_ns = self.blamed.iter().map(|stretch| stretch.end_ns - stretch.start_ns);
         assert!(blamed_ns.sum::<u64>() <= self.waited_ns);

@@ -289,8 +289,8 @@ fn record_the_convoy() {
         events.iter().find_map(wait).expect("it was recorded")
     };
 
-    // One holder's end is the next holder's start, to the nanosecond. A waiter notes the end of its
-    // wait when it is awake.
+    // One holder's end is the next holder's start, to the nanosecond. A waiter records the end of
+    // its wait after it has woken up.
     assert_eq!(held(put).start_ns, held(expensive).end_ns);
     assert_eq!(held(cheap).start_ns, held(put).end_ns);
     // The event has the blocker at the start of the wait.
@@ -368,7 +368,7 @@ fn stopping_one_recording_does_not_silence_the_next() {
 }
 
 /// Spins until the counter has reached `round`, because waking up would take longer than the two
-/// operations that must collide. It yields after 1,000 turns, in case the other thread has no
+/// operations that must collide. It yields after 1,000 iterations, in case the other thread has no
 /// processor.
 fn spin_until(round: usize, counter: &AtomicUsize) {
     for turn in 0.. {

@@ -1,8 +1,8 @@
 //! Writes a new file from records in key order. The pages follow each other without free pages in
 //! between, and are filled to 90 %.
 //!
-//! For each open bucket, the writer keeps the records that are not written yet, and the branch
-//! elements of the leaves that are written:
+//! For each open bucket, the writer keeps the records that it has not written yet, and the branch
+//! elements of the leaves that it has written:
 //!
 //! ```text
 //!   records ─▶ part of a leaf level ─▶ pages ─▶ file
@@ -10,7 +10,7 @@
 //!                                                └─ named by a record of the parent bucket
 //! ```
 //!
-//! The meta pages are written last. A file that was not finished cannot be opened.
+//! The meta pages are written last, so a file that was not finished cannot be opened.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -25,7 +25,7 @@ use crate::error::Result;
 /// The share of a page that is filled, in percent. The share is large, because records arrive in
 /// order and the writer never inserts a record between two others.
 const FILL_PERCENT: usize = 90;
-/// The sequence number of each bucket. etcd does not use it.
+/// The sequence number of each bucket. etcd does not use this number.
 const SEQUENCE: u64 = 0;
 
 #[derive(Debug)]

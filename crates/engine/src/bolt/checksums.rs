@@ -11,8 +11,8 @@
 //! ```
 //!
 //! * A page with overflow has one checksum, in the entry of its first page.
-//! * A commit writes only the table pages that it changes, and always the root. These table pages
-//!   are written with the commit's other pages, before its meta page.
+//! * A commit writes the root, and only the table pages whose checksums it changes. It writes them
+//!   with the commit's other pages, before its meta page.
 //! * The checksum of a page that no tree contains has no meaning.
 
 use std::collections::BTreeSet;
@@ -71,12 +71,12 @@ pub(super) struct ChecksumTable {
     root: Option<PageRun>,
 }
 
-/// The changes of the table in one commit.
+/// The changes to the table in one commit.
 #[derive(Debug)]
 pub(super) struct TableUpdate {
     pub(super) root: TableRoot,
     pub(super) written: Vec<(PageId, Bytes)>,
-    /// Old pages of the table. They may be used again when the commit is on disk.
+    /// Old pages of the table. They can be used again when the commit is on disk.
     pub(super) replaced: Vec<PageRun>,
 }
 
@@ -99,8 +99,8 @@ impl ChecksumTable {
 
     /// Replaces the table pages whose entries have changed, and the root. The caller writes the new
     /// pages. `sums` are the checksums as of the commit in progress, and `changed` are the pages
-    /// that the commit writes. `allocate` returns the first of a number of consecutive pages that
-    /// the commit may write.
+    /// that the commit writes. `allocate` takes the number of consecutive pages that the table
+    /// needs, and returns the id of the first page.
     pub(super) fn update(
         &mut self,
         page_size: usize,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Until the last sync, the other meta page still leads to the previous state, whose pages are all
-//! unchanged. New snapshots see the commit only after that sync. After an error nobody knows
+//! unchanged. New snapshots see the commit only after that sync. After an error it is unknown
 //! whether a restart will find the previous state or the new one.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -48,7 +48,8 @@ pub(super) fn commit(store: &BoltStore, changed: ChangedTrees, size_in_use: u64)
     let mut spill = Spill { pager, freelist, written: Vec::new(), freed: Vec::new() };
     let root = write_trees(&base, changed, &mut spill)?;
     let Spill { mut written, freed, .. } = spill;
-    // All checksums are computed before any is set, because readers wait while they are set.
+    // All checksums are computed before any checksum is set, because readers wait while the
+    // checksums are being set.
     let sums: Vec<_> = written.iter().map(|(id, page)| (*id, crc32c::crc32c(page))).collect();
     pager.set_sums(&sums);
     let update = pager.with_sums(|sums| {
@@ -98,7 +99,8 @@ fn write_trees(
     Ok(spill.write_tree(root, ROOT_FILL_PERCENT))
 }
 
-/// Writes the tree of a bucket. Returns the bucket's name and value for the tree of the buckets.
+/// Writes the tree of a bucket. Returns the bucket's record for the tree of the buckets: its name,
+/// followed by its value.
 fn write_bucket(bucket: Bucket, tree: Node, sequence: u64, spill: &mut Spill<'_>) -> Result<Bytes> {
     let tree = tree.rebalance(fill_percent(bucket), spill)?;
     let inline = tree.to_inline_page(spill.pager.page_size());

@@ -38,7 +38,7 @@ fn image() -> Vec<u8> {
     image
 }
 
-/// Returns the meta page with the current state, and its number.
+/// Returns the meta page with the current state, and the number of this page.
 fn newest_meta(image: &[u8]) -> (MetaPage, usize) {
     let parse = |place: usize| {
         let page = &image[place * PAGE..place * PAGE + META_PAGE_BYTES];
@@ -176,8 +176,8 @@ fn outcome_of_each_page(image: &[u8]) -> Vec<Outcome> {
     outcomes
 }
 
-/// A meta page that states another page size is ignored, even if it has the larger txid. With the
-/// wrong page size, pages would be read from the wrong offsets.
+/// A meta page that states a different page size is ignored, even if it has the larger txid. With
+/// the wrong page size, pages would be read from the wrong offsets.
 #[test]
 fn a_meta_page_of_another_page_size_does_not_count() {
     let mut image = image();
@@ -215,7 +215,8 @@ fn damaged_files_without_checksums_do_not_panic() {
     for _ in 0..2_000 {
         let mut damaged = image.clone();
         for _ in 0..rng.random_range(1..4) {
-            // Most changes hit the first 200 bytes of a page, with its header and elements.
+            // Most changes hit the first 200 bytes of a page, which contain its header and
+            // elements.
             let page = rng.random_range(2..damaged.len() / PAGE);
             let bytes = if rng.random_ratio(3, 4) { 200 } else { PAGE };
             let byte = rng.random_range(0..bytes);

@@ -2,7 +2,7 @@
 //!
 //! Inside [`try_read_cached`](crate::try_read_cached) a read must not wait for the disk. On Linux
 //! the read requests only bytes that are in memory (`RWF_NOWAIT`). On other systems, and on file
-//! systems that do not support this flag, the read is an ordinary one. See
+//! systems that do not support this flag, the read is an ordinary read, which may wait. See
 //! `docs/decisions/engine-cold-reads.md`.
 
 use std::fmt::Debug;
@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 pub(super) trait StoreFile: Send + Sync + Debug {
     fn len(&self) -> io::Result<u64>;
 
-    /// Returns the bytes that the file occupies. This is at most [`len`](StoreFile::len), because
-    /// parts that were never written may occupy nothing.
+    /// Returns the number of bytes that the file occupies on disk. The number is at most
+    /// [`len`](StoreFile::len), because parts that were never written may occupy no space.
     fn size_on_disk(&self) -> io::Result<u64> {
         self.len()
     }
@@ -116,8 +116,8 @@ impl DiskFile {
 
 /// If the file has lost its name, for example because it was replaced, overwrites its meta pages
 /// with zeros before its lock is released. If `etcdutl defrag` was started while the store was
-/// open, it waits for this lock. With the lock of a valid old file, it would defragment the old
-/// file and put the result in place of the new file.
+/// open, it waits for this lock. If the old file were still valid, `etcdutl defrag` would then
+/// defragment it and replace the new file with the result.
 impl Drop for DiskFile {
     fn drop(&mut self) {
         let is_nameless = || self.file.metadata().is_ok_and(|found| found.nlink() == 0);

@@ -24,8 +24,8 @@ pub(super) struct Freelist {
     runs: BTreeMap<PageId, u64>,
     /// The same runs as pairs of length and first page.
     by_length: BTreeSet<(u64, PageId)>,
-    /// Pages that readers may still reach, by the commits (F, A): commit A allocated the pages, and
-    /// commit F freed them. Only the states from A up to `F - 1` contain them.
+    /// Pages that readers may still reach, grouped by two commits (F, A): commit A allocated the
+    /// pages, and commit F freed them. Only the states from A up to `F - 1` contain them.
     pending: BTreeMap<(u64, u64), Vec<PageRun>>,
     /// The commit that allocated each page in use, by the id of the first page of its run. A page
     /// without an entry is not newer than the oldest visible state.
@@ -54,8 +54,9 @@ impl Freelist {
         self.high_water
     }
 
-    /// Starts a commit, and frees the pages that no reader can reach. `visible` are the states that
-    /// open snapshots show, and the newest state, which a new snapshot would show.
+    /// Starts a commit, and frees the pages that no reader can reach. `visible` contains the
+    /// transaction ids of the states that open snapshots show, and of the newest state, which a new
+    /// snapshot would show.
     pub(super) fn begin(&mut self, txid: u64, visible: &BTreeSet<u64>) {
         self.txid = txid;
         for ((freed, allocated), runs) in std::mem::take(&mut self.pending) {
@@ -82,7 +83,7 @@ impl Freelist {
     }
 
     /// Returns the first of `count` consecutive pages. They come from the shortest free run that is
-    /// long enough, or are new pages, from the high-water mark on.
+    /// long enough. If no run is long enough, they are new pages at the high-water mark.
     pub(super) fn allocate(&mut self, count: u64) -> PageId {
         let first = match self.by_length.range((count, 0)..).next() {
             Some(&(length, first)) => {

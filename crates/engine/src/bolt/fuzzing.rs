@@ -1,6 +1,6 @@
 //! A store in memory, for fuzz targets. It exists only with the feature `fuzzing`.
 //!
-//! * A [`MemoryFile`] can be read as bytes, and can fail like a full disk.
+//! * A [`MemoryFile`] can be read as bytes, and its operations can fail as on a full disk.
 //! * [`put_sums_right`] corrects the checksums of a damaged file, and [`make_foreign`] removes
 //!   them. So a target also reaches the code that reads damaged pages.
 
@@ -30,7 +30,8 @@ pub struct MemoryFile {
 #[derive(Debug, Default)]
 struct FileState {
     bytes: Vec<u8>,
-    /// Number of changes and syncs that still succeed. All later ones fail. If `None`, none fails.
+    /// Number of changes and syncs that still succeed. All later changes and syncs fail. If `None`,
+    /// no change or sync fails.
     operations_left: Option<u64>,
 }
 
@@ -44,7 +45,7 @@ impl MemoryFile {
         self.state.lock().bytes.clone()
     }
 
-    /// Lets `operations` more changes and syncs succeed. All later ones fail.
+    /// Lets `operations` more changes and syncs succeed. All later changes and syncs fail.
     pub fn fail_after(&self, operations: u64) {
         self.state.lock().operations_left = Some(operations);
     }
@@ -151,9 +152,9 @@ fn options() -> Options {
     Options { cache_bytes: 64 << 10, ..Options::default() }
 }
 
-/// Changes both meta pages so that they name no checksum table, as on pages of another program.
-/// Unlike on a page that bbolt wrote, the trailer is not all zeros afterwards, so opening reports
-/// missing checksums instead of another program.
+/// Changes both meta pages so that they refer to no checksum table, as in a file of another
+/// program. The trailer of a page that bbolt wrote is all zeros. The trailers that this function
+/// leaves are not, so opening the file reports missing checksums instead of another program.
 pub fn make_foreign(image: &mut [u8]) {
     let page_size = page_size_of(image);
     for place in 0..2 {
@@ -192,7 +193,7 @@ fn meta_page(image: &mut [u8], page_size: usize, place: usize) -> Option<&mut [u
     image.get_mut(place * page_size..place * page_size + META_PAGE_BYTES)
 }
 
-/// Returns the bytes of `count` pages, or `None` if they are outside of the image.
+/// Returns the bytes of `count` pages, or `None` if they are outside the image.
 fn pages(image: &[u8], page_size: usize, first: PageId, count: u64) -> Option<&[u8]> {
     let from = usize::try_from(first).ok()?.checked_mul(page_size)?;
     let bytes = usize::try_from(count).ok()?.checked_mul(page_size)?;

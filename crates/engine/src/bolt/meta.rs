@@ -1,7 +1,7 @@
-//! The two meta pages. One of them leads to the pages of the newest commit.
+//! The two meta pages. The newer meta page leads to the pages of the newest commit.
 //!
-//! A commit writes the meta page `txid % 2`, so the other one stays valid during the write. bbolt
-//! writes 64 bytes after the page's header. It ignores the rest of the page, where we store a
+//! A commit writes the meta page `txid % 2`, so the other meta page stays valid during the write.
+//! bbolt writes 64 bytes after the page's header. It ignores the rest of the page, where we store a
 //! trailer. The numbers on the left are offsets:
 //!
 //! ```text
@@ -14,8 +14,8 @@
 //!   zeros is taken for a page of bbolt. We write such a page only while the state has no checksum
 //!   table. A flipped bit does not make a trailer all zeros.
 //! * The second copy is read in place of a damaged first copy. If there were only one copy and it
-//!   was damaged, the file would open at the previous commit, as if the newest had not finished.
-//!   If both copies are lost, this does happen, with a [note](super::open).
+//!   were damaged, the file would open at the previous commit, as if the newest commit had not
+//!   finished. If both copies are lost, this does happen, with a [note](super::open).
 
 use super::checksums::TableRoot;
 use super::page::{META_FLAG, PAGE_HEADER_BYTES, PAGE_ID_MAX, PageHeader, PageId, u32_at, u64_at};
@@ -29,7 +29,7 @@ pub const NO_FREELIST: PageId = u64::MAX;
 pub(super) const TRAILER_OFFSET: usize = 512;
 const TRAILER_MAGIC: &[u8; 8] = b"clearln\x01";
 pub(super) const TRAILER_BYTES: usize = 8 + META_BYTES + TableRoot::BYTES + 4;
-/// Maximum transaction id. A larger id is damage, because no file ever gets so many commits.
+/// Maximum transaction id. A larger id is damage, because no file ever gets that many commits.
 const TXID_MAX: u64 = u64::MAX / 2;
 /// The number of bytes of a meta page that are read.
 pub(super) const META_PAGE_BYTES: usize = 1024;
@@ -55,7 +55,7 @@ pub struct Meta {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaPage {
     pub meta: Meta,
-    /// The root of the checksum table. `None` if the page has no trailer, or if its trailer is
+    /// The root of the checksum table, or `None` if the page has no trailer, or if its trailer is
     /// damaged or belongs to another commit.
     pub table: Option<TableRoot>,
     /// If true, the first copy or the page's header is damaged.

@@ -1,10 +1,10 @@
 //! The `bolt` engine: reads and writes bbolt's file format, byte for byte, in code that is meant to
 //! be easy to read.
 //!
-//! The file contains copy-on-write B+trees. A commit writes the changed pages to free places. Then
-//! it writes one of the two meta pages, which makes the new pages the newest state. A snapshot
-//! keeps the pages that it can reach. Each bucket has its own tree, and a record in the tree of
-//! buckets leads to this tree.
+//! The file contains copy-on-write B+trees. A commit writes the changed pages to free pages of the
+//! file. Then it writes one of the two meta pages, which makes the new pages the newest state. A
+//! snapshot keeps the pages that it can reach. Each bucket has its own tree, and a record in the
+//! tree of buckets leads to this tree.
 //!
 //! ```text
 //!   meta 0   meta 1   tree of buckets ─┬─▶ tree of "key"    ─▶ leaves with records
@@ -14,9 +14,9 @@
 //!
 //! * A page that a snapshot or the newest state can reach is never written.
 //! * A commit is on disk before it returns. The order is: pages, sync, meta page, sync.
-//! * Every page that is read must have the checksum it was written with. If the state has no valid
-//!   checksum table, for example because another program wrote it, the page must have the checksum
-//!   that it had when the file was opened. Otherwise the read fails with
+//! * Every page that is read must have the checksum with which it was written. If the state has no
+//!   valid checksum table, for example because another program wrote it, the page must have the
+//!   checksum that it had when the file was opened. Otherwise the read fails with
 //!   [`Error::Corrupt`](crate::Error::Corrupt). etcd ignores these [`checksums`].
 //! * bbolt can read and write the file, and this engine can read the result.
 //!

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The rules for merging and splitting are bbolt's rules, with three exceptions. `split` may put
-//! one element more on the page before the last, it leaves elements together that fill one page to
+//! one more element on the page before the last, it does not split elements that fill one page to
 //! the last byte, and it limits the size of a page.
 
 use std::ops::Range;
@@ -29,8 +29,9 @@ use super::pager::Pager;
 use super::search::{child_index, search};
 use crate::error::{Error, Result};
 
-/// Minimum number of elements in a page after a split. There is one exception: if three elements
-/// are left that have more than [`PAGE_BYTES_MAX`] bytes, the first of them gets its own page.
+/// Minimum number of elements in a page after a split. There is one exception: if the last three
+/// elements together need more than [`PAGE_BYTES_MAX`] bytes, the first of the three gets its own
+/// page.
 const SPLIT_ELEMENTS_MIN: usize = 2;
 /// Maximum number of bytes of a page with more than two elements. Positions have 32 bits. Two
 /// elements always fit, even if both have the maximum size.
@@ -53,8 +54,8 @@ pub(super) enum NodeBody {
 
 #[derive(Debug)]
 pub(super) struct Child {
-    /// A lower bound for the keys of the child. The changed first child of a branch is an
-    /// exception: it also gets new keys below this bound.
+    /// A lower bound for the keys of the child. A changed first child of a branch is an exception:
+    /// it can also contain new keys below this bound.
     pub(super) key: Bytes,
     pub(super) page: PageId,
     /// The changed child, or `None` if the child is unchanged.
@@ -104,8 +105,9 @@ impl Node {
         PAGE_HEADER_BYTES + elements
     }
 
-    /// Inserts `element`. Returns the replaced element with the same key, if any. Fails if one of
-    /// the two is a bucket and the other is a record.
+    /// Inserts `element`. Returns the replaced element, which had the same key, or `None` if no
+    /// element had this key. Fails if one of the two elements is a bucket and the other is a
+    /// record.
     pub(super) fn put(
         &mut self,
         element: LeafElement,
@@ -229,8 +231,8 @@ impl Spill<'_> {
 // Merging.
 impl Node {
     /// Merges the nodes below this node if they are too small. This node must be a root. Returns
-    /// the new root: if this node is a branch with one child, the child replaces it; without a
-    /// child, this node becomes an empty leaf.
+    /// the new root: if this node is a branch with one child, the child replaces it; if the branch
+    /// has no child, an empty leaf replaces it.
     pub(super) fn rebalance(mut self, fill_percent: usize, spill: &mut Spill<'_>) -> Result<Node> {
         // With the usual fill of 50 %, `bytes_min` is a quarter of a page.
         let bytes_min = spill.pager.page_size() * fill_percent / 200;

@@ -2,8 +2,8 @@
 //!
 //! 1. The current state is given by the valid meta page with the larger txid. One of the two meta
 //!    pages may be damaged. If the damaged page had the last commit, the store opens one commit
-//!    earlier. Then the member's log repeats the commit, or the member refuses to start
-//!    (`open_at_start` in crate `replica`).
+//!    earlier. The member then applies the entries of that commit again from its log, or it refuses
+//!    to start (`open_at_start` in crate `replica`).
 //! 2. If the chosen meta page names a checksum table, the table is read. If there is no table, or
 //!    if it is damaged, the checksums are computed from the pages in use, and the next commit
 //!    writes a new table.
@@ -99,8 +99,8 @@ impl BoltStore {
         table.runs().try_for_each(|run| walk.claim(run))?;
         let mut freelist = Freelist::new(meta.high_water);
         if meta.freelist != NO_FREELIST {
-            // The freelist's own pages stay in use until the next commit, because the present meta
-            // page names them.
+            // The freelist's own pages stay in use until the next commit, because the current meta
+            // page refers to them.
             let run = walk.check_freelist(meta.freelist)?;
             freelist.free_after(meta.txid + 1, vec![run]);
         }

@@ -34,7 +34,7 @@ pub(super) const BRANCH_FLAG: u16 = 0x01;
 pub(super) const LEAF_FLAG: u16 = 0x02;
 pub(super) const META_FLAG: u16 = 0x04;
 pub(super) const FREELIST_FLAG: u16 = 0x10;
-/// Our own flag, for a page of the checksum table. For bbolt such a page is free, so bbolt never
+/// Our own flag, for a page of the checksum table. To bbolt such a page is free, so bbolt never
 /// reads it.
 pub(super) const CHECKSUM_FLAG: u16 = 0x40;
 
@@ -286,7 +286,7 @@ impl Page {
         self.bytes.slice_ref(self.key(index))
     }
 
-    /// Returns the bytes that the header, the elements, the keys and the values use.
+    /// Returns the number of bytes that the header, the elements, the keys and the values use.
     pub(super) fn used_bytes(&self) -> usize {
         let data = |index| {
             let (_, key_bytes, value_bytes) = self.place(index);

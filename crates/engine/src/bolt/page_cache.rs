@@ -1,9 +1,9 @@
 //! Keeps pages in memory, up to a number of bytes.
 //!
-//! The cache has shards, which are chosen by page id. Each shard has a lock. The lock is held
-//! during an insertion, or during a lookup and the search in the found page. It is never held while
-//! the file is read. Eviction gives each page a second chance: the oldest page is evicted unless it
-//! was used since it was last considered.
+//! The cache is divided into shards, and the id of a page determines its shard. Each shard has a
+//! lock. The lock is held during an insertion, or during a lookup and the search in the found page.
+//! It is never held while the file is read. Eviction gives each page a second chance: the oldest
+//! page is evicted unless it was used since it was last considered.
 //!
 //! A committed page does not change while a reader can reach it. When a page id is used again, the
 //! writer inserts the new page, which replaces the old one.
@@ -28,7 +28,8 @@ pub(super) struct PageCache {
 #[derive(Debug, Default)]
 struct Shard {
     pages: HashMap<PageId, CachedPage, BuildHasherDefault<PageIdHasher>>,
-    /// Every id of `pages` exactly once. The next candidate for eviction is at the front.
+    /// The ids of all entries of `pages`, each exactly once. The next candidate for eviction is at
+    /// the front.
     order: VecDeque<PageId>,
     bytes: usize,
 }
@@ -60,8 +61,8 @@ impl PageCache {
     pub(super) fn insert(&self, page: Page) {
         let mut shard = self.shard(page.id()).lock();
         if cost(&page) > self.shard_bytes_max {
-            // Keeping this page would evict all others of the shard and then the page itself. An
-            // old version of the page must not stay, because it would be outdated.
+            // Keeping this page would evict all other pages of the shard and then the page itself.
+            // An old version of the page must not stay, because it would be outdated.
             shard.remove(page.id());
             return;
         }

@@ -1,4 +1,5 @@
-//! Reads and writes pages by their ids. A read page is checked against its checksum.
+//! Reads and writes pages by their ids. A page that is read from the file is checked against its
+//! checksum.
 //!
 //! ```text
 //!   in the cache? ──no──▶ read the file ──▶ checksum as in the table? ──▶ check layout ──▶ cache
@@ -74,8 +75,8 @@ impl Pager {
         self.path.get()
     }
 
-    /// Returns the bytes that the file occupies. The file grows in steps, and a part that was never
-    /// written occupies no blocks.
+    /// Returns the number of bytes that the file occupies on disk. The file grows in steps, and a
+    /// part that was never written occupies no blocks.
     pub(super) fn size_on_disk(&self) -> Result<u64> {
         self.file.size_on_disk().map_err(|source| self.file_error(source))
     }
@@ -157,7 +158,8 @@ impl Pager {
         let first = self.read_run(PageRun { first: id, count: 1 })?;
         let header = PageHeader::parse(&first[..PAGE_HEADER_BYTES]);
         let run = PageRun { first: id, count: 1 + u64::from(header.overflow) };
-        // The length is checked before memory is allocated, because the number may be damaged.
+        // The length is checked before memory is allocated, because the overflow count in the
+        // header may be damaged.
         let end = run.ids().end * self.page_size as u64;
         if run.count > 1 && end > self.file.len().map_err(|source| self.file_error(source))? {
             return Err(
@@ -168,7 +170,7 @@ impl Pager {
     }
 
     /// Returns a page with its overflow. Together they occupy `run`. `first` is the first page,
-    /// which was read already.
+    /// which has already been read.
     pub(super) fn read_rest(&self, first: Bytes, run: PageRun) -> Result<Bytes> {
         if run.count == 1 { Ok(first) } else { self.read_run(run) }
     }
@@ -177,8 +179,8 @@ impl Pager {
         self.read_bytes(run).map(Bytes::from)
     }
 
-    /// Returns the run of pages from `first` that fits into `bytes` and ends before `end`. It has
-    /// at least one page.
+    /// Returns the run of pages that starts at `first`, fits into `bytes` bytes, and does not
+    /// include `end`. It has at least one page.
     pub(super) fn run_of_bytes(&self, first: PageId, end: PageId, bytes: usize) -> PageRun {
         let room = (bytes / self.page_size).max(1) as u64;
         PageRun { first, count: room.min(end - first) }
@@ -248,7 +250,8 @@ impl Pager {
         self.file.sync_data().map_err(|source| self.file_error(source))
     }
 
-    /// Like [`write`](Pager::write), but the pages are certainly on disk only after a later sync.
+    /// Like [`write`](Pager::write), but the pages are guaranteed to be on disk only after a later
+    /// sync.
     pub(super) fn write_unsynced(&self, pages: &[(PageId, Bytes)]) -> Result<()> {
         let follows = |(id, page): &(PageId, Bytes), (next, _): &(PageId, Bytes)| {
             id * self.page_size as u64 + page.len() as u64 == next * self.page_size as u64

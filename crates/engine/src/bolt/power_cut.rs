@@ -85,8 +85,9 @@ fn run(seed: u64, disk: SimulatedDisk) -> std::result::Result<(), String> {
     drop(store);
     let found = disk.after_power_cut(&mut rng);
     if rng.random_ratio(1, 2) {
-        // The power fails again, at the latest after two further commits. The first of them repeats
-        // the commit that was in progress at the first cut, if that commit was lost.
+        // The power fails again, at the latest after two further commits. The first of these
+        // commits repeats the commit that was in progress at the first cut, if that commit was
+        // lost.
         let disk = SimulatedDisk::with_contents(found);
         let store = open(&disk).map_err(|error| error.to_string())?;
         disk.fail_after(rng.random_range(0..12));
@@ -137,7 +138,7 @@ fn power_cuts_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// Repeats every operation of the disk on a second disk, which loses power at each of them.
+/// Repeats every operation of the disk on a second disk, which loses power at each operation.
 #[test]
 fn a_power_cut_at_any_write_or_sync_loses_nothing() {
     let commits = seed_or("CLEARLANE_COMMITS", COMMITS_CUT_EVERYWHERE);
@@ -223,8 +224,8 @@ fn a_kill_and_then_a_power_cut_lose_nothing() {
 fn catch_a_lying_disk(every: u64) {
     let caught = (1..=LIES_MAX).find(|seed| {
         let disk = new_store().lying(every);
-        // The remaining contents may be so inconsistent that `run` panics. A panic is also a
-        // detection of the lie.
+        // The remaining contents may be so inconsistent that `run` panics. A panic also counts as
+        // detecting the lie.
         !matches!(crate::catch_panic::catch_panic(|| run(*seed, disk)), Ok(Ok(())))
     });
     let seed = caught.expect("a missing sync went unnoticed");

@@ -27,7 +27,7 @@ pub(super) fn search<'k>(
 }
 
 /// Compares like `a.cmp(b)`, but faster. Two revisions differ in their first eight bytes unless
-/// they are of the same transaction. So one comparison of numbers is usually enough, without a
+/// they belong to the same transaction. So one comparison of numbers is usually enough, without a
 /// function call.
 #[inline]
 fn compare(a: &[u8], b: &[u8]) -> Ordering {

@@ -74,7 +74,8 @@ impl SimulatedDisk {
         self
     }
 
-    /// Lets `count` more changes and syncs succeed. The power fails at the next one.
+    /// Lets `count` more changes and syncs succeed. The power fails at the change or sync that
+    /// follows.
     pub(super) fn fail_after(&self, count: u64) {
         self.state.lock().operations_left = Some(count);
     }
@@ -125,7 +126,7 @@ impl SimulatedDisk {
         let state = self.state.lock();
         let mut found = state.synced.clone();
         // The share of kept sectors is random, so that some power cuts lose nearly all writes and
-        // others nearly none.
+        // others lose nearly none.
         let kept_of_eight = rng.random_range(0..=8);
         let mut order: Vec<&DiskChange> = state.unsynced.iter().collect();
         // The file system keeps its changes of the length in order. So a random number of these
@@ -148,8 +149,8 @@ impl SimulatedDisk {
     }
 }
 
-/// Writes a random selection of the sectors of `data`, about `kept` of eight. Skips sectors outside
-/// of the file.
+/// Writes a random selection of the sectors of `data`: on average, `kept` out of eight. Skips
+/// sectors outside the file.
 fn write_some_sectors(disk: &mut [u8], offset: usize, data: &[u8], kept: u32, rng: &mut StdRng) {
     let mut from = offset;
     let end = offset + data.len();

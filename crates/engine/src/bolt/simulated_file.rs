@@ -31,7 +31,8 @@ pub(super) fn open_image(image: Vec<u8>) -> Result<Arc<BoltStore>> {
     open(&SimulatedDisk::with_contents(image))
 }
 
-/// Asserts that opening `image` fails as damaged and changes nothing. Returns the error message.
+/// Asserts that opening `image` fails because the image is damaged, and changes nothing. Returns
+/// the error message.
 pub(super) fn refused(image: Vec<u8>) -> String {
     let disk = SimulatedDisk::with_contents(image.clone());
     let error = open(&disk).expect_err("it was opened");

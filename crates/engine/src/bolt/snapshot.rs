@@ -1,8 +1,8 @@
 //! A snapshot of one committed state. The snapshot keeps the last leaf that a get in bucket `key`
-//! has read, and ignores leaves of more than 16 KiB. A get in bucket `key` tries to lock this leaf,
-//! but never waits for the lock. All other locks of a get belong to the page cache. A read that
-//! misses the cache also takes the pager's lock `sums` shared, and waits while a commit sets
-//! checksums.
+//! has read, except a leaf of more than 16 KiB. A get in bucket `key` tries to lock this leaf, but
+//! never waits for the lock. A get takes only two other kinds of locks: the locks of the page cache
+//! and, if a page is not in the cache, the pager's lock `sums` shared. It waits for `sums` while a
+//! commit sets checksums.
 
 use std::sync::Arc;
 

@@ -28,8 +28,8 @@ pub(super) type Buckets = [CommittedBucket; Bucket::ALL.len()];
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct CommittedBucket {
-    /// The root page. It is always in memory, because every read needs it. `None` if there is no
-    /// such bucket.
+    /// The root page, or `None` if there is no such bucket. The root page is always in memory,
+    /// because every read needs it.
     pub(super) root: Option<Page>,
     pub(super) sequence: u64,
 }
@@ -43,18 +43,19 @@ pub(super) struct WriterState {
 #[derive(Debug)]
 pub(crate) struct BoltStore {
     pub(super) pager: Pager,
-    /// Locked for a few instructions at a time.
+    /// This lock is held for only a few instructions at a time.
     readers: Mutex<ReaderState>,
-    /// Locked during a commit. Commits do not wait for each other, because there is only one
-    /// writer. `free_bytes` also takes this lock, so it waits while a commit writes and syncs.
+    /// This lock is held during a commit. Commits do not wait for each other, because there is only
+    /// one writer. `free_bytes` also takes this lock, so it waits while a commit writes and syncs.
     writer: Mutex<WriterState>,
-    /// If true, the file has buckets that are not among etcd's ten. No commit changes them.
+    /// If true, the file has buckets that are not among etcd's ten buckets. No commit changes these
+    /// buckets.
     pub(super) has_foreign_buckets: bool,
     /// The notes from the opening: damage that was repaired, and expected differences such as
     /// missing checksums after a commit by etcd.
     pub(super) notes: Vec<OpeningNote>,
-    /// Declared last, so that the file is closed before its path is removed. `None` on a simulated
-    /// disk.
+    /// The path of the store, or `None` on a simulated disk. The field is declared last, so that
+    /// the file is closed before its path is removed.
     pub(super) data_path: Option<DataPath>,
 }
 

@@ -147,7 +147,8 @@ fn leaf_elements(node: &Node) -> &[LeafElement] {
     }
 }
 
-/// Returns the element of a key, which is a record or a bucket, or `None`.
+/// Returns the element of a key, which is a record or a bucket, or `None` if there is no such
+/// element.
 pub(super) fn find(root: TreePage<'_>, key: &[u8], pager: &Pager) -> Result<Option<LeafElement>> {
     let mut page = root;
     for _ in 0..DEPTH_MAX {

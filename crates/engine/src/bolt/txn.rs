@@ -30,7 +30,7 @@ pub(super) struct BoltWriteTxn {
     size_in_use: u64,
     /// The buffer for the next small records.
     records: BytesMut,
-    /// If true, a change failed half way, and the transaction must not be committed.
+    /// If true, a change failed halfway, and the transaction must not be committed.
     has_failed: bool,
     store: Arc<BoltStore>,
     guard: WriterGuard,
@@ -88,8 +88,8 @@ impl BoltWriteTxn {
     }
 
     fn try_delete(&mut self, bucket: Bucket, key: &[u8]) -> Result<()> {
-        // Deleting a key that does not exist must not turn pages into nodes. So the key is searched
-        // first.
+        // Deleting a key that does not exist must not turn pages into nodes. So the key is looked
+        // up first.
         let found = match self.root(bucket) {
             Some(root) => tree::find(root, key, &self.store.pager)?,
             None => None,

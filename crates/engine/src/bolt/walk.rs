@@ -28,7 +28,7 @@ const LEVELS_TO_SPARE: usize = 8;
 pub(super) struct Walk<'w> {
     pager: &'w Pager,
     high_water: PageId,
-    /// If true, the pager knows the checksums. If false, the walk computes them.
+    /// If true, the pager has the checksums. If false, the walk computes them.
     has_sums: bool,
     used: PageSet,
 }
@@ -38,8 +38,8 @@ pub(super) trait Visit {
     /// The reason why a walk ends early.
     type Stop: From<Error>;
 
-    /// Called for a damaged page. If it returns `Ok`, the walk continues, also with this page if it
-    /// can be parsed.
+    /// Called for a damaged page. If it returns `Ok`, the walk continues, and it also visits this
+    /// page if the page can be read and parsed.
     fn damaged(&mut self, page: PageId, error: Error) -> std::result::Result<(), Self::Stop>;
 
     /// Called for a page of a tree, before its elements and the pages below it. The root has the
@@ -117,7 +117,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Marks pages as used. Fails if one of them is already used or is after the last page.
+    /// Marks pages as used. Fails if a page is already used or is after the last page.
     pub(super) fn claim(&mut self, run: PageRun) -> Result<()> {
         if run.ids().end > self.high_water {
             return Err(self.pager.damaged(run.first, "is after the last page"));
@@ -332,7 +332,7 @@ pub(super) fn freelist_entries(bytes: &[u8]) -> (u64, impl ExactSizeIterator<Ite
 pub(super) struct InUse {
     /// The kinds of the trees from the root to the tree that is being walked.
     levels: Vec<Level>,
-    /// Bytes of the records in etcd's buckets.
+    /// Number of bytes of the keys and values in etcd's buckets.
     pub(super) size: u64,
     /// The names of buckets that etcd does not have.
     pub(super) foreign_buckets: Vec<String>,
@@ -442,8 +442,8 @@ mod tests {
         encode_branch(id, PAGE, PAGE, &elements)
     }
 
-    /// Returns a file whose bucket `key` consists of `pages`, starting at page 3. The first of them
-    /// is the root.
+    /// Returns a file whose bucket `key` consists of `pages`, starting at page 3. The first of
+    /// these pages is the root.
     fn file(pages: &[Bytes]) -> Vec<u8> {
         let high_water = 3 + pages.len() as PageId;
         let (page_size, root, freelist) = (PAGE as u32, 2, NO_FREELIST);

@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 use crate::error::Error;
 
-/// How the reads of this thread behave.
+/// Determines whether the reads of a thread may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Reads wait for the disk.
@@ -32,7 +32,7 @@ pub struct NotCached;
 
 /// Runs `read`, and fails if one of its reads needs a page that is not in memory.
 ///
-/// `read` must not change anything: if it ends early, its changes would remain half done.
+/// `read` must not change anything: if it ended early, its changes would remain half done.
 pub fn try_read_cached<T>(read: impl FnOnce() -> T) -> Result<T, NotCached> {
     let _until_here = CachedOnlyScope::start();
     let outcome = read();

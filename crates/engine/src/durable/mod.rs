@@ -4,17 +4,18 @@
 //! module adds the [writer lock](crate::writer_lock), the [place](crate::place) of the generations,
 //! and the defragmentation, which copies one generation into the next. Each step of the copy reads
 //! from a new snapshot, because a snapshot that is open for minutes would keep all pages of its
-//! state. `docs/engine.md` draws the copy.
+//! state. `docs/engine.md` contains a diagram of the copy.
 //!
 //! * The switch to the next generation is one rename. Until the rename, the old generation is the
 //!   store, and the copy does not change it.
-//! * A replay copies the current value of a changed key. If the key no longer exists, the replay
-//!   deletes it in the copy. So neither the order of replays nor their repetition matters. The copy
-//!   is a mixture of several states until [`finish`](Defragment::finish) has blocked writers and
-//!   copied the rest.
+//! * While the copy is made, the writer lock collects the keys that commits change. A *replay*
+//!   copies the current values of some of these keys. If a key no longer exists, the replay deletes
+//!   it in the copy. So neither the order of replays nor their repetition matters. The copy is a
+//!   mixture of several states until [`finish`](Defragment::finish) has blocked writers and copied
+//!   the rest.
 //! * A replaced generation lives until its last snapshot is dropped. Then its data is removed.
-//! * If one step fails, the copy can never become the store: the changed keys that this step had
-//!   taken are lost.
+//! * If one step fails, the copy can never become the store, because the changed keys that this
+//!   step had taken are lost.
 //! * The memory in use is bounded by the records of one step and all changed keys that are not
 //!   copied yet.
 
@@ -53,7 +54,7 @@ pub(crate) trait DurableStore: Sized + Send + Sync + Debug + 'static {
 
     fn size_on_disk(&self) -> Result<u64>;
 
-    /// Returns the bytes of live keys and values as of the last commit.
+    /// Returns the number of bytes of live keys and values as of the last commit.
     fn size_in_use(&self) -> u64;
 
     /// See [`Engine::free_bytes`].
@@ -100,8 +101,8 @@ impl DataPath {
     }
 
     fn make_current(&self) -> Result<bool> {
-        // The flag is cleared before the switch: if the switch fails half way, both generations
-        // must be kept.
+        // The flag is cleared before the switch: if the switch fails halfway, both generations must
+        // be kept.
         self.set_removed_on_drop(false);
         let is_current = self.place.make_current(&self.generation)?;
         self.set_removed_on_drop(!is_current);
@@ -317,7 +318,7 @@ impl<S: DurableStore> Defragment for DurableDefragment<S> {
             self.copy_chunk(cursor, usize::MAX)?;
         }
         while self.replay(REPLAY_KEYS_MAX)? > 0 {}
-        // After `Ok(true)` the switch is on disk. After an error nobody knows which generation is
+        // After `Ok(true)` the switch is on disk. After an error it is unknown which generation is
         // the store, so all further writes must fail.
         let switched = self.target.data_path().make_current();
         if matches!(switched, Ok(false)) {

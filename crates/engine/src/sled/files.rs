@@ -25,7 +25,7 @@ use crate::options::Options;
 const COMMIT_FILE_NAME: &str = "witness";
 const CONFIG_NAME: &str = "conf";
 const LOG_NAME: &str = "db";
-/// Maximum number of attempts to lock sled's log, which take some seconds in total. After these
+/// Maximum number of attempts to lock sled's log, which take a few seconds in total. After these
 /// attempts we assume that another process uses the files.
 const RELEASE_TRIES_MAX: usize = 4_000_000;
 
@@ -114,8 +114,8 @@ impl CommitFile {
     }
 }
 
-/// Runs after the database is dropped, and waits until sled has closed its files, but at most some
-/// seconds.
+/// Runs after the database is dropped. Waits for a few seconds at most until sled has closed its
+/// files.
 impl Drop for CommitFile {
     fn drop(&mut self) {
         // If sled has not closed its files after this wait, the next open waits again.
@@ -152,7 +152,7 @@ pub(super) fn open_database(files: &Path, store: &Path, options: &Options) -> Re
     })
 }
 
-/// Waits until sled has released the files in `path`, or fails with [`Error::Locked`] after some
+/// Waits until sled has released the files in `path`, or fails with [`Error::Locked`] after a few
 /// seconds. When sled is dropped, one of its threads closes the files later. No other process
 /// should use them, because we hold the lock on the directory.
 fn wait_for_release(path: &Path) -> Result<()> {

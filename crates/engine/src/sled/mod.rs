@@ -27,10 +27,11 @@ pub(crate) struct SledStore {
     /// sled's database. We use only its default tree, which contains all records.
     database: sled::Db,
     undo_log: UndoLog,
-    /// Declared after the database, so that it is dropped later and waits until sled has closed its
-    /// files.
+    /// Our file with the number of the last commit. The field is declared after the database, so
+    /// that it is dropped later and waits until sled has closed its files.
     commit_file: CommitFile,
-    /// Declared last, so that sled's files are closed before their directory is removed.
+    /// The path of the store. The field is declared last, so that sled's files are closed before
+    /// their directory is removed.
     data_path: DataPath,
 }
 

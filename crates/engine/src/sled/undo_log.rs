@@ -77,8 +77,8 @@ impl UndoLog {
         state.drop_unneeded();
     }
 
-    /// Returns the overlay with which the snapshot of `commit` corrects records that it has read
-    /// before this call.
+    /// Returns the overlay with which the snapshot of `commit` corrects records that it read before
+    /// this call.
     pub(super) fn overlay(&self, commit: u64) -> Overlay {
         Overlay { entries: self.state.lock().entries.clone(), commit }
     }

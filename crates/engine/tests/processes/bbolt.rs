@@ -2,8 +2,8 @@
 //! them.
 //!
 //! `tests/compat/bbolt/run` builds the Go program and runs these tests.
-//! `CLEARLANE_TXNS=10000 CLEARLANE_ROUNDS=1000` makes a longer run, and `CLEARLANE_SEED=7` selects
-//! other data.
+//! `CLEARLANE_TXNS=10000 CLEARLANE_ROUNDS=1000` runs the tests for longer, and `CLEARLANE_SEED=7`
+//! selects other data.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -102,7 +102,7 @@ fn changes(seed: u64, number: u64) -> Vec<Change> {
         changes.extend(keys.map(|key| Change { bucket, key: key.into_bytes(), value: None }));
     }
     if number > 40 && rng.random_ratio(1, 4) {
-        // A compaction also deletes old records like this.
+        // A compaction also deletes old records in this way.
         let old = number - 40;
         let keys = (0..8u8).map(|sub| [b"r", &old.to_be_bytes()[..], &[sub]].concat());
         changes.extend(keys.map(|key| Change { bucket: Bucket::Key, key, value: None }));
@@ -226,8 +226,8 @@ fn a_flipped_bit_is_a_value_to_bbolt() {
     newest.assert_same(&*engine.snapshot().unwrap(), "mended from its second copy");
 }
 
-/// bbolt and our engine write into one file in turn. Each checks the records that the other has
-/// written.
+/// Lets bbolt and our engine take turns writing to one file. Each checks the records that the other
+/// has written.
 fn take_turns(page_size: usize, writes_freelist: bool) {
     let (seed, rounds) = (seed_or("CLEARLANE_SEED", 1), seed_or("CLEARLANE_ROUNDS", 100));
     let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@
 //! parent reads some lines, kills the child, reads the rest of the pipe and opens the store. It
 //! compares the store with the model after the last acknowledged commit or after the next one,
 //! because a commit may be durable although its line was never printed. Then the next child
-//! continues with the same store, so a store survives many kills.
+//! continues with the same store, so each store must survive many kills.
 //!
 //! After a kill, the kernel still has the bytes that were written and not synced. The loss of these
 //! bytes in a power cut is tested on the simulated disk (`power_cut.rs` of `bolt`).
@@ -91,8 +91,8 @@ fn write_and_kill(kind: EngineKind, dir: &Path, seed: u64, rng: &mut StdRng) -> 
     child.wait().unwrap();
     let mut rest = String::new();
     lines.read_to_string(&mut rest).unwrap();
-    // Only lines with a line end are used. The kill may have cut off the last line, and its number
-    // may be incomplete.
+    // Only complete lines, which end with a newline, are used. The kill may have cut off the last
+    // line, and its number may be incomplete.
     let whole = rest.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(parse).fold(acknowledged, u64::max)
 }

@@ -61,7 +61,7 @@ fn an_action() -> impl Strategy<Value = Action> {
 }
 
 struct Race {
-    /// `None` only while the store is reopened.
+    /// The store, or `None` while the store is being reopened.
     store: Option<Store>,
     txn: Option<Box<dyn WriteTxn>>,
     defragment: Option<Box<dyn Defragment>>,

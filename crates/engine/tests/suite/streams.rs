@@ -140,7 +140,7 @@ fn a_wrong_bit_in_a_frames_head_is_noticed_before_its_body_comes() {
     }
 }
 
-/// Returns the chunks of a store of 12 MB.
+/// Returns the chunks of the stream of a 12 MB store.
 fn large_stream() -> Vec<Bytes> {
     let source = Store::new(EngineKind::Memory);
     source.commit(|txn| {

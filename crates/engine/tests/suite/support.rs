@@ -214,7 +214,8 @@ pub(crate) fn commit_number(reader: &dyn Read) -> u64 {
     number.map_or(0, |bytes| u64::from_be_bytes(bytes[..].try_into().unwrap()))
 }
 
-/// Returns the number in the environment variable `name`, such as a seed, or `default`.
+/// Returns the number in the environment variable `name`, such as a seed, or `default` if the
+/// variable is not set.
 pub(crate) fn seed_or(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a seed is a number"))
 }

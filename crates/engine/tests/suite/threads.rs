@@ -83,7 +83,7 @@ fn race(kind: EngineKind) {
             }
         }
         // On a busy machine the readers may not have started yet. So the test waits until one of
-        // them has read once.
+        // the readers has read once.
         let written = Instant::now();
         while rounds.load(Ordering::Relaxed) == 0 && written.elapsed() < TIMEOUT {
             thread::yield_now();

@@ -1,4 +1,5 @@
-//! A hundred thousand leases expire at once: the rate of revocations, and the work of each step.
+//! Tests with up to 100,000 leases: the rate of revocations if all leases expire together, the
+//! spreading of expiries by a new leader, and leases with thousands of keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +22,7 @@ fn lessor(leases: i64) -> TestLessor {
     lessor
 }
 
-/// Carries out everything that is due, again and again, until no lease is left. Returns the number
+/// Repeatedly carries out all revocations that are due, until no lease is left. Returns the number
 /// of revocations at each time.
 fn run(lessor: &mut TestLessor) -> BTreeMap<Duration, usize> {
     let mut revoked = BTreeMap::new();
@@ -93,14 +94,14 @@ fn a_lease_with_many_keys_takes_them_with_it() {
     let expected: Vec<_> = (0..keys).filter(left).map(key).collect();
     assert!(lessor.keys().iter().map(String::as_bytes).eq(expected.iter().map(Vec::as_slice)));
     assert_eq!((lessor.inner.key_count(1), lessor.inner.key_count(2)), (0, 1_666));
-    // This range contains keys with a lease and keys without.
+    // This range contains keys with and without a lease.
     lessor.write(|txn| assert_eq!(txn.delete_range(KeyRange::ALL).unwrap(), 3_333));
     assert_eq!((lessor.inner.key_count(2), lessor.keys().len()), (0, 0));
     assert_eq!(lessor.inner.count(), 1, "a lease outlives its keys");
 }
 
 /// The 2,000 keys of the lease form one range, and one call of `forget_ended` does not forget all
-/// of them. Some of the keys are put again before the first call and between two calls. They must
+/// these keys. Some keys are put again before the first call and between two calls. These keys must
 /// then be attached to the lease of the new put.
 #[test]
 fn the_keys_of_a_revoked_lease_are_forgotten_later() {

@@ -51,12 +51,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Default)]
 struct Model {
-    /// The granted seconds and the expiry of each lease. The expiry is valid only while this member
-    /// is the leader.
+    /// The granted TTL in seconds, and the expiry, of each lease. The expiry is valid only while
+    /// this member is the leader.
     leases: BTreeMap<i64, (i64, Duration)>,
     keys: BTreeMap<u8, i64>,
     leads: bool,
-    /// Leases whose revocation this leader has proposed and not applied.
+    /// Leases whose revocation this leader has proposed but not yet applied.
     proposed: BTreeSet<i64>,
 }
 

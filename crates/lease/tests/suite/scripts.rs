@@ -53,7 +53,7 @@ impl Script {
     }
 
     /// Prints the revocations and checkpoints that are due, repeatedly until nothing is due.
-    /// Applies each of them if `applies` is true.
+    /// Applies each revocation and checkpoint if `applies` is true.
     fn due(&self, applies: bool) -> String {
         let mut out = String::new();
         while self.lessor.inner.next_due().is_some_and(|next| next <= self.lessor.now) {

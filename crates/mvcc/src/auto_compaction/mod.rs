@@ -1,4 +1,5 @@
-//! Decides when to compact without a client's request: etcd's two policies, without a clock.
+//! Decides when to compact without a request from a client. The two policies are etcd's. They read
+//! no clock: the caller passes the time.
 //!
 //! The policy *periodic* keeps everything that a reader could have seen within the retention time.
 //! The policy *revision* keeps a number of revisions. The owner calls
@@ -13,7 +14,7 @@
 //!   has failed, a compaction at its revision or above is reported, or the policy is paused.
 //! * A revision that is known to be compacted is never requested.
 //! * periodic: the requested revision was current one retention time ago or earlier. If checks are
-//!   late, more is kept, and not less.
+//!   late, more history is kept, never less.
 //!
 //! In etcd: `v3compactor`. `docs/mvcc.md` lists the differences.
 
@@ -72,7 +73,8 @@ impl AutoCompaction {
         Ok(policy.map(new))
     }
 
-    /// Returns the time of the next check. It is 0 before the first check, which is due at once.
+    /// Returns the time of the next check. It is 0 before the first check, which is due
+    /// immediately.
     pub fn next_check(&self) -> Duration {
         self.next_check.unwrap_or_default()
     }
@@ -113,15 +115,15 @@ impl AutoCompaction {
         self.pending = None;
     }
 
-    /// Requests nothing until [`resume`](AutoCompaction::resume), because another member is the
-    /// leader. The result of a pending request is no longer awaited. If it is reported later, its
-    /// revision is still recorded as compacted.
+    /// Stops all requests until [`resume`](AutoCompaction::resume) is called, because another
+    /// member is the leader. The result of a pending request is no longer awaited. If it is
+    /// reported later, its revision is still recorded as compacted.
     pub fn pause(&mut self) {
         self.paused = true;
         self.pending = None;
     }
 
-    /// Ends a pause. The next check may request a compaction again.
+    /// Ends a pause. The next check can request a compaction again.
     pub fn resume(&mut self) {
         self.paused = false;
     }

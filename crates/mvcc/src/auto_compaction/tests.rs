@@ -12,7 +12,7 @@ fn parsed(mode: &str, retention: &str) -> AutoCompaction {
 }
 
 /// Runs all checks that are due up to and including the time `until`. Reports each requested
-/// compaction as successful at once. Returns the minute and the revision of each compaction.
+/// compaction as successful immediately. Returns the minute and the revision of each compaction.
 fn run(
     policy: &mut AutoCompaction,
     until: Duration,

@@ -46,7 +46,7 @@ pub struct StoreState<A> {
     pub revision: i64,
     /// The compact revision: the history below it is dropped. -1 if there was no compaction.
     pub compact_revision: i64,
-    /// The value that the crate above passed for this state: etcd's consistent index and term.
+    /// The value that the server passed for this state: etcd's consistent index and term.
     pub consistent_index: A,
     pub(crate) index: PersistentSnapshot,
 }

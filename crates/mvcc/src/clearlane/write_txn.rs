@@ -19,8 +19,8 @@ use crate::txn_changes::{TxnChanges, assert_not_owned_by_store};
 
 pub(crate) type BackendTx<'s, A> = Box<dyn clearlane_backend::WriteTx<StoreState<A>> + 's>;
 
-/// A write transaction. A published state shares all nodes of the index. So the first change of a
-/// node after the publication copies the node. If several revisions
+/// A write transaction. A published state shares all its nodes with the writer's index. So the
+/// first change of a node after the publication copies the node. If several revisions
 /// [share a transaction](WriteTxn::begin_next_revision), one state is published for all of them. So
 /// the published state causes at most one copy of each node for all these revisions.
 pub(crate) struct SnapshotWriteTxn<'s, A> {

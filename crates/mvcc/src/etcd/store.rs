@@ -6,7 +6,7 @@
 //! Lock order since 3.2: `store`, `batchTx`, `watchable`, `revMu`, `readTx`. In 3.1: `watchable`,
 //! `store`, `batchTx`. In all eras `treeIndex` comes last, and is held only during single calls of
 //! the index. Scheduling a compaction takes `revMu` before `batchTx`. It holds `store` exclusively,
-//! so no open transaction takes these two locks in the other order.
+//! so no transaction that takes these two locks in the opposite order can be open.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -106,7 +106,7 @@ impl StoreLocks {
         }
     }
 
-    /// Calls `work` while no transaction holds `store`, and while none can be opened.
+    /// Calls `work` while no transaction holds `store`, and while no transaction can be opened.
     pub(crate) fn with_store_locked<T>(&self, work: impl FnOnce() -> T) -> T {
         match self {
             StoreLocks::OneMutex { store } => {

@@ -7,8 +7,8 @@
 //! * a write transaction at its end (in 3.1 from start to end), while it notifies the synced
 //!   watchers, writes back and possibly commits;
 //! * a sync round, every 100 ms or sooner, if there are unsynced watchers. It takes up to 512
-//!   watchers and reads *every record from the oldest revision that one of them has missed*, with
-//!   `revMu` and `readTx` held as well (in 3.1 `store` and `batchTx`);
+//!   watchers and reads *every record from the oldest revision that any of these watchers has
+//!   missed*, with `revMu` and `readTx` held as well (in 3.1 `store` and `batchTx`);
 //! * a retry of the victims, every 10 ms;
 //! * each call of a stream, such as adding or canceling a watcher.
 //!
@@ -42,7 +42,8 @@ use crate::watch::detached_stream::DetachedStream;
 use crate::watch::interface::{WatchConfig, WatchMetrics, WatchableKv, WatchableStore, WorkSignal};
 use crate::watch::response::{Event, Response, ResponseKind, WatchId, WatchRequest};
 
-/// Maximum number of responses in etcd's channel: in eras up to 3.2, and in later eras.
+/// Maximum number of responses in etcd's channel in eras up to 3.2. The next constant is the limit
+/// in later eras.
 const CHANNEL_RESPONSES_MAX_UNTIL_3_2: usize = 1024;
 const CHANNEL_RESPONSES_MAX: usize = 128;
 

@@ -3,7 +3,7 @@
 //! There are three groups, with etcd's names:
 //!
 //! * *synced*: the writer finds these watchers by the key of each event, in a [`WatcherGroup`].
-//! * *unsynced*: a sync round reads the records for up to 512 of these watchers at once.
+//! * *unsynced*: each sync round reads the store once for up to 512 of these watchers.
 //! * *victims*: the channel of these watchers was full when there were events for them. The
 //!   response of a victim is kept and retried until the channel has capacity. So a victim keeps the
 //!   events of up to 1,000 revisions in memory.
@@ -20,9 +20,10 @@ use crate::watch::response::{
 };
 use crate::watch::watcher_group::WatcherGroup;
 
-/// Maximum number of watchers in a sync round. The same as etcd's.
+/// Maximum number of watchers in a sync round, which is the same as in etcd.
 const WATCHERS_PER_SYNC_MAX: usize = 512;
-/// Maximum number of revisions that one sync round delivers to a watcher. The same as etcd's.
+/// Maximum number of revisions that one sync round delivers to a watcher, which is the same as in
+/// etcd.
 const BATCH_REVISIONS_MAX: usize = 1000;
 
 #[derive(Debug)]
@@ -44,8 +45,8 @@ struct Stream {
     watch_ids: WatchIdAllocator,
 }
 
-/// A response that was not added to the channel, and the revision to continue from if the response
-/// does not have all missed events.
+/// A response that was not added to the channel, because the channel was full. `next_revision` is
+/// the revision to continue from, or `None` if the response contains all missed events.
 #[derive(Debug)]
 struct Victim {
     response: Response,
@@ -92,7 +93,7 @@ impl EtcdWatchers {
         let detach = |(stream, of): (u64, Stream)| {
             let watchers = of.watchers.into_iter().map(|(id, watcher)| {
                 // The events of a victim were never added to the channel. So the watcher continues
-                // at the first of them.
+                // at the first of these events.
                 let victim = victims.remove(&WatcherKey { stream, id });
                 let next_revision = victim.and_then(Victim::first_revision).unwrap_or(watcher.from);
                 let Watcher { request, quiet, .. } = watcher;
@@ -157,7 +158,8 @@ impl EtcdWatchers {
         self.victims.remove(&key);
     }
 
-    /// Notifies the synced watchers of the changes of a write transaction, before it ends.
+    /// Notifies the synced watchers of the changes of a write transaction, before the transaction
+    /// ends.
     pub(crate) fn notify(&mut self, revision: i64, changes: &Changes) -> ChannelsToWake {
         let mut wanted: BTreeMap<WatcherKey, Vec<Event>> = BTreeMap::new();
         for change in changes.iter() {
@@ -232,9 +234,9 @@ impl EtcdWatchers {
         to_wake
     }
 
-    /// Called after all events of a response were added. The watcher is synced if it has everything
-    /// up to `now`, or else unsynced. `rest` is the revision to continue from, or `None` if no
-    /// missed event is left.
+    /// Called after all events of a response were added. The watcher becomes synced if it has
+    /// everything up to `now`, and unsynced otherwise. `rest` is the revision to continue from, or
+    /// `None` if no missed event is left.
     fn update_sync_state(&mut self, key: WatcherKey, rest: Option<i64>, now: i64) {
         let Some(watcher) = self.watcher(key) else { return };
         watcher.from = rest.unwrap_or(watcher.from);
@@ -248,9 +250,9 @@ impl EtcdWatchers {
         self.synced.insert(&keys, key);
     }
 
-    /// Starts a sync round and returns its watchers, with the first revision that one of them has
-    /// missed. `None` if there are no watchers to read for. A watcher that has missed a compacted
-    /// revision gets a response, and is removed.
+    /// Starts a sync round. Returns its watchers, and the oldest revision that any of these
+    /// watchers has missed. Returns `None` if no watcher needs a read. A watcher that has missed a
+    /// compacted revision gets a response, and is removed.
     pub(super) fn begin_sync(
         &mut self,
         compacted: i64,
@@ -339,7 +341,7 @@ impl EtcdWatchers {
     }
 }
 
-/// Up to 512 unsynced watchers, and the first revision that one of them has missed.
+/// Up to 512 unsynced watchers, and the oldest revision that any of these watchers has missed.
 #[derive(Debug)]
 pub(super) struct SyncRound {
     watchers: Vec<WatcherKey>,

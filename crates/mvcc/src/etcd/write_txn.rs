@@ -23,8 +23,8 @@ pub(crate) struct EtcdWriteTxn<'s, A> {
     index: LockedIndex,
     tx: Box<dyn WriteTx<StorePosition<A>> + 's>,
     store_guard: StoreGuard<'s>,
-    /// The guard of `watchable`, the lock over all watchers. Era 3.1 takes the lock first. Eras
-    /// since 3.2 take it at the end.
+    /// The guard of `watchable`, the lock over all watchers. Era 3.1 takes the lock first. `None`
+    /// in the eras since 3.2, which take the lock at the end.
     watchers: Option<MutexGuard<'s, EtcdWatchers>>,
     txn_changes: TxnChanges,
 }
@@ -99,11 +99,11 @@ impl<A: ConsistentIndex> WriteTxn<A> for EtcdWriteTxn<'_, A> {
             let index = index.snapshot();
             let next = Revisions { current: revision, compacted: compact_revision, index };
             // As in etcd, watchers are notified before the transaction ends. No other write can
-            // come between.
+            // happen in between.
             let mut watchers = watchers.unwrap_or_else(|| store.watchers.lock());
             let to_wake = watchers.notify(revision, &txn_changes.changes);
             let ended = store_guard.publish(next, || Ok(tx.end(reached)?))?;
-            // The tasks are woken with `watchable` unlocked.
+            // The tasks that wait for responses are woken after `watchable` is unlocked.
             drop(watchers);
             wake_all(&to_wake);
             ended

@@ -7,9 +7,10 @@
 //!   snapshot  {130 .. 139} ──┘
 //! ```
 //!
-//! A new change copies at most the front chunk, if a snapshot shares it. Each chunk stores version
-//! and create revision of its oldest change, so a read need not count along the chain. A read at an
-//! old revision takes up to one step per 64 changes: about 780 steps for 50,000 changes.
+//! A new change copies at most the front chunk, if a snapshot shares it. Each chunk stores the
+//! version and the create revision of its oldest change, so a read need not count along the chain.
+//! A read at an old revision takes up to one step per 64 changes: about 780 steps for 50,000
+//! changes.
 //!
 //! Invariants:
 //! * A chunk has 1 to 64 changes. All of them are newer than the changes in the next chunk.
@@ -36,7 +37,7 @@ impl ChunkedHistory {
         ChunkedHistory { first_context, changes: changes.to_vec(), older: None }
     }
 
-    /// Adds the newest change. `context` is used if the change opens a new chunk.
+    /// Adds the newest change. `context` is used if the change starts a new chunk.
     pub(super) fn push(front: &mut Arc<ChunkedHistory>, context: ChangeContext, change: KeyChange) {
         if front.changes.len() == CHUNK_MAX {
             let (changes, older) = (vec![change], Some(Arc::clone(front)));

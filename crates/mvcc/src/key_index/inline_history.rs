@@ -14,9 +14,9 @@
 //!
 //! If there are two changes, the first has created the key: `created` is its main revision, and its
 //! version is 1. A single put stores its version, because a compaction may have removed the earlier
-//! puts. The byte `shape` has unused values, so the enum `Representation` needs no extra byte.
-//! Everything else is a chunked history: a newest change with a sub revision of 2^24 or more, a
-//! version of 2^32 or more, a revision of 2^48 or more, and other shapes.
+//! puts. The byte `shape` has unused values, so the enum `Representation` needs no extra byte. A
+//! history is chunked instead if its newest change has a sub revision of 2^24 or more, if a version
+//! is 2^32 or more, if a revision is 2^48 or more, or if it has another shape.
 
 use arrayvec::ArrayVec;
 

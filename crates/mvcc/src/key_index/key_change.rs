@@ -38,8 +38,8 @@ impl KeyChange {
     }
 }
 
-/// Create revision and version of the first change of a row. They depend on the changes before the
-/// row.
+/// The create revision and the version of the first change in a row. They depend on the changes
+/// before the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChangeContext {
     pub(super) created: i64,

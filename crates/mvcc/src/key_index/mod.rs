@@ -6,8 +6,8 @@
 //! selects records by the same rule, except that it keeps no tombstone: [`KeyIndex::kept_by_hash`].
 //!
 //! Invariants:
-//! * A history has at least one change, and revisions rise. There are never two tombstones in a
-//!   row.
+//! * A history has at least one change, and its revisions are in ascending order. A tombstone never
+//!   directly follows another tombstone.
 //! * The result of a read at a revision is not changed by a later change of the key, nor by a
 //!   compaction at or below this revision.
 //!

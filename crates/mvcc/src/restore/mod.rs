@@ -50,7 +50,7 @@ pub struct RestoredIndex<I: TreeIndex> {
 }
 
 /// Reads the whole store, except the values, into an empty index. `run_records` is the number of
-/// records in a run. It affects only time and memory, and not the result. The store passes
+/// records in a run. It affects only time and memory, not the restored index. The store passes
 /// [`RUN_RECORDS`].
 pub fn restore<I: TreeIndex>(
     snapshot: &dyn Snapshot,

@@ -15,7 +15,7 @@ use crate::revision::{RecordKind, Revision, RevisionKey};
 use crate::tree_index::{Key, SortedRun, SortedRunBuilder};
 
 /// Maximum accepted revision and version. No store can have reached larger numbers, and adding to
-/// them may overflow.
+/// them could overflow.
 pub const REVISION_MAX: i64 = 1 << 62;
 
 /// The parts of a record that a restore needs: everything except the value, and except the mod
@@ -44,10 +44,10 @@ pub(super) struct RecordReader {
     leases: BTreeMap<Key, i64>,
     /// The revision of the newest record so far.
     last_revision: Option<Revision>,
-    /// The record that is being added. It is reused, so that each record needs no new memory.
+    /// The record that is being added. It is reused to avoid an allocation for each record.
     header: RecordHeader,
-    /// Create revision and version of the newest record that `count_bump` has counted. `None`
-    /// before the first such record, and after a tombstone of the empty key.
+    /// The create revision and the version of the newest record that `count_bump` has counted.
+    /// `None` before the first such record, and after a tombstone of the empty key.
     bump: Option<(i64, i64)>,
 }
 
@@ -78,7 +78,7 @@ impl RecordReader {
     }
 
     fn check_revision(&self, revision: Revision) -> Result<()> {
-        // The index stores sub revisions in 32 bits. No transaction has more changes.
+        // The index stores sub revisions in 32 bits. No transaction has more changes than that.
         if revision.main > REVISION_MAX || revision.sub > i64::from(u32::MAX) {
             return Err(damaged_record(revision, "its revision is out of range"));
         }
@@ -88,9 +88,9 @@ impl RecordReader {
         Ok(())
     }
 
-    /// Sets create revision and version of an empty record. `snapshot restore --bump-revision`, in
-    /// etcd and here, writes such a record under the empty key, which no client can name. Each such
-    /// record is one more version of the empty key.
+    /// Sets the create revision and the version of an empty record. `snapshot restore
+    /// --bump-revision`, in etcd and here, writes such a record under the empty key, which no
+    /// client can name. Each such record is one more version of the empty key.
     fn count_bump(&mut self, revision: Revision) {
         let (created, version) = self.bump.unwrap_or((revision.main, 0));
         (self.header.create_revision, self.header.version) = (created, version + 1);

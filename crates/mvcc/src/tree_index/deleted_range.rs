@@ -1,5 +1,5 @@
-//! The keys that the deletion of a range has deleted, in order. They are read from the tree as it
-//! was before the deletion.
+//! The keys that one deletion of a range has deleted, in key order. They are read from the tree as
+//! it was before the deletion.
 //!
 //! ```text
 //!   before    a  c  d  g  k  l  o        d..l deleted at 7: skip 2, count 3, first 7.0
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The apply loop creates this value from the counts in the tree. A reader builds keys and records
-//! when it needs them, some at a time, starting anywhere. The value keeps the nodes of the old tree
-//! that have keys of the range. The current tree shares those nodes that have not changed since the
-//! deletion. See `docs/decisions/mvcc-range-tombstones.md`.
+//! when it needs them, a few at a time, starting at any deleted key. The value keeps the nodes of
+//! the old tree that have keys of the range. The current tree shares the nodes that have not
+//! changed since the deletion. See `docs/decisions/mvcc-range-tombstones.md`.
 
 use std::fmt;
 use std::ops::ControlFlow;

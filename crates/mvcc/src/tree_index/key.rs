@@ -1,11 +1,11 @@
 //! A key in the tree. A short key is stored in place.
 //!
 //! A search compares a key at every step. If the slot had a pointer to the key, each comparison
-//! would be a cache miss. If the pointer were counted, copying a node would write to shared memory
-//! for each key. So keys of up to 38 bytes are stored in the slot.
+//! would be a cache miss. If that pointer were reference-counted, copying a node would also write
+//! to shared memory for each key. So keys of up to 38 bytes are stored in the slot.
 //!
-//! A leaf that was not used lately is not in the processor's cache. A binary search in it waits for
-//! five cache lines one after the other, because each comparison decides which line is next. So
+//! A leaf that was not used recently is not in the processor's cache. A binary search in it waits
+//! for five cache lines one after the other, because each comparison decides which line is next. So
 //! [`search`] first compares the first eight bytes of *all* keys, as numbers, and counts the keys
 //! that are smaller or equal. These comparisons do not depend on each other, so the cache lines are
 //! loaded in parallel. A binary search follows only among keys with the same first eight bytes.

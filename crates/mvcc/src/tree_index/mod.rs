@@ -3,9 +3,9 @@
 //!
 //! There are two implementations. [`locked`] is etcd's tree under the lock `treeIndex`: a walk and
 //! a put wait for each other. In [`persistent`], a walk uses a snapshot, so walks and puts do not
-//! wait. [`TreeIndex`] is the writer's side. It returns the readers' side, [`IndexSnapshot`],
-//! which any number of threads may use. The caller checks revisions against the current revision
-//! and the compact revision.
+//! wait for each other. [`TreeIndex`] is the writer's side. It returns the readers' side,
+//! [`IndexSnapshot`], which any number of threads may use. The caller checks revisions against the
+//! current revision and the compact revision.
 //!
 //! Invariants of both:
 //! * Revisions only rise. The result of a snapshot for a revision `at` that the index has reached
@@ -178,8 +178,8 @@ pub trait TreeIndex: Debug + Send + Sync + Sized + 'static {
     fn begin_compaction(&self, at: i64) -> IndexCompaction;
 
     /// Continues a compaction by up to `keys_max` keys. An index that compacts under one lock does
-    /// everything in one step. Returns true if it is done. Between two steps, puts and tombstones
-    /// above the compact revision may be added.
+    /// everything in one step. Returns true if the compaction is done. Between two steps, puts and
+    /// tombstones above the compact revision may be added.
     fn compact_step(&mut self, compaction: &mut IndexCompaction, keys_max: usize) -> bool;
 }
 

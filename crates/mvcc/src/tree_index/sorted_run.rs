@@ -1,4 +1,4 @@
-//! Restores the index: it turns records in revision order into keys in key order.
+//! Restores the index by turning records in revision order into keys in key order.
 //!
 //! ```text
 //!   records 2.0 b, 3.0 a, 4.0 c      builder ──▶ run  a: 3.0           b: 2.0      c: 4.0
@@ -20,7 +20,7 @@ use super::key::Key;
 use crate::key_index::{KeyIndex, Version};
 use crate::revision::Revision;
 
-/// Number of keys in a chunk of a run: some tens of kilobytes.
+/// Number of keys in a chunk of a run. With 64 bytes per key, a chunk takes about 64 KiB.
 const CHUNK_KEYS: usize = 1 << 10;
 
 /// Takes the records of a run, in the order of their revisions.
@@ -74,7 +74,8 @@ impl SortedRun {
     pub(super) fn merge(runs: Vec<SortedRun>) -> impl Iterator<Item = (Key, KeyIndex)> {
         let runs = runs.into_iter().map(|run| run.chunks.into_iter().flatten().peekable());
         let mut runs: Vec<_> = runs.collect();
-        // The top has the lowest key, and for equal keys the run with the earliest revisions.
+        // The top of the heap has the lowest key. If several runs have this key, the top is the run
+        // with the earliest revisions.
         let mut heads = BinaryHeap::with_capacity(runs.len());
         for (number, run) in runs.iter_mut().enumerate() {
             heads.extend(run.peek().map(|(key, _)| Reverse((key.clone(), number))));

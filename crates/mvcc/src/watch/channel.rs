@@ -8,9 +8,9 @@
 //!                full: no more events; at most half full: "capacity again"
 //! ```
 //!
-//! A full channel omits progress notices. It still takes the responses to a client's requests, the
-//! end of a watcher (after a compaction or a cancellation by the server), and events that were
-//! already being read for an unsynced watcher. In etcd: `watchStream.ch`.
+//! A full channel omits progress notices. It still accepts responses to a client's requests, the
+//! response that ends a watcher (after a compaction or a cancellation by the server), and events
+//! that were already being read for an unsynced watcher. In etcd: `watchStream.ch`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -61,8 +61,8 @@ pub(crate) fn wake_all(channels: &[Arc<WatchChannel>]) {
     for channel in channels {
         channel.mark_ready();
         let is_known = |wake_set: &&&Arc<WakeSet>| Arc::ptr_eq(wake_set, &channel.wake_set);
-        // Only the last few wake sets are compared: if each stream has its own, comparing all would
-        // take too long.
+        // Only the last few wake sets are compared. If each stream has its own wake set, comparing
+        // all of them would take too long.
         if woken.iter().rev().take(RECENT_WAKE_SETS_MAX).find(is_known).is_none() {
             woken.push(&channel.wake_set);
         }
@@ -100,9 +100,10 @@ pub struct WatchChannel {
 pub(crate) struct ChannelState {
     responses: VecDeque<(Response, usize)>,
     bytes: usize,
-    /// If true, a watcher found no capacity and waits for it.
+    /// If true, a watcher has found no capacity and is waiting for it.
     has_blocked_watchers: bool,
-    /// The watchers whose responses need previous records when they are taken.
+    /// The watchers whose events need previous records, which are added when the responses are
+    /// taken.
     needs_previous: BTreeSet<WatchId>,
 }
 
@@ -133,8 +134,8 @@ impl WatchChannel {
     }
 
     /// Adds a response without events, even if the channel is full: a response to a request, or the
-    /// end of a watcher that the server has cancelled or whose next events are compacted. The
-    /// caller must wake the thread that serves the client.
+    /// response that ends a watcher because the server has canceled it or because its next events
+    /// are compacted. The caller must wake the thread that serves the client.
     pub(crate) fn push_response(&self, id: WatchId, revision: i64, kind: ResponseKind) {
         self.state.lock().push(Response { id, revision, kind }, RESPONSE_BYTES);
     }

@@ -1,4 +1,4 @@
-//! The watchable store that is currently in use. Streams find it only here, also after a raft
+//! The watchable store that is currently in use. Streams find it only here, even after a raft
 //! snapshot has replaced the store.
 //!
 //! A stream call holds `watchHub` shared. The replacement holds it exclusively, so no stream adds a

@@ -14,9 +14,9 @@ use crate::watch::channel::{WakeSet, WatchChannel};
 use crate::watch::detached_stream::DetachedStream;
 use crate::watch::response::{Response, WatchId, WatchRequest};
 
-/// Wakes the thread that sleeps until there is work of this kind. It is called without any lock of
-/// the watchable store, but possibly with `watchHub` held. It may be called when there is nothing
-/// to do.
+/// A function that wakes the thread that sleeps until there is work of this kind. It is called
+/// without any lock of the watchable store, but possibly with `watchHub` held. It may be called
+/// when there is nothing to do.
 pub type WorkSignal = Box<dyn Fn(WatchWork) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ pub struct WatchMetrics {
 
 pub trait WatchableKv<A>: Store<A> {
     /// Opens the watchable store of this store. A store has only one. `signal` is called when there
-    /// is something to deliver or an unsynced watcher. The old eras do not call it: their caller
-    /// delivers and syncs at fixed intervals.
+    /// is something to deliver, and when there is an unsynced watcher. The old eras do not call it:
+    /// their caller delivers and syncs at fixed intervals.
     fn open_watchable_store(
         self: Arc<Self>,
         config: WatchConfig,
@@ -89,11 +89,12 @@ pub trait WatchableStore: Send + Sync + Debug {
 
     /// Requests a progress response for the stream. The response is sent only if the stream has
     /// watchers, and all of them are synced and have reached their start revision. The old eras
-    /// check this now, the default era once all changes so far are delivered.
+    /// check this immediately. The default era checks it once all changes up to now have been
+    /// delivered.
     fn request_progress(&self, stream: &WatchChannel);
 
     /// Sends a progress notice to each synced watcher that requested notices and had no event since
-    /// the last call. Sends none while the stream's channel is full.
+    /// the last call. Sends no notices while the stream's channel is full.
     fn notify_progress(&self, stream: &WatchChannel);
 
     /// Continues the watchers that found no capacity. Called when the client has taken responses
@@ -101,7 +102,7 @@ pub trait WatchableStore: Send + Sync + Debug {
     fn resume_stream(&self, _stream: &WatchChannel) {}
 
     /// Adds previous records to responses that are about to be sent. Only the old eras do this: the
-    /// responses of the default era have them already.
+    /// responses of the default era already contain them.
     fn add_previous_records(
         &self,
         _stream: &WatchChannel,

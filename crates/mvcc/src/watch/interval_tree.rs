@@ -112,7 +112,7 @@ impl<T: Ord> IntervalTree<T> {
 }
 
 impl<T> Node<T> {
-    /// Recomputes height and furthest end from the children.
+    /// Recomputes the height and the furthest end from the children.
     fn update(&mut self) {
         self.height = 1 + self.children.iter().map(height).max().unwrap_or(0);
         let below = self.children.iter().flatten().map(|node| &node.furthest);
@@ -198,7 +198,7 @@ fn balance<T>(link: &mut Link<T>) {
     rotate(link, high);
 }
 
-/// Moves the child of this side into its parent's position. The parent becomes a child of the moved
+/// Moves the child on this side into its parent's position. The parent becomes a child of the moved
 /// node.
 fn rotate<T>(link: &mut Link<T>, side: usize) {
     let Some(mut parent) = link.take() else { return };

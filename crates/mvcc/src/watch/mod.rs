@@ -1,9 +1,9 @@
 //! Watching: a watcher receives each change of its keys from a start revision on, once and in
 //! order.
 //!
-//! A *synced* watcher receives each change from the delivery: an interval tree finds the watchers
-//! of a key. An *unsynced* watcher reads the store, for example because it started in the past, or
-//! because its channel or the delivery queue was full.
+//! A *synced* watcher receives each change when the change is delivered: an interval tree finds the
+//! watchers of the changed key. An *unsynced* watcher reads the store, for example because it
+//! started in the past, or because its channel or the delivery queue was full.
 //!
 //! * [`response`], [`stream`], [`channel`]: requests, responses, and the limited channel of a
 //!   client.
@@ -14,7 +14,7 @@
 //!
 //! Invariants:
 //! * The responses of a watcher start with `Created`, and their revisions never fall. The one
-//!   exception is the end by a compaction, which has revision 0.
+//!   exception is the response to a watcher that a compaction has ended, which has revision 0.
 //! * All events of one revision for a watcher are in one response.
 //! * `Progress` at R follows every event up to R.
 //!

@@ -26,12 +26,12 @@ pub struct WatchRequest {
     pub no_put: bool,
     pub no_delete: bool,
     pub prev_kv: bool,
-    /// If true, the watcher receives a progress notice after each interval in which it had no
-    /// event, while it is synced.
+    /// If true, the watcher receives progress notices while it is synced: one after each interval
+    /// without an event.
     pub progress_notify: bool,
     pub fragment: bool,
     /// If true, the user may not read these keys. No watcher is created, and the rejection is sent
-    /// in the order of the other responses.
+    /// in order with the other responses.
     pub is_refused: bool,
 }
 
@@ -187,7 +187,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Returns about how many bytes the events take on the wire.
+    /// Returns the approximate number of bytes that the events take on the wire.
     pub fn event_bytes(&self) -> usize {
         match &self.kind {
             ResponseKind::Events { events, .. } => events.iter().map(Event::wire_bytes).sum(),
@@ -218,8 +218,8 @@ pub enum ResponseKind {
     Progress,
 }
 
-/// Splits events into fragments of at most `bytes_max` bytes on the wire. A larger event is a
-/// fragment by itself. Returns the ranges of the events. Each fragment goes into a separate
+/// Splits events into fragments of at most `bytes_max` bytes on the wire. An event that is larger
+/// is a fragment by itself. Returns the ranges of the events. Each fragment goes into a separate
 /// message, for clients that allow it.
 pub fn fragments(events: &[Event], bytes_max: usize) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;

@@ -41,16 +41,15 @@ impl WatchStream {
         self.store.read().request_progress(&self.channel);
     }
 
-    /// Must be called once in each interval at which progress notices are sent. Each synced watcher
-    /// that requested notices, and had no event since the last call, gets one, unless the channel
-    /// is full.
+    /// Must be called once per interval of progress notices. Each synced watcher that requested
+    /// notices and has had no event since the last call gets a notice, unless the channel is full.
     pub fn notify_progress(&self) {
         self.store.read().notify_progress(&self.channel);
     }
 
-    /// Takes the next responses, up to about `bytes_max` bytes but at least one. Returns `Pending`
-    /// while there is no response. In an old era the responses may lack previous records: see
-    /// [`lacks_previous_records`](WatchStream::lacks_previous_records).
+    /// Takes the next responses, up to about `bytes_max` bytes but at least one response. Returns
+    /// `Pending` while there is no response. In an old era the responses may lack previous records:
+    /// see [`lacks_previous_records`](WatchStream::lacks_previous_records).
     pub fn poll_responses(
         &self,
         bytes_max: usize,
@@ -59,14 +58,15 @@ impl WatchStream {
         let mut responses = self.take(bytes_max);
         if responses.is_empty() {
             self.channel.set_task(context.waker());
-            // A response that was added before the task was set has woken no task.
+            // A response that was added before the task was set did not wake any task.
             responses = self.take(bytes_max);
         }
         if responses.is_empty() { Poll::Pending } else { Poll::Ready(responses) }
     }
 
     /// Takes the next responses, possibly none, with their previous records. After an error the
-    /// responses are lost, and the caller should close the stream: the store cannot be read.
+    /// responses are lost, and the caller should close the stream, because the store cannot be
+    /// read.
     pub fn take_responses(&self, bytes_max: usize) -> Result<Vec<Response>> {
         let mut responses = self.take(bytes_max);
         self.add_previous_records(&mut responses)?;

@@ -1,5 +1,5 @@
-//! Restores a store from its records, which are read in runs. For every length of runs, the index
-//! must be equal to the index that the puts built, and each key must have the lease of its newest
+//! Restores a store from its records, which are read in runs. For every run length, the index must
+//! be equal to the index that the puts built, and each key must have the lease of its newest
 //! record. Damage must be reported.
 
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use clearlane_proto::mvccpb::KeyValue;
 use proptest::prelude::*;
 use prost::Message;
 
-/// The tested lengths of runs, in records. No test has enough records to fill a run of the last
-/// length, so with this length all records are in one run.
+/// The tested run lengths, in records. No test has enough records to fill a run of the last length,
+/// so with this length one run has all records.
 const RUN_LENGTHS: [usize; 5] = [1, 2, 3, 20, RUN_RECORDS];
 
 /// The expected state of a store: the index that its writes have built, and the records that the
@@ -59,7 +59,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Returns a short key, or one key that is too long for a slot.
+/// Returns a short key, or for the number 4 a key that is too long for a slot.
 fn key(number: u8) -> Vec<u8> {
     if number == 4 { vec![b'k'; 50] } else { format!("k{number}").into_bytes() }
 }
@@ -207,8 +207,8 @@ fn contents_at(snapshot: &impl IndexSnapshot, at: i64) -> IndexContents {
     (found, [all, some], kept)
 }
 
-/// Asserts that two snapshots have the same contents at a revision. At an older revision than the
-/// newest, one of them may not know the length of a record.
+/// Asserts that two snapshots have the same contents at a revision. At a revision before the
+/// newest, one of the snapshots may not know the length of a record.
 fn assert_same(
     snapshot: &impl IndexSnapshot,
     expected: &impl IndexSnapshot,
@@ -228,11 +228,11 @@ fn assert_same(
     assert_eq!(said, expected, "at {at}");
 }
 
-/// Restores with every length of runs, and compares the result with the world at every readable
+/// Restores with every run length, and compares the restored index with the world at every readable
 /// revision.
 fn check<I: TreeIndex>(world: &World, empty: fn() -> I) {
     let snapshot = world.snapshot();
-    // After the restore, one more compaction must keep the same revisions for every length of runs.
+    // After the restore, one more compaction must keep the same revisions for every run length.
     let at = (world.compacted + 1).max((world.compacted.max(1) + world.revision) / 2);
     let whole = restore(&*snapshot, PersistentIndex::default(), RUN_RECORDS);
     let kept = compact(&mut whole.unwrap().index, at);
@@ -350,7 +350,7 @@ fn undamaged() -> World {
     world
 }
 
-/// Returns the error of a restore, which must be the same for every length of runs.
+/// Returns the error of a restore, which must be the same for every run length.
 fn restore_error(world: &World) -> String {
     let snapshot = world.snapshot();
     let refused = |run_records| match restore(&*snapshot, locked(), run_records) {

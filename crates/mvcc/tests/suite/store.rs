@@ -1,9 +1,9 @@
 //! Golden scripts for the stores: one scenario per file.
 //!
 //! The scripts in `tests/golden/store` run in every era and must print the same. Two folders next
-//! to it have the differences between the eras. Only in the default era can one thread keep reads
-//! open and run every other command. The state after a crash differs if a compaction was scheduled
-//! just before.
+//! to it have scripts for the differences between the eras. Only in the default era can one thread
+//! keep reads open and run every other command. The state after a crash differs if a compaction was
+//! scheduled just before.
 
 use std::path::Path;
 

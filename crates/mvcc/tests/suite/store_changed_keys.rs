@@ -21,7 +21,7 @@ fn empty_store(era: Era) -> Box<dyn Store<()>> {
 const NUMBERS_BYTES_MAX: usize = 32;
 
 /// Returns the first `most` keys that were changed after a revision, with the lengths of their
-/// records. Returns `None` if the store does not know all changes.
+/// records. Returns `None` if the store cannot report all changes.
 fn changed_keys(read_txn: &dyn ReadTxn, after: i64, most: usize) -> Option<Vec<(Vec<u8>, usize)>> {
     let mut keys = Vec::new();
     let is_whole = read_txn.visit_changed_keys(after, &mut |key, record_len| {

@@ -1,8 +1,8 @@
 //! One thread repeatedly counts all keys of a big store, while another thread puts.
 //!
-//! No thread is paused here. In the old eras, after a few rounds a put has waited for a count, and
-//! the metrics of the locks show it. In the default era, no put of the run waits for a count.
-//! (`tests/suite/index/blocked_walk.rs` shows that no put waits for a walk that is paused.)
+//! No thread is paused here. In the old eras, some put has waited for a count after a few rounds,
+//! and the metrics of the locks show this wait. In the default era, no put of the run waits for a
+//! count. (`tests/suite/index/blocked_walk.rs` shows that no put waits for a walk that is paused.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +45,7 @@ fn put_has_waited(locks: &Registry, lock: Option<&str>) -> bool {
     blame.any(|blame| (blame.waiter, blame.blocker) == (put, counting))
 }
 
-/// Makes the counting thread end when the putting thread drops this value, also after a panic.
+/// Makes the counting thread end when the putting thread drops this value, even after a panic.
 struct SetOnDrop<'f>(&'f AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -1,6 +1,6 @@
-//! Tests of deletions of many keys. The default era only marks these keys in its index at first.
-//! Two tests compare it with an era that writes each tombstone at once. Records, changes, hashes
-//! and reads of every revision must be equal.
+//! Tests of deletions of many keys. At first, the default era only marks these keys in its index.
+//! Two tests compare the default era with an era that writes each tombstone immediately. Records,
+//! changes, hashes and reads of every revision must be equal.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -308,8 +308,8 @@ fn watchers_get_each_event_once_in_order() {
     }
 }
 
-/// The keys of a revoked lease are deleted as one range exactly if there are at least 64 of them,
-/// all of them have a value, and no other key of this range has one.
+/// The keys of a revoked lease are deleted as one range if, and only if, there are at least 64
+/// keys, each of these keys has a value, and no other key of the range has a value.
 #[test]
 fn keys_that_are_all_keys_of_a_range_are_deleted_as_one() {
     let numbers = |numbers: std::ops::Range<u32>| numbers.collect::<Vec<u32>>();

@@ -104,7 +104,7 @@ struct World {
     era: Era,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<Model>>,
-    /// The same store, in eras in which reads may stay open. `None` in the other eras.
+    /// The same store, in eras where reads may stay open. `None` in the other eras.
     snapshot_store: Option<Arc<SnapshotStore<Model>>>,
     model: Model,
     job: Option<CompactionJob>,
@@ -187,7 +187,7 @@ impl World {
             Operation::Crash => {
                 self.open_reads.clear();
                 let model = durable.lock().unwrap().clone();
-                // First replaces the old store by a store on another engine. This drops the old
+                // First replaces the old store with a store on another engine. This drops the old
                 // store, and with it its handle on the engine.
                 let empty: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
                 (self.store, self.snapshot_store, _) = open(self.era, &empty, durable);

@@ -65,7 +65,8 @@ fn all_of_it_or_nothing() {
     }
 }
 
-/// A change that concerns only another bucket does not use a revision.
+/// Runs a transaction that changes only another bucket. Checks that the transaction does not use a
+/// revision.
 fn write_again(store: &dyn Store<()>) {
     let before = store.begin_read().revision();
     let mut txn = store.begin_write().unwrap();

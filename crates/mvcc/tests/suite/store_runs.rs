@@ -1,5 +1,5 @@
-//! Tests that a reader finds no difference between several revisions that share one transaction,
-//! and the same revisions in separate transactions.
+//! Tests that a reader finds no difference between several revisions that share one transaction and
+//! the same revisions in separate transactions.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Readers, a writer, compactions and commits run at the same time, in every store.
 //!
-//! Two keys are written together. A reader always sees both keys of the same transaction. While its
-//! read is open, it sees the same values again.
+//! Two keys are written together. A reader always sees values of both keys from the same
+//! transaction. While its read is open, it always sees the same values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use clearlane_mvcc::{RangeOptions, RangeRecords, ReadTxn, Store, StoreConfig, op
 
 const TRANSACTIONS: i64 = 200;
 
-/// Makes the other threads end when the writer's thread drops this value, also after a panic.
+/// Makes the other threads end when the writer's thread drops this value, even after a panic.
 struct SetOnDrop<'f>(&'f AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

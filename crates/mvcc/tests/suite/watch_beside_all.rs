@@ -4,7 +4,7 @@
 //! at the same time, while clients open streams, send requests, and close. So every lock is used by
 //! all kinds of work. All threads must end; if they do not, a watchdog reports which thread waits
 //! for which. Each watcher that stays to the end must receive each event once and in order. Other
-//! watchers must receive events without a gap, or up to a compaction.
+//! watchers must receive events without a gap, possibly only up to a compaction.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -212,8 +212,8 @@ impl Scene {
         self.watchable_store.sync_watchers().unwrap();
     }
 
-    /// Compacts at `delivered_revision`. All lasting watchers have received the events up to this
-    /// revision, so none of them misses an event.
+    /// Compacts at `delivered_revision`. All watchers that stay have received the events up to this
+    /// revision, so they do not miss an event.
     fn compact(&self) {
         let Ok((mut job, ended)) =
             self.store.compact(self.delivered_revision.load(Ordering::SeqCst), ())

@@ -1,8 +1,8 @@
 //! A store is replaced by a newer one, and its watchers move, in every era.
 //!
-//! Two stores get the same transactions, like the stores of two members, and one of them gets more.
-//! Whether a watcher is synced at the move must not matter. Each watcher receives everything once
-//! and in order, or a response that its next revision is compacted.
+//! Two stores get the same transactions, like the stores of two members, and one of the stores gets
+//! further transactions. Whether a watcher is synced at the move must not matter. Each watcher
+//! receives everything once and in order, or a response that its next revision is compacted.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ fn each_watcher_gets_everything_once_from_any_sync_state() {
         let stream = world.stream();
         world.put(2..=10);
         // Watcher 1 is synced. Watcher 2 is unsynced and has not read. Watcher 3 starts at a
-        // revision that only the copy has, and watcher 4 even later.
+        // revision that only the copy has, and watcher 4 at an even later revision.
         stream.watch(watcher(1, 0));
         world.settle();
         world.put(11..=12);

@@ -1,12 +1,13 @@
 //! Compares watching with a simple model: a list of all revisions with their changes.
 //!
 //! Random operations run on a store, its watchers and a few streams. The limits are so small that
-//! channels and the queue are full most of the time. Each response is compared with the list at
-//! once. A watcher must receive all its events from the list, in order, in whole revisions, without
-//! repetitions or gaps. At the end everything is delivered, and no watcher may miss an event.
+//! channels and the queue are full most of the time. Each response is compared with the list
+//! immediately. A watcher must receive all its events from the list, in order, in whole revisions,
+//! without repetitions or gaps. At the end everything is delivered, and no watcher may miss an
+//! event.
 //!
-//! For each watcher, the model stores `next`: all events below this revision are delivered, or the
-//! watcher did not want them.
+//! For each watcher, the model stores `next`: all events below this revision have been delivered,
+//! unless the watcher did not want them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -141,7 +142,7 @@ fn config() -> impl Strategy<Value = WatchConfig> {
 #[derive(Clone, Debug)]
 struct ExpectedWatcher {
     request: WatchRequest,
-    /// The first revision whose events were not delivered yet.
+    /// The first revision whose events have not been delivered yet.
     next: i64,
     /// The newest revision in the watcher's responses `Created` and `Events`.
     newest_revision: i64,
@@ -167,8 +168,7 @@ impl Client {
         self.watchers.iter().any(|(known, watcher)| *known == id && !watcher.canceled)
     }
 
-    /// Returns the ID that a new watcher gets by etcd's rule, if the client asks for the ID
-    /// `asked`.
+    /// Returns the ID that a new watcher gets by etcd's rule if the client requests the ID `asked`.
     fn number(&mut self, asked: i64) -> i64 {
         if asked != 0 {
             return asked;

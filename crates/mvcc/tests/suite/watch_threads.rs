@@ -2,12 +2,12 @@
 //! event.
 //!
 //! One thread writes at full speed and publishes, one delivers, one syncs and one compacts. A few
-//! consumers create watchers and take responses: at once, a few bytes at a time, or with pauses.
-//! Each thread sleeps until it is woken. If the watchable store forgets to wake a thread, the test
-//! hangs, and a deadline then ends it with a report.
+//! consumers create watchers and take responses: as fast as possible, a few bytes at a time, or
+//! with pauses. Each thread sleeps until it is woken. If the watchable store forgets to wake a
+//! thread, the test hangs, and a deadline then ends it with a report.
 //!
-//! The events of a watcher follow from its keys and the revision only: revision R puts the keys R
-//! mod [`KEYS`], R + 1 mod [`KEYS`], and so on, and the value is R.
+//! The events of a watcher depend only on its keys and the revision: revision R puts the keys R mod
+//! [`KEYS`], R + 1 mod [`KEYS`], and so on, and the value is R.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,8 @@ use clearlane_mvcc::{
 const LAST: i64 = 6000;
 const KEYS: i64 = 40;
 const WATCHERS_PER_CONSUMER: usize = 24;
-/// Time limit of a run. It is much longer than the test needs; after it a hang is reported.
+/// Time limit of a run, which is much longer than the test needs. After this time the test reports
+/// a hang.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A signal that stays set until a thread has waited for it.
@@ -46,7 +47,7 @@ impl WakeFlag {
         self.0.1.notify_all();
     }
 
-    /// Sleeps until the flag is set, and clears it. Returns false if the deadline comes first.
+    /// Sleeps until the flag is set, and clears it. Returns false if the deadline passes first.
     fn wait(&self, until: Instant) -> bool {
         let mut rung = self.0.0.lock().unwrap();
         while !*rung {

@@ -23,7 +23,8 @@ struct Row {
     locks: Vec<Vec<String>>,
 }
 
-/// Fails if the page has another table. If `UPDATE_GOLDENFILES=1` is set, writes the table instead.
+/// Fails if the page has a different table. If `UPDATE_GOLDENFILES=1` is set, writes the table
+/// instead.
 pub(crate) fn check(golden: &str, situations: &[Situation]) {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = top.join("docs/blocking.md");
@@ -112,7 +113,7 @@ fn waiter(operations: &[Operation]) -> Option<&'static str> {
     })
 }
 
-/// Joins rows that have the same first two columns. Then drops rows in which nothing waits, and
+/// Joins rows that have the same first two columns. Then drops rows where no operation waits, and
 /// joins rows that differ only in the operations that wait.
 fn joined(rows: Vec<Row>) -> Vec<Row> {
     let mut by_waiter: Vec<Row> = Vec::new();

@@ -42,8 +42,8 @@ pub(crate) struct StoreRunner {
     era: Era,
     engine: Arc<dyn Engine>,
     store: Arc<dyn WatchableKv<u64>>,
-    /// The same store, in eras in which an open read blocks no other call. `None` in all other
-    /// eras: a script runs on one thread, so after opening a read the script could not continue.
+    /// The same store, in eras where an open read blocks no other call. `None` in all other eras: a
+    /// script runs on one thread, so it could not continue after opening a read.
     viewed: Option<Arc<SnapshotStore<u64>>>,
     leases: Arc<LeaseTable>,
     job: Option<CompactionJob>,
@@ -211,7 +211,7 @@ impl StoreRunner {
         Ok(format!("hash={hash} compact_revision={compact_revision} hash_revision={hash_revision}"))
     }
 
-    /// Drops the store without a commit and opens it again, like a crash.
+    /// Drops the store without a commit and opens it again, as after a crash.
     fn crash(&mut self) -> Outcome {
         let opened = self.reopen();
         let read = self.store.begin_read();

@@ -34,8 +34,7 @@ pub(crate) struct WatchRunner {
     store: Arc<dyn WatchableKv<()>>,
     watchable_store: Arc<dyn WatchableStore>,
     streams: BTreeMap<String, WatchStream>,
-    /// Changes that are written and not published. There are none unless the script holds
-    /// publishing.
+    /// Changes that have been written but not published. Empty unless the script holds publishing.
     unpublished: Vec<(i64, Changes)>,
     is_publishing_held: bool,
 }
@@ -233,7 +232,8 @@ fn show(response: &Response) -> String {
 }
 
 /// Shows responses. Consecutive events of a watcher are shown as one line, unless another response
-/// for this watcher arrives between them. Fails if the revisions of a watcher's events do not rise.
+/// for this watcher arrives between them. Fails if the revisions of a watcher's events are not in
+/// ascending order.
 fn tally(responses: &[Response]) -> Outcome {
     let mut out = String::new();
     let mut untold: BTreeMap<WatchId, Vec<i64>> = BTreeMap::new();

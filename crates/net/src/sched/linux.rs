@@ -12,8 +12,9 @@ use libc::{SYS_sched_getattr, SYS_sched_setattr, c_long, sched_attr};
 
 /// Slice of a thread that answers requests. It is the shortest slice that Linux grants.
 pub(crate) const SHORT_SLICE_NS: u64 = 100_000;
-/// Number of nice steps that are added for a thread that computes for long. With each step the
-/// thread's share falls to about 4/5, so with five steps it has a third of another thread's share.
+/// Number of nice steps that are added for a thread that computes for a long time. With each step
+/// the thread's share falls to about 4/5, so with five steps it has a third of another thread's
+/// share.
 pub(crate) const BATCH_NICE_STEPS: i32 = 5;
 /// The largest nice value, which is the lowest priority.
 pub(crate) const NICE_MAX: i32 = 19;
@@ -28,8 +29,8 @@ pub(crate) fn update(slice_ns: u64, nicer: i32) -> io::Result<bool> {
         return Ok(false);
     }
     if nicer > 0 {
-        // A new thread is as nice as the thread that started it, which may already be nicer. So the
-        // steps are added to the value of the main thread.
+        // A new thread is as nice as the thread that started it, which may already be nicer than
+        // the main thread. So the steps are added to the value of the main thread.
         let main = get_of(std::process::id() as c_long);
         let base = main.map_or(attributes.sched_nice, |main| main.sched_nice);
         attributes.sched_nice = attributes.sched_nice.max((base + nicer).min(NICE_MAX));

@@ -1,4 +1,5 @@
-//! Which thread gets a core first: a thread that answers requests, or one that computes for long.
+//! Decides which thread gets a core first: a thread that answers requests, or a thread that
+//! computes for a long time.
 //!
 //! Linux may let a running thread finish its slice, up to 4 ms, before a woken thread runs. Since
 //! Linux 6.12 a thread can set the length of its slices without a privilege, and threads with
@@ -27,22 +28,23 @@ thread_local! {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedClass {
-    /// For a thread that answers requests. It has the shortest slices, so it runs soon after it
-    /// wakes.
+    /// The class of a thread that answers requests. The thread has the shortest slices, so it runs
+    /// soon after it wakes.
     Latency,
     Normal,
-    /// For a thread that computes for long and never holds a lock for long. It runs after the
-    /// threads that answer requests. If there are more threads than cores, its share is a third of
-    /// another thread's share. A smaller share would be harmful: such a thread takes short locks of
-    /// the engine, the allocator and the readers' queue, and other threads wait for them.
+    /// The class of a thread that computes for a long time and never holds a lock for long. The
+    /// thread runs after the threads that answer requests. If there are more threads than cores,
+    /// its share is a third of another thread's share. A smaller share would be harmful: such a
+    /// thread takes short locks of the engine, the allocator and the readers' queue, and other
+    /// threads wait for them.
     Batch,
 }
 
 impl SchedClass {
-    /// Sets the class of this thread. Returns false if the system has not accepted the class; then
-    /// threads wait longer for a core. On systems other than Linux only `Normal` returns true.
-    /// `Normal` and `Latency` do not take back the nice steps of `Batch`, so a thread that was of
-    /// class `Batch` keeps a smaller share.
+    /// Sets the class of this thread. Returns false if the system has not accepted the class. In
+    /// that case some threads wait longer for a core. On systems other than Linux the result is
+    /// true only for `Normal`. `Normal` and `Latency` do not take back the nice steps of `Batch`,
+    /// so a thread that once had the class `Batch` keeps a smaller share.
     pub fn apply_to_thread(self) -> bool {
         IS_BATCH.set(self == SchedClass::Batch);
         #[cfg(target_os = "linux")]
@@ -72,11 +74,11 @@ pub fn offer_core() {
 }
 
 /// Number of tasks that a thread runs before it checks its sockets. tokio's default is 61. While
-/// large responses are sent, each run of a connection's task sends a chunk, and 61 such runs take
-/// milliseconds.
+/// large responses are being sent, each run of a connection's task sends a chunk, and 61 such runs
+/// take milliseconds.
 pub const EVENT_INTERVAL: u32 = 16;
 
-/// Sets class `Normal`. A runtime calls this in each thread that it starts for blocking calls.
+/// Sets the class `Normal`. A runtime calls this in each thread that it starts for blocking calls.
 /// Without this call, such a thread would inherit the class of the thread that starts it.
 pub fn reset_sched_class() {
     SchedClass::Normal.apply_to_thread();

@@ -6,9 +6,9 @@
 //! descriptor until the limit.
 //!
 //! A calling member's certificate is checked against the address that the call comes from. One of
-//! the addresses in the certificate must be this address, or DNS must map one of its hosts to this
-//! address, or this address to one of its hosts. A certificate without addresses and hosts passes
-//! this check. `docs/tls.md` lists all checks.
+//! the addresses in the certificate must be this address, or DNS must map one of the certificate's
+//! hosts to this address, or this address to one of these hosts. A certificate without addresses
+//! and hosts passes this check. `docs/tls.md` lists all checks.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -84,8 +84,8 @@ impl TlsAcceptor {
         TlsAcceptor { handshake_timeout, ..self }
     }
 
-    /// Does the handshake, and calls `on_hello` when the client's hello is complete. Returns the
-    /// stream, and the name in the client's certificate if there is a certificate. If the
+    /// Performs the handshake, and calls `on_hello` when the client's hello is complete. Returns
+    /// the stream, and the name in the client's certificate if there is a certificate. If the
     /// connection is rejected or the time limit is reached, returns `None` and logs the reason.
     pub async fn accept<C>(
         &self,

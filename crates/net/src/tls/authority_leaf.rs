@@ -198,7 +198,8 @@ fn check_may_sign(issuer: &TbsCertificate, below: u8) -> Result<(), Error> {
     if may_sign && has_room { Ok(()) } else { Err(CertificateError::UnknownIssuer.into()) }
 }
 
-/// Puts the tag and the length of a DER sequence in front of `content`. rustls has removed them.
+/// Puts the tag and the length of a DER sequence in front of `content`. rustls omits both from the
+/// names and keys of a trusted authority.
 fn sequence(content: &[u8]) -> Result<Vec<u8>, Error> {
     let whole = Any::new(Tag::Sequence, content).and_then(|any| any.to_der());
     whole.map_err(bad_encoding)

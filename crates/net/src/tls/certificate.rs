@@ -1,5 +1,5 @@
 //! The contents of a certificate: its owner's name, its hosts and addresses, its serial number and
-//! its validity. Also the serial numbers in a revocation list.
+//! its validity. This module also reads the serial numbers in a revocation list.
 //!
 //! The functions here do not check whether a certificate is trusted; rustls does that.
 

@@ -25,7 +25,7 @@ pub struct CertificateFiles {
     pub key: FlagPath,
 }
 
-/// Settings of one kind of connections: connections of clients, or connections between members.
+/// Settings for one kind of connection: connections of clients, or connections between members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsInfo {
     /// The certificate that is shown to clients. It is also shown to servers if there is no client
@@ -45,7 +45,8 @@ pub struct TlsInfo {
     pub checks_address: bool,
 }
 
-/// The names that are accepted: a certificate must have one of them, unless this is `Any`.
+/// The names that are accepted: a certificate must contain one of these names, unless this is
+/// `Any`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AllowedNames {
     #[default]
@@ -62,5 +63,6 @@ pub struct SelfSignedConfig {
     pub years: u64,
 }
 
-/// Maximum validity of a self-signed certificate in years. X.509 has four digits for the year.
+/// Maximum validity of a self-signed certificate in years. The limit keeps the year of expiry below
+/// 10000, because X.509 has four digits for the year.
 pub const VALIDITY_YEARS_MAX: u64 = 1000;

@@ -160,8 +160,8 @@ impl Dialer {
     }
 }
 
-/// Returns the host for which a certificate must be valid at a Unix socket. It is the host in the
-/// URL, as in etcd. A URL such as `unixs:///path` has no host. The result is then `localhost`,
+/// Returns the host that must be in the certificate of a server at a Unix socket. It is the host in
+/// the URL, as in etcd. A URL such as `unixs:///path` has no host. The result is then `localhost`,
 /// because the socket is on this machine.
 fn socket_server_name(rest: &str) -> &str {
     let host = rest.split('/').next().unwrap_or_default();
@@ -193,7 +193,7 @@ async fn connect_tcp(host: &str, port: u16, rules: ConnectionRules) -> io::Resul
     Err(failure)
 }
 
-/// Does the TLS handshake. If `tls` is `None`, returns the connection unchanged.
+/// Performs the TLS handshake. If `tls` is `None`, returns the connection unchanged.
 async fn tls_handshake<S: ByteStream + 'static>(
     stream: S,
     tls: Option<TlsConfig>,

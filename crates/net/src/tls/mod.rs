@@ -9,9 +9,10 @@
 //!   each of the three has a FileBacked: files ─▶ rustls's configuration, rebuilt after a change
 //! ```
 //!
-//! * A wrong file is an error at startup. The error names the flag and the file.
-//! * TLS resumption is disabled, so a revoked or expired certificate opens no new connection.
-//! * An incoming handshake has a time limit, and a separate task.
+//! * A file that cannot be used is an error at startup. The error names the flag and the file.
+//! * TLS resumption is disabled, so a revoked or expired certificate cannot be used for a new
+//!   connection.
+//! * An incoming handshake has a time limit, and runs in a separate task.
 
 mod authority_leaf;
 mod certificate;

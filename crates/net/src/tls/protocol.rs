@@ -1,7 +1,7 @@
 //! The TLS versions and ciphers of rustls, under the names that etcd's users know.
 //!
-//! `--cipher-suites` chooses among the ciphers of TLS 1.2. The ciphers of TLS 1.3 are always on, as
-//! in Go.
+//! `--cipher-suites` chooses among the ciphers of TLS 1.2. The ciphers of TLS 1.3 are always
+//! enabled, as in Go.
 
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 //!
 //! The certificate is signed only with its own key, so neither side knows the identity of the
 //! other. It is stored in the same place as a certificate that etcd makes, in `fixtures/client` or
-//! `fixtures/peer` (`docs/tls.md`). A new pair is made if there is none, or if the old pair has
-//! expired or cannot be used here. etcd's keys cannot be used, because `ring` does not have their
-//! curve.
+//! `fixtures/peer` (`docs/tls.md`). A new pair of certificate and key is made if there is none, or
+//! if the old pair has expired or cannot be used here. etcd's keys cannot be used, because `ring`
+//! does not support their curve.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -26,7 +26,8 @@ use super::protocol::ProtocolConfig;
 /// A year of 365 days, as in etcd.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Returns the files of the pair. Creates them if there is no valid and usable pair.
+/// Returns the files of the certificate and its key. Creates them if there is no valid and usable
+/// pair.
 pub(super) fn load_or_create(made: &SelfSignedConfig) -> Result<CertificateFiles, Error> {
     let file = |name| FlagPath { flag: made.flag, path: made.dir.join(name) };
     let pair = CertificateFiles { certificate: file("cert.pem"), key: file("key.pem") };

@@ -22,7 +22,7 @@ use super::authority_leaf::{self, Purpose};
 use super::certificate::{self, CertificateInfo};
 use super::config::AllowedNames;
 
-/// The checks in addition to rustls's checks.
+/// The additional checks: which names are allowed, and which serial numbers have been revoked.
 #[derive(Debug)]
 pub(super) struct CertificatePolicy {
     pub(super) allowed: AllowedNames,
@@ -141,7 +141,7 @@ impl ClientCertVerifier for ClientVerifier {
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
     /// The checks. `None` if nothing is checked: members create their own certificates and trust no
-    /// authority, or a tool was told to skip the verification.
+    /// authority, or a tool was configured to skip the verification.
     pub(super) checks: Option<ServerChecks>,
     pub(super) provider: Arc<CryptoProvider>,
 }

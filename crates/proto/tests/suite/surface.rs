@@ -2,9 +2,9 @@
 //!
 //! `surface.txt` lists every definition of every package. A message or an enum takes one line. A
 //! service takes a first line with its name, one line for each call, and a last line. The test
-//! makes a list in the same format from the descriptors in this crate, and compares the two. Except
-//! for our own package `peerpb`, the file was compared with the descriptors of etcd 3.7.1. So a
-//! changed line changes the protocol with clients, or a format of etcd's files.
+//! builds a listing in the same format from the descriptors in this crate, and compares the two
+//! listings. Except for our own package `peerpb`, the file was compared with the descriptors of
+//! etcd 3.7.1. So a changed line changes the protocol with clients, or a format of etcd's files.
 //!
 //! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-proto --test suite surface` rewrites the file.
 //! Read the diff afterwards.

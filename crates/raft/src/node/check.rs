@@ -9,8 +9,8 @@
 //!   member as its sender, unless it was forwarded or requests a transfer of leadership.
 //! * It has a term, except for the two kinds that are forwarded to the leader.
 //! * Entries of an append follow each other without a gap. Their terms do not fall and are not
-//!   above the message's term. The entry before them has a term if it has an index: raft uses the
-//!   term 0 for "beyond the end" and would take it for a match.
+//!   above the message's term. If the entry before them has an index, it also has a term: raft uses
+//!   the term 0 for a position beyond the end of its log, and would take this term for a match.
 //! * Its terms and indexes are at most 2^62. The indexes of its entries follow from the index
 //!   before them, so they may be a little larger. If it acknowledges entries, the leader has these
 //!   entries. (`lost_log.rs` checks the commit index of a heartbeat.)
@@ -22,7 +22,7 @@ use crate::convert;
 use crate::log::{LogPosition, LogStorage};
 use clearlane_wal::ConfState;
 
-/// The error describes the first violated rule.
+/// The result of a check. The error describes the first violated rule.
 type CheckResult = std::result::Result<(), &'static str>;
 
 /// Terms and indexes from outside are at most this number, so that adding one does not overflow.
@@ -131,8 +131,8 @@ fn check_snapshot(message: &Message) -> CheckResult {
     check_conf_state(&position.conf_state)
 }
 
-/// Fails unless raft could have produced this configuration. Raft's own code assumes that each
-/// configuration is of this kind.
+/// Fails unless raft could have produced this configuration. Raft's own code assumes this of every
+/// configuration.
 pub(super) fn check_conf_state(conf_state: &ConfState) -> CheckResult {
     let ConfState { voters, learners, voters_outgoing: outgoing, learners_next: next, .. } =
         conf_state;
@@ -170,7 +170,7 @@ pub(super) fn check_against_state(
         // In a request to transfer leadership, raft names the next leader as the sender.
         MessageType::MsgTransferLeader => Ok(()),
         // Raft forwards such a message under the id of its first sender. So it could return to its
-        // sender, if the sender became the leader in the meantime. (A `RaftNode` forwards proposals
+        // sender, if the sender has become the leader since then. (A `RaftNode` forwards proposals
         // under its own id, and drops ReadIndex requests of other members.)
         MessageType::MsgPropose | MessageType::MsgReadIndex => Ok(()),
         _ if message.from == raft.id => Err("it is from the member itself"),

@@ -27,15 +27,15 @@ pub struct RaftNodeConfig {
     /// committed; proposals that this follower has forwarded since the last
     /// [`Ready`](super::Ready); entries from the leader that are not on disk yet.
     pub uncommitted_bytes_max: u64,
-    /// Maximum number of entries of a leader that are not committed, or not on its disk. A limit of
+    /// Maximum number of entries of a leader that are not committed, or not on its disk. A limit on
     /// bytes is not sufficient, because small entries cost more than their bytes.
     pub uncommitted_entries_max: u64,
     /// Maximum bytes of committed entries in one [`Ready`](super::Ready). A single entry may be
     /// larger.
     pub committed_bytes_max: u64,
     /// Maximum sum of three numbers: ReadIndex requests that wait for a response; results of
-    /// ReadIndex requests, and messages, that are not in a [`Ready`](super::Ready) yet. At this
-    /// limit a ReadIndex request fails.
+    /// ReadIndex requests that are not in a [`Ready`](super::Ready) yet; messages that are not in a
+    /// `Ready` yet. At this limit a ReadIndex request fails.
     pub reads_max: usize,
     /// If true, the leader treats a follower's ReadIndex request as an acknowledgement by that
     /// follower: see `read_index_answer.rs`. etcd's leader sends heartbeats for every request.
@@ -46,8 +46,8 @@ pub struct RaftNodeConfig {
 }
 
 impl RaftNodeConfig {
-    /// Returns the defaults, for ticks of 100 ms. They are etcd's defaults, but the limits of the
-    /// queues are Clearlane's own.
+    /// Returns the defaults, for ticks of 100 ms. They are etcd's defaults, except the limits of
+    /// the queues, which are Clearlane's own.
     pub fn new(id: u64, seed: u64) -> RaftNodeConfig {
         RaftNodeConfig {
             id,
@@ -75,8 +75,8 @@ impl RaftNodeConfig {
             max_inflight_msgs: self.inflight_max,
             check_quorum: true,
             pre_vote: self.pre_vote,
-            // Entries that are proposed between two calls of `ready` are sent in one message, and
-            // not in one message each.
+            // Entries that are proposed between two calls of `ready` are sent together, instead of
+            // in one message each.
             batch_append: true,
             max_uncommitted_size: self.uncommitted_bytes_max,
             max_committed_size_per_ready: self.committed_bytes_max,
@@ -86,7 +86,7 @@ impl RaftNodeConfig {
     }
 }
 
-/// The state that a member has found on its disk at startup.
+/// The state that a member finds on its disk at startup.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveredState {
     pub store_position: LogPosition,
@@ -97,7 +97,8 @@ pub struct RecoveredState {
 }
 
 impl RecoveredState {
-    /// Creates raft's log. Fails if store, hard state and entries contradict each other.
+    /// Creates raft's log. Fails if the store, the hard state and the entries contradict each
+    /// other.
     pub(super) fn into_log(self) -> Result<LogStorage> {
         let RecoveredState { store_position: store, mut hard_state, mut entries } = self;
         let damaged = |words: String| Err(Error::Fatal(words));

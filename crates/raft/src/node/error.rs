@@ -4,7 +4,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    // The caller may retry, at this or at another member.
+    // The caller may retry, at this member or at another one.
     /// No member leads, as far as this member knows.
     #[error("there is no leader")]
     NoLeader,
@@ -17,7 +17,7 @@ pub enum Error {
     // The sender's input is invalid.
     #[error("invalid raft message: {0}")]
     InvalidMessage(String),
-    /// The change is not possible for the current members. Nothing has changed.
+    /// The change is not possible with the current members, so it was not made.
     #[error("invalid membership change: {0}")]
     InvalidConfChange(String),
     /// The message is from a node that is not a member.
@@ -25,7 +25,7 @@ pub enum Error {
     UnknownPeer(u64),
 
     // The process must stop.
-    /// A leader relies on entries that this member acknowledged and no longer has.
+    /// A leader relies on entries that this member has acknowledged but no longer has.
     #[error(
         "this member has lost entries of its log: leader {leader:x} has its acknowledgement of all \
          entries up to {acknowledged}, and its log ends at {last_index}; remove this member with \

@@ -18,8 +18,8 @@
 use raft::eraftpb::{self, MessageType};
 
 /// Sets the position of an append to the entry before the append's first entry. `term_at` returns
-/// the terms in the log. If it does not know the term of the entry before, removes all entries from
-/// the append instead.
+/// the terms in the log. If `term_at` does not know the term of that entry, removes all entries
+/// from the append instead.
 pub(super) fn fix_append_index(
     mut message: eraftpb::Message,
     term_at: impl Fn(u64) -> Option<u64>,

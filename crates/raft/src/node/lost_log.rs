@@ -8,9 +8,9 @@
 //!   member's term or a later term proves the loss if its commit index is above the member's last
 //!   entry. An append proves nothing, because it may carry a larger commit index.
 //! * **On the leader.** A member that has all entries it acknowledged rejects no append at or below
-//!   the acknowledged index. So such a rejection is an old message that arrives late, or the member
-//!   has lost entries. In both cases the leader keeps the acknowledged index and sends no earlier
-//!   entries.
+//!   the acknowledged index. So either such a rejection is an old message that arrives late, or the
+//!   member has lost entries. In both cases the leader keeps the acknowledged index and sends no
+//!   earlier entries.
 
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole};
@@ -18,7 +18,8 @@ use raft::{Raft, StateRole};
 use super::error::{Error, Result};
 use crate::log::LogStorage;
 
-/// Rejections that show lost entries unless they are late, as counted by a leader.
+/// The rejections that a leader has counted. Each of them shows lost entries, unless it is an old
+/// message that arrived late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostLogReports {
     /// Number of rejections at or below the acknowledged index, since this member started.
@@ -27,7 +28,8 @@ pub struct LostLogReports {
     pub last: Option<LostLog>,
 }
 
-/// A member that lacks entries it acknowledged to this leader, unless its rejection is late.
+/// A member that lacks entries it acknowledged to this leader, unless its rejection is an old
+/// message that arrived late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostLog {
     pub member: u64,

@@ -52,7 +52,7 @@ impl Message {
         )
     }
 
-    /// Returns whether this is a forwarded proposal. All other messages may arrive twice without
+    /// Returns whether this is a forwarded proposal. Any other message can arrive twice without
     /// harm. A proposal that arrives twice is proposed twice.
     pub fn is_proposal(&self) -> bool {
         self.0.get_msg_type() == MessageType::MsgPropose
@@ -84,9 +84,9 @@ impl Message {
     ///
     /// A forwarded message makes no claim about the log. A response to a heartbeat means "I still
     /// follow you", which is true before it is durable, so reads do not wait for a disk. A leader
-    /// sends while it writes entries, but not before its term is durable. The only voter of a
-    /// cluster elects itself at once. If it sent messages and then crashed before the write, it
-    /// could lead again in the same term.
+    /// sends messages while it writes entries, but not before its term is durable. The only voter
+    /// of a cluster elects itself immediately. If it sent messages and then crashed before the
+    /// write, it could lead again in the same term.
     pub(super) fn can_send(&self, durable_term: u64) -> bool {
         match self.0.get_msg_type() {
             MessageType::MsgPropose

@@ -1,7 +1,7 @@
-//! tikv's `raft` as a state machine without disk, network and clock. In etcd: `raftNode`.
+//! tikv's `raft` as a state machine without a disk, a network or a clock. In etcd: `raftNode`.
 //!
-//! The owner passes inputs by calls. [`ready`](RaftNode::ready) returns the entries to append, the
-//! messages to send and the entries to apply. The owner reports progress with
+//! The owner passes inputs by calling methods. [`ready`](RaftNode::ready) returns the entries to
+//! append, the messages to send and the entries to apply. The owner reports progress with
 //! [`on_persisted`](RaftNode::on_persisted) and [`on_applied`](RaftNode::on_applied). Election
 //! time-outs are drawn from the seed and the id.
 //!
@@ -14,15 +14,15 @@
 //! ```
 //!
 //! * A message that depends on a write is sent only after that write is durable. A leader's appends
-//!   may be sent at once: followers write while the leader writes.
+//!   may be sent immediately, so that followers write while the leader writes.
 //! * Committed entries are returned in order, each once, and only if they are durable in this
 //!   member's log. So a leader with a slow disk applies nothing before its own sync.
 //! * All queues here are limited: see [`RaftNodeConfig`]. Input over a limit fails with
 //!   [`Error::QueueFull`]. Raft may instead drop a proposal from another member without an error. A
 //!   single proposal may exceed the limit of bytes.
 //! * Raft 0.7 panics in states that its authors thought impossible. `check.rs` rejects messages
-//!   that would lead to such a state. Impossible indexes and numbers from the owner also fail with
-//!   an error.
+//!   that would lead to such a state. A call of the owner with an impossible index or number also
+//!   fails with an error.
 //!
 //! See `docs/raft-and-apply.md`.
 
@@ -66,7 +66,8 @@ pub struct RaftNode {
     config: RaftNodeConfig,
     rng: Rng,
     election_timeout_ticks: usize,
-    /// The leadership when the election time-out was drawn.
+    /// The leadership for which the election time-out was last drawn. A new leadership gets a new
+    /// time-out.
     timeout_drawn_for: Leadership,
     reported_leadership: Leadership,
     pending_appends: PendingAppends,
@@ -229,9 +230,9 @@ impl RaftNode {
 
     /// Fails with [`Error::QueueFull`] if a proposal of this number of bytes would exceed a limit.
     ///
-    /// A leader is checked here for the number of entries only; raft itself limits the bytes when
-    /// it takes the proposal. Other members limit the bytes that they forward between two calls of
-    /// [`ready`](RaftNode::ready).
+    /// On a leader, this function checks only the number of entries; raft itself limits the bytes
+    /// when it accepts the proposal. Other members limit the bytes that they forward between two
+    /// calls of [`ready`](RaftNode::ready).
     fn check_proposal_capacity(&self, bytes: u64) -> Result<()> {
         let log = &self.raw_node.raft.raft_log;
         let entries = log.last_index() - log.committed.min(log.persisted);
@@ -258,9 +259,9 @@ impl RaftNode {
         self.append_proposal(EntryKind::Normal, data)
     }
 
-    /// Proposes a change of members. `data` is an encoded [`ConfChange`]. Raft replaces it with an
-    /// empty entry while an earlier change is in progress, and on a new leader that has not applied
-    /// all entries that were in its log when it was elected.
+    /// Proposes a change of members. `data` is an encoded [`ConfChange`]. Raft replaces the change
+    /// with an empty entry while an earlier change is in progress, and on a new leader that has not
+    /// applied all entries that were in its log when it was elected.
     pub fn propose_conf_change(&mut self, data: Bytes) -> Result<()> {
         self.append_proposal(EntryKind::ConfChange, data)
     }
@@ -346,8 +347,8 @@ impl RaftNode {
         self.update_election_timeout();
     }
 
-    /// Reports that an append is durable, and all earlier appends with it. Numbers may be reported
-    /// late or twice. A number above the number of the newest ready is an error.
+    /// Reports that the append with this number and all earlier appends are durable. Numbers may be
+    /// reported late or twice. A number above the number of the newest ready is an error.
     pub fn on_persisted(&mut self, number: u64) -> Result<()> {
         if number > self.pending_appends.newest_ready {
             return Err(Error::Fatal(format!(
@@ -390,8 +391,8 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Reports that the change of one member is being applied now, or was rejected (`None`).
-    /// Returns the members after this call. Fails if raft rejects the change.
+    /// Reports that a change of one member is being applied now. `None` reports that the change was
+    /// rejected. Returns the members after this call. Fails if raft rejects the change.
     pub fn apply_conf_change(&mut self, change: Option<&ConfChange>) -> Result<ConfState> {
         let Some(change) = change.and_then(convert::change_to_raft) else {
             return Ok(self.conf_state());
@@ -429,8 +430,8 @@ impl RaftNode {
         self.raw_node.mut_store().release(up_to.min(applied));
     }
 
-    /// Returns the index up to which entries must be released, so that the data of the kept entries
-    /// up to `up_to` has at most `bytes` bytes.
+    /// Returns the index up to which entries must be released. After that, the data of the kept
+    /// entries up to `up_to` has at most `bytes` bytes.
     pub fn release_index_for_bytes(&self, up_to: u64, bytes: u64) -> u64 {
         self.raw_node.store().release_index_for_bytes(up_to, bytes)
     }
@@ -528,12 +529,13 @@ impl RaftNode {
         Leadership { leader: raft.leader_id, term: raft.term, role }
     }
 
-    /// Returns the member to which this member, as the leader, transfers leadership.
+    /// Returns the member to which this leader is transferring leadership, or `None` if no transfer
+    /// is in progress.
     pub fn lead_transferee(&self) -> Option<u64> {
         self.raw_node.raft.lead_transferee
     }
 
-    /// Returns the commit index, as far as this member knows.
+    /// Returns the highest index that this member knows to be committed.
     pub fn committed_index(&self) -> u64 {
         self.raw_node.raft.raft_log.committed
     }
@@ -548,7 +550,7 @@ impl RaftNode {
         self.raw_node.raft.raft_log.last_term() <= FIRST_TERM
     }
 
-    /// Returns the entries above an index, committed or not, as far as they are in memory.
+    /// Returns the entries above an index that are in memory, committed or not.
     pub fn entries_above(&self, index: u64) -> Vec<Entry> {
         let log = &self.raw_node.raft.raft_log;
         let first = log.first_index().max(index + 1);
@@ -581,13 +583,14 @@ impl RaftNode {
         (self.raw_node.store().first(), self.raw_node.store().last())
     }
 
-    /// Returns the position of the last synced store.
+    /// Returns the position of the store on disk.
     pub fn durable_position(&self) -> &LogPosition {
         &self.raw_node.store().durable
     }
 
     /// Returns the number of rejections at or below an acknowledged index, counted while this
-    /// member led, and the loss that the newest of them shows. Late rejections are counted as well.
+    /// member led, and the loss that the newest of these rejections shows. Late rejections are
+    /// counted as well.
     pub fn lost_log_reports(&self) -> LostLogReports {
         self.lost_log_reports
     }
@@ -609,7 +612,7 @@ impl RaftNode {
     }
 
     /// Replaces raft's election time-out with ours. Must follow every call into raft that may
-    /// change leader, term or role, because raft then draws a time-out without a seed.
+    /// change the leader, the term or the role, because raft then draws a time-out without a seed.
     fn update_election_timeout(&mut self) {
         if self.timeout_drawn_for != self.leadership() {
             self.draw_election_timeout();

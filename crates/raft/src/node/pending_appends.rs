@@ -47,8 +47,8 @@ impl PendingAppends {
         PendingAppends { appends: VecDeque::new(), newest_ready: 0, bytes: 0, durable_term }
     }
 
-    /// Adds a ready. Returns its messages at once if the ready writes nothing that must be synced
-    /// and no append is in flight. Otherwise keeps the messages and returns `None`.
+    /// Adds a ready. Returns its messages immediately if the ready writes nothing that must be
+    /// synced and no append is in flight. Otherwise keeps the messages and returns `None`.
     pub(super) fn push(
         &mut self,
         ready: u64,

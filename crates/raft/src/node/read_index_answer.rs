@@ -1,9 +1,9 @@
 //! Treats a follower's ReadIndex request as an acknowledgement of the leader by that follower, if
 //! [`read_index_counts_as_ack`](super::RaftNodeConfig::read_index_counts_as_ack) is true.
 //!
-//! If leader and requester form a quorum, as in a cluster of three, the leader responds at once.
-//! That takes one round trip and two messages, instead of two round trips and six messages. If
-//! there are four voters or more, ReadIndex works as usual.
+//! If the leader and the requester form a quorum, as in a cluster of three, the leader responds
+//! immediately. That takes one round trip and two messages, instead of two round trips and six
+//! messages. If there are four voters or more, ReadIndex works as usual.
 //!
 //! * The leader responds only if it has committed an entry of its own term.
 //! * The request confirms only itself. Raft does not get the request, so the request confirms no
@@ -20,8 +20,8 @@ use raft::{ProgressState, StateRole};
 use super::{Message, RaftNode};
 
 impl RaftNode {
-    /// If the message is a ReadIndex request that this leader may answer at once, answers it.
-    /// Returns whether it was answered.
+    /// If the message is a ReadIndex request that this leader may answer without contacting other
+    /// members, answers it. Returns whether it was answered.
     pub(super) fn answer_read_index(&mut self, request: &Message) -> bool {
         let raft = &mut self.raw_node.raft;
         let both = [raft.id, request.from()].into_iter().collect();

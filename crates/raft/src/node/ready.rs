@@ -8,9 +8,10 @@ use clearlane_wal::{Entry, HardState};
 /// processed concurrently, except where a field says otherwise.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// Data that the owner writes to the write-ahead log. If `must_sync` is true, the owner passes
-    /// the number of the append to [`RaftNode::on_persisted`](super::RaftNode::on_persisted) when
-    /// the append is durable. Appends must become durable in the order of their numbers.
+    /// Data that the owner writes to the write-ahead log, or `None` if there is none. If
+    /// `must_sync` is true, the owner passes the number of the append to
+    /// [`RaftNode::on_persisted`](super::RaftNode::on_persisted) when the append is durable.
+    /// Appends must become durable in the order of their numbers.
     pub append: Option<ReadyAppend>,
     /// Messages to send now, even while the append is in flight. They are sorted by receiver. A
     /// message that has waited for an append follows newer messages to the same member.
@@ -22,7 +23,7 @@ pub struct Ready {
     pub committed_entries: Vec<Entry>,
     /// Reads that may be answered once their index is applied.
     pub read_states: Vec<ReadState>,
-    /// The new leadership, or `None` if neither leader, term nor role has changed.
+    /// The new leadership, or `None` if the leader, the term and the role are unchanged.
     pub leadership: Option<Leadership>,
 }
 

@@ -1,5 +1,5 @@
 //! Lets a leader stop leading without waiting for the next leader. Also returns the progress of the
-//! other voters, from which the leader's owner decides when it should stop.
+//! other voters, so that the leader's owner can decide when the leader should stop.
 //!
 //! After [`RaftNode::transfer_leader`], the leader still sends heartbeats until another member
 //! leads. A leader that can no longer do its work must not keep the others from electing a new
@@ -21,10 +21,10 @@ pub struct VoterProgress {
 }
 
 impl RaftNode {
-    /// Stops leading at once. If `heir` is not `None`, asks that member to campaign, even if its
-    /// log is shorter than this member's log. The heir is elected only by a quorum whose logs are
-    /// not longer than the heir's log. The heir is not asked if it is this member, or while this
-    /// member's term is not on disk. Does nothing unless this member leads.
+    /// Stops leading immediately. If `heir` is not `None`, asks that member to campaign, even if
+    /// its log is shorter than this member's log. The heir is elected only by a quorum whose logs
+    /// are not longer than the heir's log. The heir is not asked if it is this member, or while
+    /// this member's term is not on disk. Does nothing unless this member leads.
     pub fn step_down(&mut self, heir: Option<u64>) {
         let raft = &mut self.raw_node.raft;
         if raft.state != StateRole::Leader {

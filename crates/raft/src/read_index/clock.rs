@@ -1,10 +1,10 @@
-//! A monotonic time, derived from a clock that may go back.
+//! Monotonic time, derived from a clock that may go back.
 //!
-//! The caller's clock should be monotonic, but it can go back if a virtual machine is moved, or by
-//! a mistake of the caller. If it goes back by an hour, a retry that is due in 500 ms would wait
-//! for an hour. So steps back are removed: the steady time is paused for one call and then
-//! continues. The time that really passed during a step is not known. This does not matter for a
-//! time-out. But a lease must not extend over a step, so the step is reported.
+//! The caller's clock should be monotonic, but it can go back if a virtual machine is moved, or
+//! because of a mistake in the caller. If it went back by an hour, a retry that is due in 500 ms
+//! would wait for an hour. So steps back are removed: the steady time stays the same for one call
+//! and then continues. The time that really passed during a step is not known. This does not matter
+//! for a time-out. But a lease must not extend over a step, so the step is reported.
 //!
 //! ```text
 //!   given    5 s   6 s   2 s   3 s

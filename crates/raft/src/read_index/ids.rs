@@ -1,11 +1,11 @@
-//! Request ids that are not used twice, made without a message to another member. In etcd:
-//! `idutil`.
+//! Request ids that are never used twice. A member generates them without contacting another
+//! member. In etcd: `idutil`.
 //!
 //! ```text
 //!   63           48 47                            8 7         0
 //!  ┌───────────────┬───────────────────────────────┬───────────┐
 //!  │  member id    │  start, milliseconds of the   │  counter  │
-//!  │  (low 16 bit) │  wall clock (low 40 bit)      │           │
+//!  │ (low 16 bits) │  wall clock (low 40 bits)     │           │
 //!  └───────────────┴───────────────────────────────┴───────────┘
 //!                   └───────── one number, plus 1 each time ────┘
 //! ```
@@ -26,14 +26,14 @@ const COUNTER_BITS: u32 = 8;
 /// millisecond, on average since it started, its ids are not ahead of the clock. So after a restart
 /// its new ids are above all old ids. Assumptions:
 ///
-/// * No two members of a cluster agree in the low 16 bits of their ids. (If two of them do, the
-///   member that started earlier may later reach ids that the other one has used.) Ids of members
-///   are hashes; etcd relies on this as well.
+/// * No two members of a cluster have ids with the same low 16 bits. (If two members do, the member
+///   that started earlier may later reach ids that the other one has used.) Member ids are hashes,
+///   so equal low bits are unlikely; etcd relies on this as well.
 /// * Between two starts the wall clock gains at least a millisecond per 256 ids. A caller that does
 ///   not rely on this passes a floor to [`starting_above`](RequestIdGenerator::starting_above). The
 ///   floor is a stored number well above all ids, or, if only proposals matter, the highest id of
 ///   this member in the log.
-/// * A member creates fewer than 2^48 ids. The milliseconds wrap after 34 years, next in 2039;
+/// * A member creates fewer than 2^48 ids. The milliseconds wrap every 34 years, next in 2039;
 ///   after that an older floor must not be used.
 #[derive(Debug)]
 pub struct RequestIdGenerator {

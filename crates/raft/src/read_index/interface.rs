@@ -88,7 +88,7 @@ impl ReadMode {
     pub const ALL: [ReadMode; 4] =
         [ReadMode::Log, ReadMode::ReadIndex, ReadMode::Lease, ReadMode::Serializable];
 
-    /// Returns the name on the command line.
+    /// Returns the name of the mode on the command line.
     pub fn name(self) -> &'static str {
         match self {
             ReadMode::Log => "log",
@@ -106,11 +106,11 @@ pub struct ReadIndexConfig {
     /// Minimum time that a follower waits without messages from its leader before it campaigns or
     /// votes for another member.
     pub election_timeout: Duration,
-    /// The length of raft's tick. A follower counts ticks, and the first tick may happen at once.
-    /// So a follower may wait up to a tick less than the election time-out.
+    /// The length of raft's tick. A follower counts ticks, and the first tick may happen
+    /// immediately. So a follower may wait up to a tick less than the election time-out.
     pub tick_interval: Duration,
-    /// Maximum difference between the clocks of two members over an election time-out. A lease is
-    /// shorter by this time.
+    /// Maximum time by which the clocks of two members may drift apart during an election time-out.
+    /// A lease is shorter by this time.
     pub drift_margin: Duration,
     pub readers_max: usize,
 }
@@ -128,7 +128,7 @@ impl ReadIndexConfig {
         }
     }
 
-    /// Returns the time-out of a ReadIndex request or an entry: etcd's five seconds, and two
+    /// Returns the time-out of a ReadIndex request or an entry: etcd's five seconds plus two
     /// election time-outs.
     pub fn request_timeout(&self) -> Duration {
         Duration::from_secs(5).saturating_add(self.election_timeout.saturating_mul(2))
@@ -142,15 +142,15 @@ impl ReadIndexConfig {
 
 /// Counts of a ReadIndex queue.
 ///
-/// etcd's `etcd_server_slow_read_indexes_total` is the sum of `late_answers` and `timed_out`. Its
-/// `etcd_server_read_indexes_failed_total` counts what `leader_changed` counts. The server's metric
-/// of that name counts failed readers instead, whatever the error.
+/// etcd's `etcd_server_slow_read_indexes_total` is the sum of `late_answers` and `timed_out`.
+/// etcd's `etcd_server_read_indexes_failed_total` equals `leader_changed`. Clearlane's metric with
+/// that name counts failed readers instead, whatever the error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadIndexMetrics {
     pub waiting: usize,
-    /// Number of list entries of waiting readers, and of readers that gave up and are not swept
-    /// yet. It is at most twice [`readers_max`](ReadIndexConfig::readers_max) plus 64. Right after
-    /// a reader gave up, it is at most twice the number of waiting readers plus 64.
+    /// Number of list entries for waiting readers, and for readers that gave up and have not been
+    /// swept yet. It is at most twice [`readers_max`](ReadIndexConfig::readers_max) plus 64. Right
+    /// after a reader gave up, it is at most twice the number of waiting readers plus 64.
     pub queue_entries: usize,
     /// Number of ReadIndex requests.
     pub requests: u64,

@@ -3,13 +3,13 @@
 //! A quorum that acknowledged a ReadIndex request does not vote for another member until an
 //! election time-out after the request was sent. The lease starts when the request is *sent*, and
 //! its length is election time-out − tick − margin. While the lease holds, a reader gets the
-//! current commit index at once. Without a lease a reader waits for a ReadIndex request, which
+//! current commit index immediately. Without a lease a reader waits for a ReadIndex request, which
 //! renews the lease.
 //!
-//! The lease is dropped when leader or term change, when no leader is known, when the clock goes
-//! back, and when a transfer of leadership starts. After a transfer has started there is no lease
-//! for the rest of the term: the member that is to take over does not wait for a time-out, and the
-//! message to it may be in flight for a long time.
+//! The lease is dropped when the leader or the term changes, when no leader is known, when the
+//! clock goes back, and when a transfer of leadership starts. After a transfer has started there is
+//! no lease for the rest of the term. The member that is to take over does not wait for a time-out,
+//! and the message that asks it to campaign may be in flight for a long time.
 //!
 //! **If one of five assumptions about clocks and votes is broken, reads may be stale**:
 //! `docs/read-index.md` lists them. Neither etcd nor this crate uses raft's own lease option,

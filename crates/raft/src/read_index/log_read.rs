@@ -1,9 +1,9 @@
-//! Mode `log`: each read is an entry of the log, and is released when the entry is applied. In
-//! etcd: 3.0.
+//! Mode `log`: each read is an entry of the log, and is released when the entry is applied. etcd
+//! 3.0 works in this way.
 //!
 //! The log puts everything that happens in order, and a deposed leader cannot commit an entry. So a
-//! read that is an entry of the log sees all earlier entries. It costs as much as a write, except
-//! for the change of the store; `docs/read-index.md` has the figures.
+//! read that is an entry of the log sees all earlier entries. Such a read costs as much as a write,
+//! except that the store does not change; `docs/read-index.md` has the figures.
 //!
 //! As in etcd 3.0, an entry is proposed once. If raft loses the entry, its reader fails after the
 //! time-out, which is 7 s by default. A change of leader fails no reader, because the entry may
@@ -26,8 +26,9 @@ use super::waiters::Waiters;
 #[derive(Debug)]
 pub(super) struct LogRead<T> {
     timeout: Duration,
-    /// The entries that are not applied yet, by the numbers of their readers. This is the order in
-    /// which they were proposed, and also the order of their deadlines.
+    /// The entries that are not applied yet, by the numbers of their readers. The order of the
+    /// numbers is the order in which the entries were proposed, and also the order of their
+    /// deadlines.
     proposed: BTreeMap<u64, ProposedRead<T>>,
     /// Maps an entry's id to its reader's number. (Ids cannot serve as the order, because they
     /// wrap.)

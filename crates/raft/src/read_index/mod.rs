@@ -3,8 +3,8 @@
 //! A linearizable read must see every write that was acknowledged before the read started. A
 //! [`ReadIndexQueue`] finds an index that covers these writes, usually with one ReadIndex request
 //! to raft for many reads. It releases each read when this member has applied the log up to the
-//! index, or at once if the read [needs only a confirmation](ReadNeed::Confirmed). [`interface`] is
-//! its contract, and [`ReadMode`] lists the four ways to find the index.
+//! index, or immediately if the read [needs only a confirmation](ReadNeed::Confirmed).
+//! [`interface`] is its contract, and [`ReadMode`] lists the four ways to find the index.
 //!
 //! The queue has no thread, clock or network. The caller supplies them, so a simulated cluster runs
 //! the same code. The queue uses contexts and indexes, and does not know how they are transported.
@@ -72,8 +72,8 @@ impl<T: Reader> ReadIndexQueue<T> {
         self.waiters.cancel(reader, |readers| self.mode.sweep(readers))
     }
 
-    /// Reports that raft answers a [`ReadIndexAction::RequestReadIndex`] with a read index, or that
-    /// the entry of a [`ReadIndexAction::Propose`] was applied at this index.
+    /// Reports that raft has answered a [`ReadIndexAction::RequestReadIndex`] with a read index, or
+    /// that the entry of a [`ReadIndexAction::Propose`] was applied at this index.
     pub fn on_answer(&mut self, context: u64, index: u64) {
         self.mode.on_answer(&mut self.waiters, context, index);
     }

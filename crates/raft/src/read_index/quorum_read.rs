@@ -1,19 +1,19 @@
 //! Mode `read-index`: one ReadIndex request is in flight at a time, and waiting readers share the
-//! next request. In etcd: since 3.1.
+//! next request. etcd has worked in this way since 3.1.
 //!
 //! A ReadIndex request asks raft for an index that covers every write acknowledged before the
 //! request. For this, the leader contacts a quorum. A request ends
 //!
 //! * with a response to one of its ids;
-//! * when the leader or the term has changed and a leader is known. Its readers fail at once,
-//!   because the request may be lost;
+//! * when the leader or the term has changed and a leader is known. Its readers fail immediately,
+//!   because the request may have been lost;
 //! * after 7 s, by default. Its readers fail;
 //! * when a retry is due and all its readers have given up.
 //!
 //! A request does not end when this member only learns that there is no leader: it ends when the
-//! next leader appears. Readers that wait for the next request stay in the queue, as in etcd. Here
-//! the last of them may wait for two time-outs. A member gives up each read earlier: 7 to 7.5 s
-//! after it has arrived.
+//! next leader appears. Readers that wait for the next request stay in the queue, as in etcd. In
+//! this queue, the last of these readers may wait for two time-outs. But the member gives up each
+//! read earlier, 7 to 7.5 s after the read has arrived.
 //!
 //! * At most one ReadIndex request is in flight.
 //! * A reader is released by the response to an attempt that was sent after the reader arrived, or,
@@ -49,7 +49,7 @@ pub(super) struct QuorumRead<T> {
     config: ReadIndexConfig,
     in_flight: Option<ReadIndexRequest<T>>,
     /// The send time of the attempt that got the last response, if its request served many readers
-    /// and there was no poll since the response.
+    /// and there has been no poll since the response. `None` otherwise.
     large_request_sent_at: Option<Duration>,
     /// The next ReadIndex request is not sent before this time.
     batch_until: Duration,
@@ -128,7 +128,7 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
         waiters.wait_for_index(index, request.group);
     }
 
-    /// Fails the request in flight if leader or term have changed and a leader is known.
+    /// Fails the request in flight if the leader or the term has changed and a leader is known.
     fn on_leader(&mut self, waiters: &mut Waiters<T>, leader: Option<u64>, term: u64) {
         if (self.leader, self.term) == (leader, term) {
             return;
@@ -153,15 +153,15 @@ impl<T: Reader> Mode<T> for QuorumRead<T> {
 
     fn on_first_commit(&mut self) {
         if let Some(request) = &mut self.in_flight {
-            // A response is likely now, so a retry is due at once.
+            // A response is likely now, so a retry is due immediately.
             request.retry_at = Duration::ZERO;
         }
     }
 
-    /// If the clock has gone back, first drops the lease and all send times. Serves the queue at
-    /// once if a lease holds. Ends the request in flight if its time is over, and retries it if a
-    /// retry is due. If no request is in flight, starts the next request for the readers in the
-    /// queue, but not before `batch_until`.
+    /// If the clock has gone back, first drops the lease and all send times. Serves the queue
+    /// immediately if a lease holds. Ends the request in flight if its time-out has passed, and
+    /// retries it if a retry is due. If no request is in flight, starts the next request for the
+    /// readers in the queue, but not before `batch_until`.
     fn advance(
         &mut self,
         waiters: &mut Waiters<T>,

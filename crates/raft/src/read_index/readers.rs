@@ -5,7 +5,7 @@
 //! Its entry in the list is then *stale*, which the number shows:
 //!
 //! ```text
-//!   table   a ─▶ 1   c ─▶ 3   b ─▶ 4           (b, number 2, gave up and came again)
+//!   table   a ─▶ 1   c ─▶ 3   b ─▶ 4           (b, number 2, gave up and returned)
 //!   group   (1, a)   (2, b)   (3, c)   (4, b)
 //!                      └─ stale: the table has 4
 //! ```
@@ -21,7 +21,8 @@ use std::hash::Hash;
 use super::error::{ReadIndexError, Result};
 use super::interface::ReadNeed;
 
-/// With this number of stale entries or fewer, a sweep is not worth its cost.
+/// A sweep is worth its cost only if the stale entries outnumber the waiting readers by more than
+/// this.
 const STALE_ENTRIES_MIN: usize = 64;
 
 /// Readers that are released together. Some entries may be stale.

@@ -2,7 +2,7 @@
 //!
 //! raft silently drops an attempt if no leader is known, or if the leader has not committed an
 //! entry of its term. The network may also lose the attempt. So the request is sent again 500 ms
-//! after the last attempt, and at once when the term has its first commit. Each attempt has a
+//! after the last attempt, and immediately when the term has its first commit. Each attempt has a
 //! *fresh* id. After 7 s (etcd's default) the request ends.
 //!
 //! * A response to any of the request's ids ends the request: all its readers arrived before the
@@ -67,7 +67,8 @@ impl<T> ReadIndexRequest<T> {
         question.map(|question| question.sent_at)
     }
 
-    /// Forgets all send times. The clock went back, so the time since each attempt is not known.
+    /// Forgets all send times. Called when the clock has gone back, because the time since each
+    /// attempt is then unknown.
     pub(crate) fn clear_sent_times(&mut self) {
         for question in &mut self.attempts {
             question.sent_at = None;

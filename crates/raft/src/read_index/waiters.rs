@@ -1,4 +1,4 @@
-//! The waiting readers, and what each of them waits for. All modes share this part.
+//! The waiting readers, and what each of them waits for. All modes share this module.
 //!
 //! ```text
 //!   read ──▶ queue ──▶ (the mode: a ReadIndex request, entries, a lease) ──▶ by index ──▶ Release
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A mode takes the queue when it is ready, and finds an index. Readers that need only the
-//! confirmation of an index are released at once. The others wait, in all modes alike, until this
-//! member has applied the index. They are in a map by index. When the applied index rises, all
+//! confirmation of an index are released immediately. The others wait, in all modes alike, until
+//! this member has applied the index. They are in a map by index. When the applied index rises, all
 //! readers with an index up to it are released together.
 //!
 //! This module does not limit the wait for the applied index, because an index stays valid. The

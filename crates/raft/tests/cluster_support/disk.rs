@@ -23,7 +23,7 @@ pub(crate) struct Disk {
     pub(crate) hard_state: HardState,
     pub(crate) entries: BTreeMap<u64, Entry>,
     pub(crate) store: Store,
-    /// Appends that are not written yet, each with the store that it installs.
+    /// Appends that are not written yet, each with the store that it installs, if it installs one.
     pub(crate) queue: VecDeque<(ReadyAppend, Option<Store>)>,
 }
 

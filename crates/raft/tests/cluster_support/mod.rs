@@ -1,9 +1,9 @@
 //! A cluster of `RaftNode`s in one thread, driven step by step.
 //!
 //! Messages stay in a pool until they are delivered or lost. A test can also duplicate a message. A
-//! fast disk writes an append at once. A slow disk writes only when a test calls `persist`. A crash
-//! keeps the written data and the last synced store. Events become lines of text, which golden
-//! scripts show.
+//! fast disk writes an append immediately. A slow disk writes only when a test calls `persist`. A
+//! crash keeps the written data and the last synced store. Events become lines of text, which
+//! golden scripts show.
 //!
 //! Some rules always hold and are checked at each step:
 //!
@@ -32,7 +32,7 @@ use raft::eraftpb::{self, MessageType};
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     pub(crate) message: Message,
-    /// The store that is sent with a raft snapshot.
+    /// The store that is sent with a snapshot message. `None` for any other message.
     snapshot_store: Option<Store>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Cluster {
     pub(crate) pool: Vec<InFlight>,
     cut: BTreeSet<(u64, u64)>,
     settings: RaftNodeConfig,
-    /// If true, the sender of a raft snapshot learns at once whether it has arrived.
+    /// If true, the sender of a raft snapshot learns immediately whether it has arrived.
     pub(crate) reports_snapshots: bool,
     lines: Vec<String>,
     pub(crate) digest: DefaultHasher,
@@ -268,7 +268,8 @@ impl Cluster {
         }
     }
 
-    /// Applies an entry. If the entry changes the members, returns the new members.
+    /// Applies an entry. Returns the new members if the entry changes the members, otherwise
+    /// `None`.
     fn apply_entry(&mut self, id: u64, entry: &Entry) -> Option<ConfState> {
         let at = format!("{id}: apply {}@{}", entry.index, entry.term);
         let node = self.node(id);

@@ -10,7 +10,7 @@
 //!   lose 1-2, double 1-2, pool, cut 1 2, isolate 1, heal
 //!   slow 1                     the disk of member 1 writes only at the command `persist`
 //!   fast 1                     the disk of member 1 writes all appends in its queue, and new ones
-//!                              at once
+//!                              immediately
 //!   persist 1 2                writes two appends to the disk of member 1
 //!   propose 1 a, change 1 add 4, read 1 r1, transfer 1 2, campaign 1
 //!   sync 1 release=7           syncs the store of member 1, and releases its log up to entry 7

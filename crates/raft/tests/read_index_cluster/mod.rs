@@ -38,8 +38,8 @@ pub(crate) enum Message {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlantedBug {
     Nothing,
-    /// A retry reuses the id of the first attempt of its ReadIndex request, as in etcd until issue
-    /// 20418.
+    /// A retry reuses the id of the first attempt of its ReadIndex request, as in etcd before issue
+    /// 20418 was fixed.
     RetriesReuseIds,
     /// A leader answers a ReadIndex request without waiting for a quorum.
     NoHeartbeats,

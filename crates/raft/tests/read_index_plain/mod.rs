@@ -59,8 +59,8 @@ pub(crate) struct PlainQueue {
     /// Readers that need only a confirmation, and do not wait for the applied index.
     only_confirmed: HashSet<u64>,
     round: Option<PlainRequest>,
-    /// The send time of the attempt that got the last response, if its request has served many
-    /// readers and there was no poll since the response.
+    /// The send time of the attempt that got the last response, if its request served many readers
+    /// and there has been no poll since the response. `None` otherwise.
     large_request_sent_at: Option<Duration>,
     batch_until: Duration,
     leader: (Option<u64>, u64),

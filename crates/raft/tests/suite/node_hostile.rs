@@ -1,4 +1,4 @@
-//! Tests that no message of a peer and no call of the owner makes a `RaftNode` panic.
+//! Tests that no message from a peer and no call of the owner makes a `RaftNode` panic.
 //!
 //! Two members exchange valid messages. The first member also gets invalid ones: messages that are
 //! made of random parts, real messages of the same run with a changed part, and random bytes. The

@@ -1,8 +1,8 @@
 //! Golden scripts over ReadIndex queues: one scenario per file, in `tests/golden/read_index`.
 //!
-//! A script starts with a mode, such as `mode read-index`. Ids start at 1. For example,
-//! `answer 2 index=7` answers the attempt that was printed as `ask 2`. Readers that arrive by
-//! `confirm` need only a confirmation. `poll`, and each command for an event or the time, polls the
+//! A script starts with a mode, such as `mode read-index`. Ids start at 1. For example, `answer 2
+//! index=7` answers the attempt that was printed as `ask 2`. Readers that the command `confirm`
+//! adds need only a confirmation. `poll`, and each command for an event or the time, polls the
 //! queue and prints the actions. `read`, `confirm`, `cancel`, `churn`, `next` and `figures` do not
 //! poll.
 //!

@@ -29,10 +29,10 @@ fn when_it_shows(shown: Duration, speed: u32) -> Duration {
 }
 
 /// Runs the worst case. The leader sends a ReadIndex request at time 0, and a follower receives it
-/// at once. The follower's next tick is due at the same instant. The leader is cut off when it has
-/// the response. The followers elect another leader at the true time `election`, and acknowledge a
-/// write. The old leader gets a read every millisecond. Returns how many reads the old leader
-/// released before the election, and how many after the election.
+/// immediately. The follower's next tick is due at the same instant. The leader is cut off when it
+/// has the response. The followers elect another leader at the true time `election`, and
+/// acknowledge a write. The old leader gets a read every millisecond. Returns how many reads the
+/// old leader released before the election, and how many after the election.
 fn run(drift: Drift, election: Duration) -> LeaseOutcome {
     let mut cluster = Cluster::new(3, ReadMode::Lease, PlantedBug::Nothing);
     cluster.read(1, 0);

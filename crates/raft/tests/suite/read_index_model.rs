@@ -61,13 +61,13 @@ struct Race {
     ids: (RequestIdGenerator, RequestIdGenerator),
     now: Duration,
     step: u64,
-    /// The step when each reader arrived last, including readers that no longer wait.
+    /// The step at which each reader last arrived, including readers that no longer wait.
     came: HashMap<u64, u64>,
     needs: HashMap<u64, ReadNeed>,
     /// Each attempt or entry that was sent: its id, and the step when it was sent.
     asked: Vec<(u64, u64)>,
-    /// For each index in a response, the latest step at which an attempt or entry with this
-    /// response was sent.
+    /// For each index in a response, the last step at which an attempt or entry with this response
+    /// was sent.
     answered: HashMap<u64, u64>,
     applied: u64,
     done: HashSet<u64>,
@@ -121,7 +121,7 @@ impl Race {
     }
 
     fn read(&mut self, reader: u64, need: ReadNeed) {
-        // A caller reuses a name only after the reader of that name was released or canceled, or
+        // A caller reuses a name only after the reader of that name was released, was cancelled, or
         // failed.
         if self.came.contains_key(&reader) && !self.done.contains(&reader) {
             let (result, expected) = (self.barrier.cancel(reader), self.plain.cancel(reader));

@@ -2,7 +2,7 @@
 //! request in the entry.
 //!
 //! The permission is checked when the entry is applied, and not when the request is proposed: users
-//! and roles may change in between, and all members must decide alike.
+//! and roles may change in between, and all members must make the same decision.
 
 use clearlane_auth::{AuthRejection, AuthStore};
 use clearlane_lease::Lessor;
@@ -46,8 +46,9 @@ pub fn apply(
         return Ok(Some(applied));
     }
     if clearlane_auth::is_read(request) {
-        // etcd reads users and roles through its log, so a log of etcd may have such entries. The
-        // entry changes nothing, and no request at this member waits for its result.
+        // etcd reads users and roles through its log, so a log that etcd has written may contain
+        // such entries. The entry changes nothing, and no request at this member waits for its
+        // result.
         let read = in_transaction(store, progress, |txn| {
             Ok(AppliedResponse::Auth(Some(header(txn.revision()))))
         })?;

@@ -1,4 +1,4 @@
-//! Checks of a request before it is proposed, without the store.
+//! Checks that a request must pass before it is proposed. They do not need the store.
 //!
 //! Every member applies every entry, so a request that is invalid whatever the store contains must
 //! be rejected before it becomes an entry. The checks are in etcd's order, so a request with two
@@ -6,8 +6,8 @@
 //!
 //! `--max-txn-ops` limits each of the three lists of a transaction: compares, success and failure.
 //! For a nested transaction the limit is smaller, by the length of the longest list of the outer
-//! transaction. Example with 128: a list of a hundred operations may contain a transaction with 28
-//! operations, but not one with 29. [`TXNS_DEEP_MAX`] limits the nesting.
+//! transaction. With a limit of 128, for example, a list of a hundred operations may contain a
+//! transaction with 28 operations, but not one with 29. [`TXNS_DEEP_MAX`] limits the nesting.
 
 use clearlane_engine::KEY_BYTES_MAX;
 use clearlane_proto::Message;

@@ -10,7 +10,7 @@
 //! * If the number or value is given for another target than the compare's target, zero is used
 //!   instead, or the empty value if the target is the value.
 //! * As in etcd, an unknown target compares as equal, and an unknown relation holds: all members
-//!   must decide alike.
+//!   must make the same decision.
 //!
 //! A span of keys is walked at most twice, whatever the number of its compares: once for all
 //! compares whose numbers are in the index (versions and revisions), and once for all compares that
@@ -146,8 +146,8 @@ impl<'s> SpanCompares<'s> {
         self.compares.iter().all(|compare| holds_without_key(compare))
     }
 
-    /// Returns the number of keys in the span. In the default era the index knows it without a
-    /// walk.
+    /// Returns the number of keys in the span. In the default era the index returns this number
+    /// without a walk.
     pub(super) fn key_count(&self, read: &(dyn ReadTxn + '_)) -> Result<u64, ApplyError> {
         let options = RangeOptions { count_only: true, ..RangeOptions::default() };
         Ok(read.visit_records(self.span.range(), options, &mut |_| ControlFlow::Break(()))?)
@@ -186,7 +186,7 @@ fn needs_record(compare: &Compare) -> bool {
     [CompareTarget::Value as i32, CompareTarget::Lease as i32].contains(&compare.target)
 }
 
-/// Returns the fields of a record that the index knows.
+/// Returns the fields of a record that are also in the index.
 fn numbers_of(version: Version) -> KeyValue {
     let Version { modified, created, version, .. } = version;
     let (create_revision, mod_revision) = (created, modified.main);

@@ -12,7 +12,7 @@
 //! later changes. So the result equals, byte for byte, the result of a read by the write itself.
 //! [`TxnReads`](super::txn_reads::TxnReads) decides which reads are deferred. A `DeferredReader` of
 //! the crate `server` makes the reads. If the records are too large to be kept in the response, the
-//! reader only measures them, and they are read again while the response is sent.
+//! reader only measures them, and they are read again while the response is being sent.
 
 use std::fmt;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //!
 //! A revocation deletes the keys and the lease's record in one transaction of the store, at one
 //! revision. An entry contains no time of expiry, only a TTL, or in a checkpoint the remaining TTL.
-//! Only the leader measures the time of a lease. The time starts when the grant is visible, and
-//! again when a renewal arrives or a leader is elected.
+//! Only the leader measures the time of a lease. The measurement starts when the grant becomes
+//! visible, and restarts when a renewal arrives or a leader is elected.
 
 use clearlane_lease::Lessor;
 use clearlane_mvcc::Store;

@@ -82,7 +82,8 @@ pub enum AppliedResponse {
     LeaseCheckpoint(LeaseCheckpointResponse),
 }
 
-/// The methods that every response needs; `prost::Message` cannot be encoded as a trait object.
+/// The methods that every response needs. They form a separate trait, because a response cannot be
+/// encoded through `dyn prost::Message`.
 trait EncodedResponse {
     fn length(&self) -> usize;
     fn to_bytes(&self) -> Vec<u8>;
@@ -131,7 +132,7 @@ pub type ApplyResult = std::result::Result<AppliedResponse, RequestRejection>;
 pub struct AppliedEntry {
     pub result: ApplyResult,
     pub txn_result: TxnResult,
-    /// If not `None`, the compaction that the caller must run.
+    /// The compaction that the caller must run, or `None` if there is none.
     pub compaction: Option<CompactionJob>,
     /// Reads whose results are still missing in the response.
     pub deferred_reads: Vec<DeferredRead>,
@@ -256,7 +257,7 @@ fn compact(
     }
 }
 
-/// Returns a header with the revision. The server adds member, cluster and term.
+/// Returns a header with the revision. The server adds the member, the cluster and the term.
 pub(crate) fn header(revision: i64) -> ResponseHeader {
     ResponseHeader { revision, ..ResponseHeader::default() }
 }

@@ -1,10 +1,11 @@
-//! Finds requests that may take long to apply.
+//! Finds requests that may take a long time to apply.
 
 use clearlane_proto::etcdserverpb::request_op::Request;
 use clearlane_proto::etcdserverpb::{InternalRaftRequest, RequestOp, TxnRequest};
 
-/// Returns whether a request may take long: it deletes a range of keys, revokes a lease, or is a
-/// transaction that reads, compares or deletes a range. The number of keys is not known beforehand.
+/// Returns whether a request may take a long time: it deletes a range of keys, revokes a lease, or
+/// is a transaction that reads, compares or deletes a range. The number of keys is not known
+/// beforehand.
 pub(crate) fn may_take_long(request: &InternalRaftRequest) -> bool {
     let deletes = request.delete_range.as_ref().is_some_and(|delete| !delete.range_end.is_empty());
     deletes || request.lease_revoke.is_some() || request.txn.as_ref().is_some_and(txn)

@@ -11,7 +11,8 @@
 //!   run     runs them in one write transaction                    one response per operation
 //! ```
 //!
-//! In the default era long ranges are read after the transaction, on another thread: `TxnReads`.
+//! In the default era long ranges are read after the transaction, on another thread (see
+//! `TxnReads`).
 //!
 //! The response of a nested transaction has an empty header. Every other header has the revision
 //! that the operation has read or created. `TxnPlan` documents the rules in detail.
@@ -33,8 +34,8 @@ use super::{header, key_span, put_delete};
 use crate::applied_position::AppliedPosition;
 use crate::error::Error;
 
-/// Maximum number of changes to check since the compares were evaluated. If there are more changes,
-/// a walk over the index may cost less.
+/// Maximum number of changes that an update of evaluated compares checks. If there are more
+/// changes, a walk over the index may cost less.
 const CHANGES_MAX: usize = 4096;
 
 /// Returns whether a transaction can be answered without the log: both lists have only ranges. As
@@ -98,7 +99,8 @@ pub(crate) struct TxnPlan<'r> {
 
 impl<'r> TxnPlan<'r> {
     /// Makes the plan: evaluates the compares of the transaction, and of each nested transaction
-    /// that would run. `compares` is an earlier result for the transaction's own compares.
+    /// that would run. `compares` is an earlier result for the transaction's own compares, or
+    /// `None` if there is none.
     pub(crate) fn new(
         read: &(dyn ReadTxn + '_),
         request: &'r TxnRequest,

@@ -1,12 +1,12 @@
 //! The reads of a write transaction, including the records that a delete returns. Each read is made
 //! in the transaction, [deferred](super::deferred_reads) to the waiting request, or skipped.
 //!
-//! With [`TxnReadMode::Deferred`], these reads are still made in the transaction: a single key, a
-//! count of a range, and a range that fits into the transaction's [`ReadBudget`]. Most transactions
-//! have no other reads, and a read on another thread would have to wake that thread. A count or a
-//! range that names a revision is always deferred, because the index may have to be walked to count
-//! its keys. After the first deferred range, all ranges with records are deferred, because the
-//! request must wait for that range in any case.
+//! With [`TxnReadMode::Deferred`], these reads are still made in the transaction: the read of a
+//! single key, the count of a range, and the read of a range that fits into the transaction's
+//! [`ReadBudget`]. Most transactions have no other reads, and a read on another thread would have
+//! to wake that thread. A count or a range that names a revision is always deferred, because the
+//! index may have to be walked to count its keys. After the first deferred range, all ranges with
+//! records are deferred, because the request must wait for that range in any case.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -43,7 +43,7 @@ pub struct ReadBudget {
 }
 
 impl ReadBudget {
-    /// Equals the limit for a range on a network thread.
+    /// The default budget, which equals the limit for a range on a network thread.
     pub const DEFAULT: ReadBudget = ReadBudget { records: 128, bytes: 256 << 10 };
     const NONE: ReadBudget = ReadBudget { records: 0, bytes: 0 };
 
@@ -59,7 +59,7 @@ impl ReadBudget {
 /// The reads of one write transaction.
 pub(crate) struct TxnReads {
     mode: TxnReadMode,
-    /// A snapshot of the transaction after its last change, if a read needed one.
+    /// A snapshot of the transaction after its last change, or `None` if no read has needed one.
     read_txn: Option<SharedReadTxn>,
     /// The number of the running operation.
     operation: usize,
@@ -107,8 +107,8 @@ impl TxnReads {
         execute_range(txn, request)
     }
 
-    /// Returns the records that a delete is about to remove; empty if they are read later or
-    /// skipped.
+    /// Returns the records that a delete is about to remove. The list is empty if they are read
+    /// later or skipped.
     pub(crate) fn prev_kvs(
         &mut self,
         txn: &(dyn WriteTxn<AppliedPosition> + '_),

@@ -34,7 +34,8 @@ pub enum MemberChange {
 }
 
 impl MemberChange {
-    /// Returns the addition of a member. The member's id is a hash of the addresses and the time.
+    /// Returns the change that adds a member. The member's id is a hash of the addresses and the
+    /// time.
     pub fn add(
         peer_urls: &[String],
         is_learner: bool,
@@ -90,8 +91,8 @@ impl MemberChange {
         conf_change(request, kind, context)
     }
 
-    /// Decodes a change. Fails if the context cannot be decoded or contradicts the kind or id of
-    /// the change: raft uses kind and id, and the member table uses the context.
+    /// Decodes a change. Fails if the context cannot be decoded or contradicts the kind or the id
+    /// of the change: raft uses the kind and the id, and the member table uses the context.
     pub fn parse(change: &ConfChange) -> Result<MemberChange, MembershipRejection> {
         let id = change.node_id;
         if change.kind == ConfChangeKind::RemoveNode {

@@ -64,7 +64,7 @@ impl NewMember {
         MembersRequest { member: self.id, peer_urls: self.peer_urls.clone(), new_cluster }
     }
 
-    /// Decides from `replies`, at most one from each of the other members.
+    /// Makes the decision. `replies` contains at most one reply from each of the other members.
     pub fn decide(&self, replies: &[MembersReply]) -> FirstStart {
         if let Some(started) = replies.iter().find_map(|reply| self.started_in(reply)) {
             return FirstStart::Bootstrapped(started);
@@ -119,9 +119,9 @@ impl NewMember {
         !reply.members.is_empty() && !self.first.iter().any(|id| is_listed(&reply.members, *id))
     }
 
-    /// Returns the id under which this member has started, if the reply shows that it has. A first
-    /// member is also found by its addresses, because its flags may list other members than its
-    /// cluster has.
+    /// Returns the id under which this member has started, if the reply shows that it has started.
+    /// Otherwise returns `None`. A first member is also found by its addresses, because its flags
+    /// may list other members than its cluster has.
     fn started_in(&self, reply: &MembersReply) -> Option<u64> {
         if reply.cluster_id == self.cluster_id && reply.is_started {
             return Some(self.id);
@@ -132,7 +132,8 @@ impl NewMember {
     }
 }
 
-/// Finds the requesting member by its id, or else by its peer URLs.
+/// Finds the requesting member by its id, or else by its peer URLs. Returns `None` if `members`
+/// contains neither.
 pub fn find_member<'m>(
     members: &'m [Member],
     id: u64,

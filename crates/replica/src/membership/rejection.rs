@@ -25,8 +25,8 @@ pub enum MembershipRejection {
     NotEnoughStarted,
     #[error("etcdserver: given member URLs are invalid")]
     BadUrls,
-    /// The context of the change cannot be decoded or contradicts the change. Or the member's id
-    /// is 0. No correct member proposes such a change.
+    /// The context of the change cannot be decoded or contradicts the change. Also returned if the
+    /// member's id is 0. No correct member proposes such a change.
     #[error("etcdserver: the change of members contradicts itself")]
     Inconsistent,
 }
@@ -47,6 +47,7 @@ impl MembershipRejection {
 
     /// Parses the message of a rejection by another member. The message of
     /// [`Removed`](Self::Removed) gives [`NotFound`](Self::NotFound), which has the same message.
+    /// Returns `None` for any other text.
     pub fn from_message(words: &str) -> Option<MembershipRejection> {
         MembershipRejection::ALL.into_iter().find(|refused| refused.to_string() == words)
     }

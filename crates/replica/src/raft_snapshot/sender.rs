@@ -30,9 +30,9 @@ pub struct SnapshotSender {
 }
 
 impl SnapshotSender {
-    /// Creates a sender. `message` is raft's `MsgSnapshot`; any other message is an error. Its
-    /// position is replaced by the position of the store that the exporter reads. Fails if that
-    /// store is older than the position in `message`.
+    /// Creates a sender. `message` is raft's `MsgSnapshot`; any other message is an error. The
+    /// position in `message` is replaced by the position of the store that the exporter reads.
+    /// Fails if that store is older than the original position.
     pub fn new(exporter: Exporter, mut message: Message) -> Result<SnapshotSender> {
         if !message.is_snapshot() {
             return Err(Error::NotSnapshot(message.to_string()));

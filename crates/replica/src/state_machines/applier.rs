@@ -2,9 +2,9 @@
 //! store.
 //!
 //! The apply loop gives the [`Applier`] [work](ToApply) and calls its steps. A step installs a raft
-//! snapshot or applies some entries. A request that may take long is applied in a separate step, so
-//! that earlier requests are answered first. In etcd: `EtcdServer.applyAll`, which answers after
-//! each entry.
+//! snapshot or applies some entries. A request that may take a long time is applied in a separate
+//! step, so that earlier requests are answered first. In etcd: `EtcdServer.applyAll`, which answers
+//! after each entry.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub struct Applier {
     /// result of compares that was evaluated at this revision or an earlier one may belong to the
     /// replaced store, so it is not used.
     pub(super) installed_revision: i64,
-    /// The id of the proposal that was completed last.
+    /// The id of the proposal that was completed last, or `None` if there was none.
     pub(super) last_completed: Option<u64>,
     queue: VecDeque<ToApply>,
     pub(super) era: EraPolicy,

@@ -1,4 +1,4 @@
-//! Applies one entry after the other to the store.
+//! Applies entries to the store, one after another.
 //!
 //! Consecutive puts may share a transaction of the store. Any other entry has its own transaction.
 //! A transaction ends with the [`applied_position`](crate::applied_position) of its last entry,
@@ -47,9 +47,9 @@ enum EntryDuration {
 }
 
 impl Applier {
-    /// Applies entries, up to the first entry that may take long. Such an entry is applied only if
-    /// it is the first one, and then no other entry follows in this step. Returns the number of
-    /// applied entries.
+    /// Applies entries, up to the first entry that may take a long time. Such an entry is applied
+    /// only if it is the first one, and then no other entry follows in this step. Returns the
+    /// number of applied entries.
     pub(super) fn apply(&mut self, entries: &[Entry]) -> Result<usize> {
         let mut timer = self.start_entry_timer();
         let store = Arc::clone(&self.store);
@@ -96,7 +96,7 @@ impl Applier {
         }
         self.end_put_batch(batch)?;
         match entry.kind {
-            // A new leader's first entry is empty. Raft also replaces a change of members by an
+            // A new leader's first entry is empty. Raft also replaces a change of members with an
             // empty entry while another change is in progress.
             EntryKind::Normal => self.apply_empty(progress)?,
             EntryKind::ConfChange => self.apply_conf_change(entry, progress)?,

@@ -5,8 +5,8 @@
 //!             ◀── ApplyReport: index, members, alarms, an installed snapshot ─
 //! ```
 //!
-//! Both directions are in order and lose nothing. Reports may arrive late and merged:
-//! [`ApplyReport::merge`].
+//! In both directions the messages stay in order, and none is lost. Reports may arrive late and
+//! merged: [`ApplyReport::merge`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,13 +37,14 @@ pub struct ApplyReport {
     pub installed: Option<LogPosition>,
     /// Id and index of each applied read in mode `log`.
     pub log_reads: Vec<(u64, u64)>,
-    /// The members, if a request about members was applied or a raft snapshot was installed.
+    /// The new members, if a request about members was applied or a raft snapshot was installed.
+    /// Otherwise `None`.
     pub members: Option<Arc<Members>>,
     /// The alarms, if a request about alarms was applied, a raft snapshot was installed, or the
-    /// alarm of a removed member was removed.
+    /// alarm of a removed member was removed. Otherwise `None`.
     pub alarms: Option<Arc<Alarms>>,
     /// If true, users, roles or authentication may have changed: an entry that requests such a
-    /// change was applied, even if with a rejection, or a raft snapshot was installed.
+    /// change was applied (even if the change was rejected), or a raft snapshot was installed.
     pub has_auth_changed: bool,
     /// The index of the last applied entry with a [cost](crate::quota::cost), or of an installed
     /// raft snapshot. It is 0 if there was neither.
@@ -77,10 +78,10 @@ impl ApplyReport {
         self.is_removed |= later.is_removed;
     }
 
-    /// Returns whether the raft loop must get the report at once. This is so if the raft loop must
-    /// act on the report, or if the report's index has reached `awaited`, the
-    /// [awaited index](super::Replica::awaited_index). Any other report can wait until the raft
-    /// loop wakes for another reason.
+    /// Returns whether the raft loop must get the report immediately. It must if it has to act on
+    /// the report, or if the report's index has reached `awaited`, the [awaited
+    /// index](super::Replica::awaited_index). Any other report can wait until the raft loop wakes
+    /// for another reason.
     pub fn is_urgent(&self, awaited: u64) -> bool {
         self.index >= awaited
             || self.installed.is_some()

@@ -42,7 +42,7 @@ pub fn force_new_cluster(storage: &StorageConfig) -> Result<Vec<u64>> {
     let (mut wal, contents) = Wal::open(files, dir, start, storage.wal)?;
     warn_lost_entries(&wal);
     let engine = raft_snapshot::open_at_start(&*storage.store_dir, newest.index)?;
-    // Opening the store needs a lessor and an auth store, but neither is used afterwards.
+    // Opening the store requires a lessor and an auth store, but neither is used afterwards.
     let leases = Lessor::new(lease::Config::new(Duration::ZERO), &storage.backend.locks);
     let auth = AuthStore::new(AuthConfig::default(), &storage.backend.locks);
     let opened = storage.open(&engine, &Arc::new(leases), &auth)?;

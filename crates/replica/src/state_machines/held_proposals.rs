@@ -1,11 +1,11 @@
-//! Proposals of other members that arrive while no member can accept them: this member leads and
-//! transfers leadership, or it knows no leader, for example because it has stepped down.
+//! Proposals of other members that arrive while no member can accept them: this member leads and is
+//! transferring leadership, or it knows of no leader, for example because it has stepped down.
 //!
 //! Raft would drop such a proposal without an error, and its client would wait until it times out.
 //! A held proposal is passed to the next leader as soon as a leader is known. Raft has not seen it
 //! before, so it is proposed at most once. A proposal is dropped after [`TIMEOUTS_MAX`] election
-//! time-outs without a leader. A proposal over the limits below is not held, but passed to raft at
-//! once.
+//! time-outs without a leader. A proposal over the limits below is not held, but passed to raft
+//! immediately.
 
 use std::collections::VecDeque;
 

@@ -19,8 +19,8 @@ pub enum ReplicaInput {
     Propose {
         /// The request. If it is from a client, it has passed [`check`](crate::apply::check()).
         request: Box<InternalRaftRequest>,
-        /// The result for the compares, if the request is a transaction whose compares were
-        /// evaluated before.
+        /// The result of the compares, if the request is a transaction whose compares were
+        /// evaluated before. Otherwise `None`.
         compares: Option<Box<EvaluatedCompares>>,
         of: RequestId,
     },

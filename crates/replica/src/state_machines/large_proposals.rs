@@ -15,8 +15,8 @@
 //!   each).
 //! * If more than [`WAITING_BYTES_MAX`] bytes of its own large proposals wait, the leader rejects
 //!   further ones, as raft does for the same number of uncommitted bytes. Forwarded proposals have
-//!   a limit of the same size. Over that limit they are proposed at once, because dropping one
-//!   would lose it.
+//!   a limit of the same size. Above that limit they are proposed immediately, because a forwarded
+//!   proposal that is dropped is lost.
 
 use std::collections::VecDeque;
 use std::ops::RangeBounds;
@@ -43,8 +43,8 @@ pub(super) struct LargeProposals {
     own_bytes: usize,
     forwarded_bytes: usize,
     /// Index and bytes of the large entries that this leader has appended in `term` and that are
-    /// not in its durable store. The list is cleared in another term, because entries at these
-    /// indexes may have been replaced.
+    /// not in its durable store. The list is cleared when the term changes, because entries at
+    /// these indexes may have been replaced.
     uncommitted: VecDeque<(u64, usize)>,
     term: u64,
 }
@@ -74,8 +74,9 @@ impl LargeProposal {
 }
 
 impl Replica {
-    /// Proposes a small proposal at once. A large proposal waits while the disk is busy with other
-    /// large entries, or while other large proposals wait. Fails if too many bytes would wait.
+    /// Passes a small proposal to raft immediately. A large proposal waits while the disk is busy
+    /// with other large entries, or while other large proposals wait. Fails if too many bytes would
+    /// wait.
     pub(super) fn propose_or_hold(&mut self, id: u64, data: Bytes) -> raft::Result<()> {
         let bytes = data.len();
         if bytes < LARGE_BYTES {
@@ -97,7 +98,7 @@ impl Replica {
     }
 
     /// Like [`Replica::propose_or_hold`], but for a proposal that another member has forwarded. If
-    /// too many bytes would wait, raft gets the proposal at once.
+    /// too many bytes would wait, raft gets the proposal immediately.
     pub(super) fn step_or_hold(&mut self, message: Message) -> raft::Result<()> {
         let bytes = message.bytes() as usize;
         if bytes < LARGE_BYTES {

@@ -122,8 +122,8 @@ pub struct Replica {
     pub alarms: Arc<Alarms>,
     leases: Arc<Lessor>,
     auth: Arc<AuthStore>,
-    /// The term in which this member, as the leader, has started the leases' time. `None` unless it
-    /// leads.
+    /// The term in which this member, as the leader, has started the expiry times of leases. `None`
+    /// unless it leads.
     lease_term: Option<u64>,
     /// Number of revocations that this member has proposed as the leader.
     pub leases_expired: u64,
@@ -146,7 +146,7 @@ pub struct Replica {
     pending_read_indexes: BTreeMap<u64, Duration>,
     /// Number of ticks until this member may vote.
     ticks_before_vote: usize,
-    /// Number of ticks until this member stops; set when it was removed.
+    /// Number of ticks until this member stops, or `None` if it has not been removed.
     ticks_before_stop: Option<usize>,
     /// The index of the newest snapshot record in the write-ahead log. The next one is due after
     /// `snapshot_count` entries or `snapshot_bytes` bytes.
@@ -160,7 +160,8 @@ pub struct Replica {
     /// The index of the last raft snapshot that raft has accepted. Reports of configuration changes
     /// up to this index are ignored.
     snapshot_index: u64,
-    /// The commit index at startup. Once it is applied, a sole voter campaigns at once.
+    /// The commit index at startup. Once the entry at this index is applied, this becomes `None`,
+    /// and a sole voter campaigns immediately.
     committed_at_start: Option<u64>,
     /// Raft snapshots that were received and not yet offered to raft.
     received_snapshots: Vec<ReceivedSnapshot>,
@@ -213,12 +214,16 @@ impl Replica {
         }
     }
 
-    /// Processes a message of another member. Fails if raft rejects the message; raft drops some
-    /// messages without an error. Raft does not get the message in these cases: an append with
-    /// entries fails over [`APPLY_BYTES_MAX`]; a proposal fails over that limit or over
-    /// [`APPLY_GAP_MAX`]; a snapshot message fails, because its store arrives with
-    /// [`ReplicaInput::RaftSnapshot`]; a vote request is ignored for some ticks after a restart. A
-    /// proposal may be held until a leader can accept it.
+    /// Processes a message from another member. Fails if raft rejects the message; raft drops some
+    /// messages without an error. Raft does not get the message in the following cases:
+    ///
+    /// * An append with entries is rejected above [`APPLY_BYTES_MAX`].
+    /// * A proposal is rejected above that limit or above [`APPLY_GAP_MAX`].
+    /// * A snapshot message is rejected, because its store arrives with
+    ///   [`ReplicaInput::RaftSnapshot`].
+    /// * A vote request is ignored for some ticks after a restart.
+    ///
+    /// A proposal may be held until a leader can accept it.
     pub fn receive(&mut self, message: Message) -> raft::Result<()> {
         // A restarted member does not remember which leader's lease it has supported. So it does
         // not vote until such a lease has ended.

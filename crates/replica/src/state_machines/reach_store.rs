@@ -36,9 +36,9 @@ pub(super) fn reach_store(
     if store.index <= wal.last_index() {
         // A change of only the commit index is not synced, so the commit index in the log may be
         // below the store's position. It is raised now, because raft would raise it in the log only
-        // when the next entry is committed. Until then, the next start would ignore a snapshot
-        // record at the store's position, because the record would be above the log's commit index.
-        // But a purge may have removed the segments below the record by then.
+        // when the next entry is committed. If the member restarted before then, that start would
+        // ignore a snapshot record at the store's position, because the record would be above the
+        // log's commit index. But a purge might already have removed the segments below the record.
         if state.commit > hard_state.commit {
             wal.save(&[], Some(&state))?;
         }
@@ -46,7 +46,7 @@ pub(super) fn reach_store(
     }
     let (last, index) = (wal.last_index(), store.index);
     // etcd ends a segment after it has synced all of it. So if the log ends with a full segment,
-    // the store of etcd is not ahead of the log.
+    // etcd's store is not ahead of the log.
     let is_of_etcd = options.etcd_wrote_last && !wal.ended_in_full_segment;
     if !is_of_etcd && !options.accept_loss {
         return Err(Error::LogBehindStore { last, first_missing: last + 1, applied: index });
@@ -62,7 +62,7 @@ pub(super) fn reach_store(
         "store-index" = index,
         "the log ends before the store; it continues after the store"
     );
-    // A vote of a term that is not in the log was not sent: etcd sends a vote after it is synced.
+    // A vote in a term that is not in the log was not sent: etcd sends a vote after it is synced.
     let state = match store.term > state.term {
         true => HardState { term: store.term, vote: 0, ..state },
         false => state,

@@ -25,15 +25,15 @@ pub struct ReplicaReady {
     /// [`raft_snapshot`](crate::raft_snapshot). It reports the result with
     /// [`RaftSnapshotSent`](super::ReplicaInput::RaftSnapshotSent).
     pub raft_snapshots: Vec<Message>,
-    /// A batch to write to the write-ahead log. The next batch follows only after the result of
-    /// this one, [`WalWritten`](super::ReplicaInput::WalWritten).
+    /// A batch to write to the write-ahead log, or `None` if there is none. The next batch follows
+    /// only after the result of this one, [`WalWritten`](super::ReplicaInput::WalWritten).
     pub wal_batch: Option<Batch>,
     /// Work for the apply loop, in order.
     pub to_apply: Vec<ToApply>,
     /// The index of a snapshot record. Segments of the log that a start from this record does not
-    /// need may be removed.
+    /// need may be removed. `None` if there is nothing to remove.
     pub purge_below: Option<u64>,
-    /// The leadership, if leader, term or role has changed.
+    /// The new leadership, or `None` if the leader, the term and the role are unchanged.
     pub leadership: Option<Leadership>,
     /// Outcomes that the raft half decides: released and failed reads, and proposals that were
     /// rejected before they became entries.
@@ -70,7 +70,7 @@ impl ReplicaReady {
         // Must precede the messages: a vote among the messages may elect another member, which may
         // then acknowledge writes that this member has not applied.
         handler.set_sole_voter_caught_up(self.is_sole_voter_caught_up);
-        // The batch is handed over first, so that the disk works while the messages are sent:
+        // The batch is handed over first, so that the disk works while the messages are being sent:
         // `messages` has only messages that may be sent before the sync.
         if let Some(batch) = self.wal_batch {
             handler.write_wal(batch);
@@ -118,7 +118,8 @@ pub struct ApplyReady {
     pub changes: Vec<(i64, Changes)>,
     /// Scheduled compactions. Their steps run one job after the other.
     pub compactions: Vec<CompactionJob>,
-    /// Old states of the store, to be dropped on another thread, because this may take long.
+    /// Old states of the store. They are dropped on another thread, because dropping them may take
+    /// a long time.
     pub dropped_states: Vec<DroppedStates>,
     /// If true, so much data is pending that the store should be committed now.
     pub is_commit_due: bool,
@@ -167,7 +168,8 @@ impl ApplyReady {
         if let Some(new) = self.new_store {
             handler.replace_store(new);
         }
-        // Must precede the completions: a client that reads at once must find the applied entries.
+        // Must precede the completions: a client that reads immediately must find the applied
+        // entries.
         handler.publish_applied(self.report);
         // The TTL starts now and not at the start of the step, because an earlier entry of the step
         // may have taken longer than the TTL.

@@ -12,9 +12,9 @@
 //!   release: slot 7 is free; its next request has gen 4
 //! ```
 //!
-//! * A slot is reused after its request was released. The generation distinguishes the requests of
-//!   a slot: an outcome for an earlier request is dropped, and each request gets at most one
-//!   outcome.
+//! * A slot is reused after its request has been released. The generation distinguishes the
+//!   requests of a slot: an outcome for an earlier request is dropped, and each request gets at
+//!   most one outcome.
 //! * A request without an outcome gets one after [`ROUNDS_MAX`] rounds, or when its deadline has
 //!   passed.
 
@@ -28,8 +28,9 @@ use super::{MemberChangeError, ReplicaInput};
 use crate::{apply, membership};
 
 pub const ROUND_LENGTH: Duration = Duration::from_millis(500);
-/// Maximum number of rounds that a request may wait. The total is at least etcd's time-out with its
-/// default settings: 5 s and two election time-outs.
+/// Maximum number of rounds of 500 ms that a request may wait. The first round may be partial, so
+/// the wait is 7 to 7.5 s. That is at least etcd's default time-out: 5 s plus two election
+/// time-outs of 1 s.
 const ROUNDS_MAX: u32 = 15;
 const SLOTS_MAX: u32 = 1 << 24;
 const DEADLINE_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -202,12 +203,12 @@ impl RequestQueue {
     ///
     /// A timer for each request would cost more than most responses. So a request stores the number
     /// of the round in which it was submitted, and all requests are checked at the end of a round.
-    /// Only a deadline within the current round causes an earlier check:
+    /// An earlier check is scheduled only for a deadline within the current round:
     ///
     /// ```text
     ///   rounds      │ . . . first . . . │ . . . second  . . │
-    ///   deadlines       ├──────────────────────────────▶ a   noted when the second round starts
-    ///                      ├────▶ b                          noted at once
+    ///   deadlines       ├──────────────────────────────▶ a   scheduled in the second round
+    ///                      ├────▶ b                          scheduled immediately
     /// ```
     pub fn check_deadlines(&mut self, now_ns: u64) {
         (self.next_deadline_ns, self.last_check_ns) = (NO_DEADLINE, now_ns);

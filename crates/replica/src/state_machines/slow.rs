@@ -1,5 +1,5 @@
-//! Reports requests whose entries take longer to apply than a limit: later entries wait for that
-//! time. Changes of raft's configuration are not reported.
+//! Reports requests whose entries take longer to apply than a limit, because later entries must
+//! wait for them. Changes of raft's configuration are not reported.
 //!
 //! The apply half reads no clock itself. Its owner may give it an [`ApplyTimer`], which is read at
 //! the start of each step and after each entry. A simulated member has no timer, so it reports
@@ -25,12 +25,12 @@ pub struct ApplyTimer {
 #[derive(Clone, Debug)]
 pub struct SlowEntry {
     pub took: Duration,
-    /// Waits for locks, which are a part of `took`.
+    /// The waits for locks. Their time is included in `took`.
     pub lock_waits: LockWaits,
     /// The request in etcd's short form, without values and passwords.
     pub request: String,
     /// Length of the response without deferred reads, or the rejection. `None` if no request waits
-    /// at this member: another member answers it, or it was cancelled.
+    /// at this member, because another member answers it or because it was cancelled.
     pub outcome: Option<Result<usize, String>>,
 }
 
@@ -47,7 +47,7 @@ impl Applier {
         Some(EntryTimer { start_ns: (watch.now_ns)(), lock_waits: LockWaitMark::now() })
     }
 
-    /// Ends the time of an entry, and starts the time of the next one.
+    /// Ends the measurement of an entry, and starts the measurement of the next one.
     pub(super) fn record_entry_time(&mut self, timer: &mut Option<EntryTimer>, entry: &Entry) {
         let (Some(watch), Some(timer)) = (self.apply_timer, timer) else { return };
         let now_ns = (watch.now_ns)();

@@ -14,8 +14,9 @@
 //! stalled member does not campaign. A stalled leader transfers leadership to the most advanced
 //! [prompt](super::voter_watch) voter, and steps down if it still leads after half an election
 //! time-out. The leader keeps leadership if the other voters could not commit without it: the
-//! prompt voters must form a quorum. To a new leader, no voter is prompt before it has led for one
-//! and a half election time-outs, so until then it keeps leadership. See `docs/raft-and-apply.md`.
+//! prompt voters must form a quorum. A new leader considers no voter prompt until it has led for
+//! one and a half election time-outs, so until then it keeps leadership. See
+//! `docs/raft-and-apply.md`.
 
 use clearlane_raft::{Role, VoterProgress};
 
@@ -109,7 +110,7 @@ impl Replica {
         self.stalls.parts[part as usize].has_progressed = true;
     }
 
-    /// Records whether a network thread has not yet answered the owner.
+    /// Records whether any network thread has not yet answered the owner's probe.
     pub fn set_network_waiting(&mut self, is_waiting: bool) {
         self.stalls.is_network_waiting = is_waiting;
     }
@@ -173,7 +174,7 @@ impl Replica {
 }
 
 /// Returns the voter with the highest acknowledged index. If several voters have that index, the
-/// result is not `asked`, the voter of the last attempt.
+/// result is not `asked`, the voter of the last attempt. Returns `None` if there are no voters.
 fn most_advanced(voters: &[VoterProgress], asked: Option<u64>) -> Option<u64> {
     let key = |voter: &&VoterProgress| (voter.matched, Some(voter.id) != asked);
     voters.iter().max_by_key(key).map(|voter| voter.id)

@@ -60,7 +60,7 @@ impl Default for CompactionConfig {
 
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// Raft's settings. The id in them is not used, because the log has the member's id.
+    /// Raft's settings. The id in them is not used, because the log contains the member's id.
     pub raft: raft::RaftNodeConfig,
     /// The settings for linearizable reads. The id in them is not used either.
     pub read_index: read_index::ReadIndexConfig,
@@ -69,7 +69,7 @@ pub struct ReplicaConfig {
     /// shortened.
     pub snapshot_count: u64,
     /// Bytes of applied entries after which the position is also recorded and the log shortened.
-    /// The entries since the last record are in memory.
+    /// This limits memory, because the entries since the last record are kept in memory.
     pub snapshot_bytes: u64,
     /// Number of entries kept below the recorded position for slow followers.
     pub catch_up_entries: u64,
@@ -82,9 +82,9 @@ pub struct ReplicaConfig {
     pub lease_checkpoint_interval: Option<Duration>,
     /// The time of the start, in milliseconds since 1970. New ids are based on this time.
     pub unix_ms: u64,
-    /// Whether a member that joins an existing cluster is a learner, as another member reported.
-    /// `None` if this start does not join a cluster. The replica does not use this, but the crate
-    /// `server` does.
+    /// `Some(true)` if this member joins an existing cluster as a learner, and `Some(false)` if it
+    /// joins as a voter, as another member has reported. `None` if this start does not join a
+    /// cluster. The replica does not use this, but the crate `server` does.
     pub joins_as_learner: Option<bool>,
     /// Settings of compactions. The replica runs no compaction, but the crate `server` does.
     pub compaction: CompactionConfig,

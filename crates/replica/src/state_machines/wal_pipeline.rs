@@ -50,7 +50,7 @@ impl WalPipeline {
         self.after_sync.push_back((ticket, AfterSync::Recorded(position)));
     }
 
-    /// Returns the next batch, or `None` if a batch is being written or nothing is to be written.
+    /// Returns the next batch, or `None` if a batch is being written or there is nothing to write.
     pub(super) fn next_batch(&mut self) -> Option<Batch> {
         self.group.take_batch()
     }

@@ -10,9 +10,9 @@ use serde_json::Deserializer;
 use serde_json::de::{IoRead, Read as JsonRead};
 use tonic::Status;
 
-/// The cost of decoding one byte of JSON, expressed in bytes of records read. JSON is expensive,
-/// because three bytes of it may be a whole message. A [step](YieldPoints::BYTES_PER_STEP) is
-/// therefore 2 KiB of JSON.
+/// Decoding one byte of JSON is counted like reading this number of bytes of records. Decoding is
+/// expensive, because three bytes of JSON may be a whole message. So a
+/// [step](YieldPoints::BYTES_PER_STEP) of 64 KiB of records corresponds to 2 KiB of JSON.
 const BYTES_PER_JSON_BYTE: usize = 32;
 
 /// Translates JSON to the bytes of a message. Empty JSON becomes an empty message. Fails if the
@@ -24,8 +24,9 @@ pub(crate) fn to_message(kind: &MessageDescriptor, json: &[u8]) -> Result<Bytes,
     deserialize(kind, Deserializer::from_slice(json))
 }
 
-/// Does the same as [`to_message`] with [`YieldPoints`], for a thread that computes for a long
-/// time. The column in an error may be off by one.
+/// Does the same as [`to_message`], but passes [`YieldPoints`] while it works, so that other jobs
+/// of the read pool can run during the translation of long JSON. The column in an error may be off
+/// by one.
 pub(crate) fn to_message_in_steps(kind: &MessageDescriptor, json: Bytes) -> Result<Bytes, Status> {
     if json.trim_ascii().is_empty() {
         return Ok(Bytes::new());
@@ -82,7 +83,7 @@ pub(crate) fn of_message(kind: &MessageDescriptor, message: Bytes) -> Result<Vec
     Ok(writer.into_inner())
 }
 
-/// Returns the JSON line that reports an error. It is the last line of a stream.
+/// Returns the JSON line that reports an error as the last line of a stream.
 pub(super) fn error_line(status: &Status) -> String {
     format!("{{\"error\":{}}}\n", of_status(status))
 }

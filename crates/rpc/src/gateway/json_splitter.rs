@@ -21,10 +21,10 @@ impl JsonSplitter {
         self.gathered.extend_from_slice(piece);
     }
 
-    /// Returns the next object or array, or `None` if it is incomplete. White space before it is
-    /// returned with it. Fails if the value has more than `bytes_max` bytes, including this white
-    /// space, or if something other than an object or an array follows. The parser rejects
-    /// arrays.
+    /// Returns the next object or array, or `None` if it is incomplete. The returned bytes include
+    /// any white space before the value. Fails if the value has more than `bytes_max` bytes,
+    /// including this white space, or if something other than an object or an array follows. An
+    /// array is returned, because the parser rejects it later.
     pub(crate) fn next(&mut self, bytes_max: usize) -> Result<Option<Bytes>, Status> {
         while let Some(byte) = self.gathered.get(self.seen) {
             self.seen += 1;

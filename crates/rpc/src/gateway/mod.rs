@@ -15,8 +15,8 @@
 //! * A [`json_transcoder`] translates a single response of more than 64 KiB while the client reads
 //!   it. If such a response fails after its first byte, the connection (HTTP/1) or the stream
 //!   (HTTP/2) is reset.
-//! * Each message of a response stream is in memory while it is translated, however long it is. An
-//!   error in the stream is its last line.
+//! * Each message of a response stream is held in memory as a whole while it is translated, however
+//!   long it is. An error ends the stream, and becomes its last line.
 //!
 //! The error texts for malformed JSON differ from etcd's, which are the texts of Go's decoder. The
 //! codes are the same.
@@ -46,14 +46,15 @@ use crate::kv::{self, KvMethod};
 use crate::metrics::counted_call;
 
 /// Maximum number of bytes of JSON of one message. A gRPC message of 2 MiB fits into this limit as
-/// base64, with some capacity left for names and white space.
+/// base64, with some space left for names and white space.
 const JSON_BYTES_MAX: usize = 4 << 20;
 
 const JSON: &str = "application/json";
 
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// The prefix of the HTTP headers that become metadata of the call. The prefix is then removed.
+/// The prefix of the HTTP headers that become metadata of the call. The names in the metadata do
+/// not have this prefix.
 const METADATA: &str = "grpc-metadata-";
 
 /// Returns the part of a path after the version `/v3`, or `None` for any other path. `/v3beta` is

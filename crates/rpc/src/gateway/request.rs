@@ -24,15 +24,15 @@ use crate::status;
 /// JSON up to this size, in bytes, is decoded on the network thread. Longer JSON is decoded in the
 /// read pool, because other requests of the network thread would wait for it.
 const INLINE_JSON_BYTES_MAX: usize = 16 << 10;
-/// JSON up to this size, in bytes, is a short job of the read pool. Longer JSON is a job of the
-/// kind `Continued`, so it delays long jobs, but not short reads.
+/// JSON up to this size, in bytes, is decoded in a short job of the read pool. Longer JSON is
+/// decoded in a job of the kind `Continued`, which delays long jobs but not short reads.
 const SHORT_JSON_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of requests of a network thread whose long JSON (more than
-/// [`SHORT_JSON_BYTES_MAX`]) is decoded in the read pool at the same time. During the decoding, a
-/// request may need forty times the memory of its JSON.
+/// [`SHORT_JSON_BYTES_MAX`]) is decoded in the read pool at the same time. While its JSON is being
+/// decoded, a request may need forty times as much memory as the JSON itself.
 const LONG_JSON_MAX: usize = 1;
 
-/// Decodes the requests of one network thread.
+/// Decodes the JSON requests of one network thread.
 #[derive(Clone, Debug)]
 pub(super) struct JsonDecoder {
     server: Server,

@@ -38,7 +38,7 @@ pub(super) async fn single(
         }
     }
     let json = messages.next().await?.ok_or_else(|| Status::unknown("no response"))?;
-    // Wait for the status after the message, because it may be an error.
+    // Wait for the status after the message, because the status may be an error.
     messages.next().await?;
     Ok(json_response(Body::new(Full::from(json))))
 }
@@ -186,7 +186,7 @@ fn check_status(headers: &HeaderMap) -> Result<(), Status> {
     }
 }
 
-/// Makes the JSON of a large message while the client reads it.
+/// A response with one large message, whose JSON is made while the client reads it.
 struct LargeResponse {
     messages: ResponseMessages,
     /// Bytes of the message that are not translated yet.
@@ -237,7 +237,8 @@ mod tests {
     use super::*;
     use crate::grpc_frame::frame_bytes;
 
-    /// A range with one large record. Its count is encoded after the record.
+    /// Returns the response to a range as a message. It has one large record, and the count of the
+    /// range is encoded after this record.
     fn message() -> Vec<u8> {
         let value = vec![7; 2 * CHUNK_BYTES];
         let record =

@@ -21,14 +21,14 @@ use tonic::body::Body;
 
 use super::error_response;
 
-/// Allows all hosts, or all origins.
+/// The list entry that allows all hosts, or all origins.
 const ANY: &str = "*";
 
-/// An extension of requests from encrypted connections.
+/// The extension that marks a request from an encrypted connection.
 #[derive(Clone, Copy, Debug)]
 pub struct EncryptedConnection;
 
-/// The two lists. `*` in a list allows everything.
+/// The lists of allowed hosts and allowed origins. `*` in a list allows everything.
 #[derive(Clone, Debug)]
 pub struct AccessControl {
     hosts: BTreeSet<String>,

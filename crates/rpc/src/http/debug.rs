@@ -1,4 +1,5 @@
-//! The page `/debug/vars`, and the pages below `/debug/pprof/`, which the program provides.
+//! The page `/debug/vars`, and the interface for the pages below `/debug/pprof/`. The program makes
+//! the latter pages if `--enable-pprof` is set.
 
 use std::fmt;
 use std::future::Future;

@@ -3,8 +3,8 @@
 //!
 //! `/livez` shows whether a restart would help. `/readyz` shows whether the member should receive
 //! requests. Neither page fails because of the alarm NOSPACE. `/readyz` fails if the log has waited
-//! for disk space for an election time-out. Each check has its own path below these pages.
-//! `?exclude=` omits a check, and `?verbose` also lists the checks that passed.
+//! for disk space for as long as an election time-out. Each check has its own path below these
+//! pages. `?exclude=` omits a check, and `?verbose` also lists the checks that passed.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl HttpService {
         read.err().map(|error| format!("RANGE ERROR:{error}"))
     }
 
-    /// Serves `/livez`, `/readyz`, and their single checks.
+    /// Serves `/livez`, `/readyz`, and the paths of their single checks.
     pub(super) async fn run_checks(&self, checks: &[&str], query: Option<&str>) -> Response<Body> {
         let excluded: Vec<&str> = excluded(query).collect();
         let mut report = String::new();
@@ -116,8 +116,8 @@ impl HttpService {
         }
     }
 
-    /// Returns a text about a part of this member that makes no progress. Returns `None` if all
-    /// parts make progress.
+    /// Returns the description of a part of this member that makes no progress. Returns `None` if
+    /// all parts make progress.
     fn stall(&self) -> Option<String> {
         let node = self.server.threads();
         let (stalls, now) = (node.stalls(), node.now());

@@ -46,7 +46,7 @@ pub struct HttpServiceConfig {
     pub access_control: AccessControl,
     /// Time limit of a check that reads linearizably.
     pub read_timeout: Duration,
-    /// The pages below `/debug/pprof/`. If `None`, they do not exist.
+    /// The pages below `/debug/pprof/`. If `None`, these pages are not served.
     pub profiles: Option<DebugPages>,
 }
 
@@ -67,7 +67,7 @@ pub struct HttpService {
     thread: ThreadMetrics,
     gateway: Option<Gateway>,
     config: Arc<HttpServiceConfig>,
-    /// Requests that wait for the next page of metrics.
+    /// The requests that wait until the next page of metrics is rendered.
     page_requests: Arc<Mutex<Vec<PageSender>>>,
 }
 
@@ -91,9 +91,9 @@ impl HttpService {
         }
     }
 
-    /// Adds the JSON API. A unary call of KV that takes longer than the first time of `slow` is
+    /// Adds the JSON API. A unary call of KV that takes longer than the first duration in `slow` is
     /// logged. A range or a read-only transaction is also logged if its read takes longer than the
-    /// second time.
+    /// second duration.
     pub fn with_gateway(
         self,
         grpc: Routes,
@@ -154,8 +154,9 @@ impl HttpService {
         }
     }
 
-    /// Returns the metrics page. A page takes about a millisecond, and a client may request
-    /// thousands at once. So requests that arrive before the turn of the next page share that page.
+    /// Returns the metrics page. Rendering a page takes about a millisecond, and a client may send
+    /// thousands of requests at the same time. So all requests that arrive before the next page is
+    /// rendered get that page.
     async fn metrics(&self) -> Response<Body> {
         let (sender, page) = oneshot::channel();
         let waiting = {

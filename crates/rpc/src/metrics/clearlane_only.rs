@@ -2,8 +2,8 @@
 //! of the log, late raft ticks, parts of the member that are stalled, and the time that threads
 //! waited for each lock or held it.
 //!
-//! The locks' own histograms have 16 buckets for each power of two. On this page their bounds
-//! double, from 1 µs to 8 s.
+//! The locks' own histograms have 16 buckets for each power of two. The metrics page shows fewer
+//! buckets: their bounds double from 1 µs to 8 s.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use clearlane_replica::Part;
 use super::MetricSources;
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
 
-/// The first of the bounds of the locks' histograms, in seconds.
+/// The smallest bound of the locks' histograms on the metrics page, in seconds.
 const FIRST_SECONDS: f64 = 1e-6;
 const BOUNDS: i32 = 24;
 

@@ -1,8 +1,8 @@
 //! Counts the messages and the end of a call, outside of the service.
 //!
 //! tonic's services report neither the number of messages in a stream nor how the stream ended. But
-//! the frames show both. [`call`] wraps the bodies of request and response, and reads the head
-//! of each frame. A head has 5 bytes, and the data may be cut within a head.
+//! the frames show both. [`call`] wraps the bodies of request and response, and reads the head of
+//! each frame. A head has 5 bytes, and may be divided between two pieces of data.
 //!
 //! The body of a request also waits for a new turn of its network thread after each 64 KiB, so that
 //! a large stream does not delay other connections (see `request_turns.rs`). So no service needs to

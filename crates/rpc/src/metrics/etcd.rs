@@ -1,5 +1,5 @@
 //! etcd's metrics. Their values are read from the parts of the server that count them.
-//! `docs/http.md` lists the metrics that are measured in another way than in etcd.
+//! `docs/http.md` lists the metrics that are measured differently than in etcd.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -318,7 +318,7 @@ impl RpcInfo {
     }
 }
 
-/// Sums of the counters of all network threads.
+/// Methods that add up the counters of all network threads.
 impl MetricSources<'_> {
     fn counters(&self, method: RpcMethod) -> impl Iterator<Item = &RpcCounters> {
         self.threads.iter().map(move |cells| &cells.rpcs[usize::from(method.0)])

@@ -1,12 +1,12 @@
 //! Metrics of etcd that this server does not measure.
 //!
-//! Some belong to parts that this server does not have, such as a proxy. Others belong to parts
-//! that it has but does not measure in this way, such as the steps of a commit. The page shows them
-//! with the value zero, so that queries find them: see `docs/clearlane-and-etcd.md`.
+//! Some belong to parts that a member does not have, such as the gRPC proxy. Others belong to parts
+//! that a member has but does not measure in this way, such as the steps of a commit. The page
+//! shows them with the value zero, so that queries find them: see `docs/clearlane-and-etcd.md`.
 
 use super::page::{MetricsPage, PrometheusHistogram, doubling};
 
-/// Metrics of the version 2 store and of the proxy.
+/// Metrics of etcd's version 2 store and of the gRPC proxy.
 const COUNTERS: [(&str, &str); 3] = [
     ("etcd_debugging_store_expires_total", "Total number of expired keys"),
     ("etcd_debugging_store_watch_requests_total", "Total number of incoming watch requests"),

@@ -6,8 +6,8 @@
 //!   etcd_server_has_leader 1
 //! ```
 //!
-//! A histogram has one counter per bound, which counts all values up to the bound. The sum and the
-//! count follow.
+//! A histogram has one counter per bound, which counts all values up to that bound. The sum and the
+//! number of all values follow the counters.
 
 use std::fmt::{Display, Write as _};
 

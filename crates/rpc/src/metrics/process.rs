@@ -1,7 +1,8 @@
 //! Metrics of this process from the operating system.
 //!
-//! Linux shows them in `/proc`. On other systems these metrics are omitted. Only the start time is
-//! shown on all systems; without `/proc`, it is the time of the first request for the metrics page.
+//! Linux provides their values in `/proc`. On other systems these metrics are omitted. Only the
+//! start time is shown on all systems; without `/proc`, it is the time of the first request for the
+//! metrics page.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -48,8 +49,8 @@ pub(super) fn write(page: &mut MetricsPage) {
 }
 
 /// Returns the ticks of this process in user mode, its ticks in the kernel, and the ticks from boot
-/// to its start. The fields are counted after the name of the process, which is in parentheses and
-/// may contain any character.
+/// to its start. Returns `None` if `/proc` cannot be read. The positions of the fields are counted
+/// from the end of the name of the process, which is in parentheses and may contain any character.
 fn stat() -> Option<[f64; 3]> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();

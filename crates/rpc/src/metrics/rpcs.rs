@@ -24,8 +24,9 @@ const SERVICES: [&str; 9] = [
 pub struct RpcMethod(pub(super) u16);
 
 impl RpcMethod {
-    /// Finds an rpc by its path, such as `/etcdserverpb.KV/Range`. Code that needs the same rpc for
-    /// each call should keep the result, so that it looks up the path only once.
+    /// Returns the rpc with a path such as `/etcdserverpb.KV/Range`, or `None` if there is no such
+    /// rpc. Code that needs the same rpc for each call should keep the result, so that it looks up
+    /// the path only once.
     pub fn find(path: &str) -> Option<RpcMethod> {
         RPCS.by_path.get(path).copied()
     }

@@ -37,7 +37,7 @@ pub(super) struct RpcCounters {
 pub(super) struct GlobalCounters {
     pub(super) received_bytes: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
-    /// Requests of `/health` with the result true.
+    /// Number of requests of `/health` whose result was true.
     pub(super) health_success: AtomicU64,
     pub(super) health_failures: AtomicU64,
 }

@@ -1,9 +1,9 @@
 //! Encodes the response to a transaction or a delete, which contains the responses of operations.
 //!
-//! The length of a message precedes the message. This is also true for each message inside a
-//! message. The lengths of [streamed](StreamedResponse) records are already measured, so all
-//! lengths are known before the first record is read. The first pass computes the lengths, and the
-//! second pass writes the bytes.
+//! The length of a message precedes the message, and this also holds for each nested message. The
+//! lengths of [streamed](StreamedResponse) records are already measured, so all lengths are known
+//! before the first record is read. The first pass computes the lengths, and the second pass writes
+//! the bytes.
 //!
 //! ```text
 //!   0 │ length │ header │ op length ( range length ( header │ records │ more │ count ) ) │ ...
@@ -41,7 +41,7 @@ use crate::unary::EncodedResponse;
 /// All other responses are encoded in the read pool.
 const INLINE_ENCODE_BYTES_MAX: usize = 1 << 20;
 
-/// Field numbers.
+/// Field numbers of the response messages.
 const RESPONSES_OF_TXN: u32 = 3;
 const KVS_OF_RANGE: u32 = 2;
 const PREV_KVS_OF_DELETE: u32 = 3;
@@ -250,7 +250,7 @@ impl Encoder {
         }
     }
 
-    /// Returns the streamed range of the next operation, or `None`.
+    /// Returns the streamed range of the next operation, or `None` if that operation has none.
     fn next_stream(&mut self) -> Option<StreamedRange> {
         let number = self.next_operation;
         self.next_operation += 1;

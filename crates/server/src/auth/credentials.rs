@@ -13,7 +13,7 @@ pub enum Credentials {
     Certificate(Arc<str>),
 }
 
-/// Prints the kind, without the token.
+/// Prints the variant's name, without the token or the certificate's name.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

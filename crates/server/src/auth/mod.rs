@@ -1,6 +1,6 @@
-//! Identifies the user of a request and checks the user's permissions. This module has the steps
-//! before and after a read, and the calls of the service Auth. In etcd: `doSerialize` and
-//! `Authenticate`.
+//! Identifies the user of a request and checks the user's permissions. This module contains the
+//! steps before and after a read, and the functions behind the calls of the `Auth` service. In
+//! etcd: `doSerialize` and `Authenticate`.
 //!
 //! ```text
 //!   wait for freshness ─▶ authorize ─▶ open and read ─▶ check_admission ─▶ respond
@@ -42,32 +42,34 @@ use crate::observe::task_labels::{AUTHENTICATE, PERMISSION};
 use crate::read::executor::traced;
 use crate::threads::JobKind;
 
-/// Maximum number of jobs that wait for the password pool. With bcrypt's default cost, the last
-/// password waits for about half a minute on two cores.
+/// Maximum number of jobs that wait for the password pool. If this many jobs wait, the last one
+/// waits for about half a minute, with bcrypt's default cost on two cores.
 const PASSWORDS_WAITING_MAX: usize = 1024;
 
-/// The state of users and roles when a read was permitted.
+/// The state of authentication when a read was permitted. It is compared with the state after the
+/// read.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "it is to be compared after the read"]
 pub(crate) enum Admission {
     /// Authentication was disabled.
     Disabled,
-    /// The read needs no permission for keys, and names no user, or a user with revision 0.
+    /// The read needs no permission for keys, and its request names either no user or a user whose
+    /// auth revision is 0. So the read is not checked again.
     Unchecked,
     /// The auth revision for which the read was permitted: the revision of the request's
     /// [`AuthInfo`], or the current one if the user is checked later.
     At(u64),
 }
 
-/// Returns a function that is called between two steps of bcrypt. It lets requests that have
-/// arrived run first.
+/// Returns a function that bcrypt calls between its steps, so that requests that have arrived run
+/// first.
 fn offer_core() -> impl FnMut() {
     let mut steps = YieldPoints::default();
     move || steps.advance(YieldPoints::BYTES_PER_STEP)
 }
 
 impl Server {
-    /// Checks whether the user may make this read. Call it when the member is fresh enough for the
+    /// Checks whether the user may make this read. Call it once the member is fresh enough for the
     /// read.
     pub(crate) async fn authorize(
         &self,
@@ -153,8 +155,8 @@ impl Server {
         })
     }
 
-    /// Returns the auth revision. It changes with users and roles, before any later entry is
-    /// applied.
+    /// Returns the auth revision. When an entry changes users or roles, the revision changes before
+    /// any later entry is applied.
     pub fn auth_revision(&self) -> u64 {
         self.threads().auth().with_state(|state| state.revision)
     }
@@ -195,8 +197,8 @@ impl Server {
     }
 
     /// Waits until this member has applied the entry that assigned the request's token, if the
-    /// member lags. A forged token with a future index waits only for entries that are committed
-    /// now.
+    /// member lags. A request with a forged token, whose index may be in the future, waits only for
+    /// entries that are already committed.
     pub async fn wait_for_token(&self) -> Result<(), RequestError> {
         let auth = self.threads().auth();
         let (Credentials::Token(text), TokenProvider::Simple(_), true) =
@@ -237,7 +239,7 @@ impl Server {
         self.threads().era().checks_hold_batch_lock
     }
 
-    /// Makes a linearizable read of users and roles.
+    /// Performs a linearizable read of users and roles.
     pub async fn read_users<T>(
         &self,
         read: impl FnOnce(Checker<'_>, &AuthState) -> Result<T, AuthRejection>,
@@ -247,8 +249,8 @@ impl Server {
         Ok(self.threads().auth().with_state(|state| read(state.checker(user.as_ref()), state))?)
     }
 
-    /// Checks a user's password, and returns a token. If users or roles change before the token is
-    /// returned, checks the password again.
+    /// Checks a user's password, and returns a token. Checks the password again if users or roles
+    /// change before the token is returned.
     ///
     /// With simple tokens, a change of the password drops all tokens that the user has at that
     /// time. If this call has checked the old password and assigns a token after the change, the
@@ -383,7 +385,7 @@ fn fill_random(bytes: &mut [u8]) -> Result<(), RequestError> {
     filled.map_err(|_| Error::NoRandomNumbers.into())
 }
 
-/// Returns random letters. All letters are equally likely.
+/// Returns the text of a new simple token: [`LETTERS`] random letters, each equally likely.
 fn random_letters() -> Result<String, RequestError> {
     let letters = ALPHABET.len() as u8;
     let fair_below = u8::MAX - u8::MAX % letters;

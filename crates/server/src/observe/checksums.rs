@@ -1,7 +1,7 @@
-//! Hashes of one member's store, for comparing members or checking a suspected disk.
+//! Hashes one member's store, to compare members or to check a disk that is suspected to be faulty.
 //!
-//! Both functions take a long time: they read the whole store, as it was at one time. Call them on
-//! a thread that may block. [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash()`]
+//! Both functions take a long time: they read the whole store, as of one point in time. Call them
+//! on a thread that may block. [`clearlane_mvcc::hash`] and [`clearlane_mvcc::backend_hash()`]
 //! document which data they cover.
 
 use clearlane_mvcc::{Store, backend_hash};

@@ -3,9 +3,9 @@
 //!
 //! * [At startup](count_mismatches) a member that differs from the others does not serve.
 //! * [Periodically](PeriodicCheck::find_corrupt_member) the leader compares hashes at its newest
-//!   revision. The first member that differs from the leader is corrupt. After the replies, the
-//!   leader hashes its own newest revision again. If the revision is still the same and the hash is
-//!   not, the leader itself is corrupt.
+//!   revision. The first member that differs from the leader is reported as corrupt. After the
+//!   replies, the leader hashes its own newest revision again. If the revision is still the same
+//!   and the hash is not, the leader itself is corrupt.
 //! * [After compactions](compare_compaction_hashes) the leader compares the hashes that all members
 //!   have stored. All members that differ from the majority are corrupt. If no hash has a majority,
 //!   the corrupt members are unknown.
@@ -13,7 +13,7 @@
 //! Two hashes are compared only if they have the same revision and the same compact revision. A
 //! member that does not respond, or cannot be compared, is not considered corrupt. The periodic
 //! check has one exception: a member that is ahead of the leader, or has compacted further, is
-//! corrupt. (It is compared with the leader's state after the replies, so a healthy member is never
+//! corrupt. (The comparison uses the leader's state after the replies, so a healthy member is never
 //! ahead.) [`PeerClients`](crate::threads::PeerClients) requests the hashes of the other members.
 
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl PeriodicCheck<'_> {
         let heard = |other: &PeerHash| Some((other.id, *other.result.as_ref().ok()?));
         let said: Vec<(u64, MemberHash)> = self.others.iter().filter_map(heard).collect();
         let own = self.has_changed().then_some(self.leader);
-        // Check all members, so that the log has the warnings about each of them.
+        // Check all members, so that the warnings about each member are logged.
         let wrong = said.iter().filter(|(id, said)| self.is_corrupt(*id, said));
         let wrong: Vec<u64> = wrong.map(|(id, _)| *id).collect();
         tracing::info!("number-of-peers-checked" = said.len(), "finished peer corruption check");
@@ -161,7 +161,7 @@ impl PeriodicCheck<'_> {
 pub enum HashCheckResult {
     Equal,
     /// The members that could be compared agree, but other members did not respond or could not be
-    /// compared. The hashes of an earlier compaction may give a result.
+    /// compared. A comparison of the hashes of an earlier compaction may still be conclusive.
     Inconclusive,
     /// The IDs of the corrupt members. If no majority has the same hash, the corrupt members are
     /// unknown, and the list has only the ID 0.
@@ -295,7 +295,8 @@ mod tests {
         );
         let leader = of(&[heard(2, 8, 50, 100), heard(3, 8, 50, 100)]);
         assert_eq!(leader, HashCheckResult::Corrupt(vec![1]), "the leader may be the one");
-        // Each of the two hashes has only one of three members, so neither has a majority.
+        // Each of the two hashes comes from only one of the three members, so neither has a
+        // majority.
         assert_eq!(of(&[heard(2, 8, 50, 100), silent(3)]), HashCheckResult::Corrupt(vec![0]));
         assert_eq!(
             of(&[heard(2, 8, 50, 100)]),

@@ -1,8 +1,9 @@
-//! Records where a slow request has spent its time. In etcd: `traceutil`. The stages are our own.
+//! Records where a slow request has spent its time. In etcd: `traceutil`. The stages differ from
+//! etcd's.
 //!
 //! Each request carries a [`RequestTrace`] on the stack. The end of a stage costs one reading of
-//! the clock. All time since the end of the previous stage belongs to this stage, so the stages add
-//! up to the total.
+//! the clock. The stage that ends gets all the time since the end of the previous stage, so the
+//! stages add up to the total.
 //!
 //! If a stage [ends with locks](RequestTrace::end_stage_with_locks), its time does not include its
 //! waits for locks. These waits are recorded as [`Stage::Locks`], together with the task that [held
@@ -36,7 +37,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages, in the order in which a read or an authentication passes them.
+    /// All stages, in the order of a read or an authentication.
     pub const ALL: [Stage; 8] = [
         Stage::ReadIndex,
         Stage::Apply,
@@ -107,7 +108,8 @@ impl RequestTrace {
         self.last_end_ns = now_ns;
     }
 
-    /// Returns the trace of an entry whose application has taken `took`, including waits for locks.
+    /// Returns the trace of an applied entry. `took` is the time that applying it took, including
+    /// waits for locks.
     pub(crate) fn of_apply(took: Duration, waits: LockWaits) -> RequestTrace {
         let mut trace = RequestTrace::start_at(0);
         trace.end_stage_at(Stage::Apply, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
@@ -116,7 +118,7 @@ impl RequestTrace {
     }
 
     /// Ends the wait of a linearizable read. The last part of the wait, `applying`, is recorded as
-    /// [`Stage::Apply`]. If `applying` is `None`, the read has not waited, and nothing is recorded.
+    /// [`Stage::Apply`]. If `applying` is `None`, the read did not wait, and nothing is recorded.
     pub fn end_read_index(&mut self, applying: Option<Duration>) {
         let Some(applying) = applying else { return };
         self.end_stage(Stage::ReadIndex);

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use clearlane_contention::TaskLabel;
 use clearlane_contention::timeline::LaneKind;
 
-/// A static label, so that a name is looked up once.
+/// The type of a static label. The label's name is looked up only once.
 type Label = LazyLock<TaskLabel>;
 
 pub static GET: Label = Label::new(|| TaskLabel::named("get"));
@@ -20,13 +20,13 @@ pub static PERMISSION: Label = Label::new(|| TaskLabel::named("permission"));
 pub static AUTHENTICATE: Label = Label::new(|| TaskLabel::named("authenticate"));
 /// The raft loop, through which reads and proposals pass.
 pub static RAFT: Label = Label::new(|| TaskLabel::named("raft"));
-/// The apply loop, which makes the writes of all clients.
+/// The apply loop, which carries out the writes of all clients.
 pub static APPLIER: Label = Label::new(|| TaskLabel::named("applier"));
 pub static LOG: Label = Label::new(|| TaskLabel::named("log"));
 /// The thread that commits the store and compacts.
 pub static COMMIT: Label = Label::new(|| TaskLabel::named("commit"));
 pub static WATCH: Label = Label::new(|| TaskLabel::named("watch"));
-/// The sync thread. It reads the events that unsynced watchers have missed from the store.
+/// The sync thread. It reads from the store the events that unsynced watchers have missed.
 pub static CATCH_UP: Label = Label::new(|| TaskLabel::named("catch-up"));
 
 pub fn lane_kind_of(actor: TaskLabel) -> LaneKind {

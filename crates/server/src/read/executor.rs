@@ -200,7 +200,7 @@ impl Server {
         Ok(done?)
     }
 
-    /// Reads on this thread, or in an old era on a thread that may wait for the locks.
+    /// Reads on this thread or, in an old era, on a thread that may wait for the locks.
     pub async fn read_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&(dyn ReadTxn + '_)) -> T + Send + 'static,
@@ -212,7 +212,7 @@ impl Server {
         self.read_store(|read| read.revision()).await
     }
 
-    /// Runs `work` on this thread, or in an old era on a thread that may wait for the locks.
+    /// Runs `work` on this thread or, in an old era, on a thread that may wait for the locks.
     pub async fn run_where_locks_may_wait<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Server) -> T + Send + 'static,
@@ -235,7 +235,7 @@ impl Server {
                 let _ = done.send(work());
             }
         });
-        // An error means that the runtime stops, or that the work has panicked.
+        // An error means that the runtime is stopping, or that the work has panicked.
         self.within_deadline(result).await?.map_err(|_| RequestError::Stopped)
     }
 }

@@ -1,5 +1,5 @@
 //! Reads of keys: the steps of a range, the threads on which reads run, and long responses, which
-//! are read while they are sent.
+//! are read while they are being sent.
 
 pub mod range;
 pub mod executor;

@@ -12,7 +12,7 @@
 //!
 //! [`ReadPlan`] decides where a range is read. Most ranges start on the network thread, with a
 //! budget of records, bytes and (at a past revision) keys of the index. A range over the budget
-//! restarts in the read pool. If its response has more than 256 KiB, it is [read while it is
+//! restarts in the read pool. If its response has more than 256 KiB, it is [read while it is being
 //! sent](crate::read::streamed_range). The module [`executor`](crate::read::executor) describes the
 //! pools.
 
@@ -153,16 +153,16 @@ impl Server {
     }
 }
 
-/// Where a range is read, with the read transaction to use.
+/// The place where a range is read, together with the read transaction to use.
 enum ReadPlan {
     /// A range in key order and without filters, a single key, or a count. It is read on this
-    /// network thread from memory, up to [`INLINE_RECORDS_MAX`] and [`INLINE_BYTES_MAX`]. If a page
-    /// is on the disk, the uncached pool reads the range, up to the same limits. A range above a
-    /// limit is read as [`ReadPlan::Streamed`].
+    /// network thread from memory, up to [`INLINE_RECORDS_MAX`] records and [`INLINE_BYTES_MAX`]
+    /// bytes. If a page is on the disk, the uncached pool reads the range, up to the same limits. A
+    /// range above a limit is read as [`ReadPlan::Streamed`].
     Inline(Arc<dyn ReadTxn + Send + Sync>),
     /// A sorted or filtered range. All its keys must be visited before its first record is sent. A
-    /// thread of the read pool measures the range. A short range is then read at once, and a long
-    /// one while it is sent.
+    /// thread of the read pool measures the range. It reads a short range immediately. A long range
+    /// is read in chunks while its response is being sent.
     Streamed(Arc<dyn ReadTxn + Send + Sync>),
     /// The range is read as one message. It is either one key with an order or a filter, which is
     /// rare, or any range in an old era. A range in an old era waits for locks on a separate
@@ -191,11 +191,12 @@ fn task_label(request: &RangeRequest) -> TaskLabel {
 #[derive(Debug)]
 pub enum RangeResult {
     Rows(RangeRows),
-    /// A long range that is read in chunks while it is sent. In an old era, and for a large single
-    /// key with filters or an order, the records are already in memory, and are encoded in chunks.
+    /// A long range that is read in chunks while it is being sent. In an old era, and for a large
+    /// single key with filters or an order, the records are already in memory, and are encoded in
+    /// chunks.
     Stream(StreamedRange),
-    /// In an old era any short range; in the default era a single key with filters or an order, or
-    /// a short range sorted by value.
+    /// A short response as one message: in an old era for any short range; in the default era for a
+    /// single key with filters or an order, and for a short range sorted by value.
     Message(RangeResponse),
 }
 
@@ -206,8 +207,9 @@ pub struct RangeMeta {
     pub count: i64,
 }
 
-/// Encoded records. If the response has only keys, they are encoded for it. Otherwise they are in
-/// the form in which they are stored, which is also their encoding on the wire.
+/// Encoded records. If the response contains only keys, the records are encoded again, without
+/// their values. Otherwise they have the encoding of the store, which is also their encoding on the
+/// wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RangeRows {
     pub meta: RangeMeta,

@@ -36,10 +36,11 @@ pub struct RangeStream {
     server: Server,
     remaining: Remaining,
     page_keys: i64,
-    /// The header and the count as of the first page.
+    /// The header and the count as of the first page. `None` before the first page, and after the
+    /// last one.
     meta: Option<RangeMeta>,
     /// The auth state as of the first page. A later page fails if users or roles have changed.
-    /// `None` before the first page, and for a range that is read at once.
+    /// `None` before the first page, and for a range that is not read page by page.
     admission: Option<Admission>,
 }
 
@@ -87,8 +88,8 @@ impl RangeStream {
             self.server.check_admission(admission)?;
             page
         } else {
-            // The auth state is recorded before the check of the first page. So after a later
-            // change the next page fails.
+            // Read the auth state before the permission for the first page is checked. So if users
+            // or roles change after that, the next page fails.
             self.admission = Some(self.server.current_admission());
             let RangeResponse { header, kvs, more, count } = self.read(page).await?;
             self.meta = Some(RangeMeta { header, more, count });

@@ -1,9 +1,10 @@
 //! Limits the memory for records that are read before their clients receive them.
 //!
 //! A small chunk of a long response costs as much to deliver as a large one: two threads are woken.
-//! But a chunk is in memory until its client takes it. So all responses share 16 MiB. A *permit* is
-//! a part of this memory, for one chunk. A response with a permit reads a large chunk, or all its
-//! remaining records if they are smaller. A response without a permit reads a small chunk.
+//! But a chunk is in memory until its client takes it. So all large chunks together are limited to
+//! 16 MiB. A *permit* reserves a part of this memory for one chunk. A response with a permit reads
+//! a large chunk, or all its remaining records if they are smaller. A response without a permit
+//! reads a small chunk.
 //!
 //! * Clients that do not take their responses slow down other clients, but the memory stays
 //!   limited: all responses together use at most 16 MiB, and each response at most two small chunks

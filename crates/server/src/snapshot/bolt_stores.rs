@@ -30,7 +30,7 @@ use super::numbered_stores::{is_numbered, make_dir, path_error};
 
 const CURRENT: &str = "db";
 const SNAPSHOT_SUFFIX: &str = ".snap.db";
-/// The prefix for files that are being received. etcd's program uses the same prefix.
+/// The prefix for files that are being received. etcd uses the same prefix.
 const STAGED_PREFIX: &str = "tmp";
 
 #[derive(Debug)]
@@ -149,9 +149,9 @@ impl StoreDir for FileStoreDir {
         let Some(store) = stores.staged.remove(&staged.number) else {
             return Err(Error::Storage(format!("no store {} is staged", staged.number)));
         };
-        // If this process has already kept a store at this index, the new one is not needed. A name
-        // that is visible but not in `kept` may not be on disk, for example because its sync
-        // failed. Then the rename is repeated.
+        // If this process has already kept a store at this index, the new one is not needed. If a
+        // name is visible but is not in `kept`, it may not be on disk, for example because its sync
+        // failed. In that case the rename is repeated.
         if stores.kept.contains_key(&index) && self.copies()?.contains(&index) {
             return self.remove(&self.path(&staged_name(staged.number)));
         }

@@ -1,8 +1,9 @@
 //! The directory of a member's stores on a disk: the current store, and stores received from other
 //! members.
 //!
-//! [`FileStoreDir`] has the files of engine `bolt`, under etcd's names. [`DiskStoreDir`] has the
-//! directories of the other engines. [`clearlane_replica::raft_snapshot`] receives stores.
+//! [`FileStoreDir`] manages the files of the engine `bolt`, under etcd's names. [`DiskStoreDir`]
+//! manages the directories of the other engines. [`clearlane_replica::raft_snapshot`] receives
+//! stores.
 
 mod numbered_stores;
 mod bolt_stores;
@@ -31,8 +32,8 @@ fn log_opening_notes(path: &Path, notes: &[OpeningNote]) {
     }
 }
 
-/// Opens the stores in `dir`: files as in etcd for the engine `bolt`, and numbered directories for
-/// other engines.
+/// Opens the store directory `dir`. Its stores are files as in etcd for the engine `bolt`, and
+/// numbered directories for the other engines.
 pub fn open_store_dir(
     files: Arc<dyn FileSystem>,
     dir: &Path,

@@ -210,9 +210,9 @@ impl StoreDir for DiskStoreDir {
     fn keep(&self, staged: StagedStore, index: u64) -> Result<()> {
         let mut stores = self.open_stores.lock();
         let name = snapshot_name(index);
-        // If this process has already kept a store at this index, the new one is not needed. A mark
-        // that is visible but not in `kept` may not be on disk, for example because its sync
-        // failed. Then the mark is written again.
+        // If this process has already kept a store at this index, the new one is not needed. If a
+        // mark is visible but its store is not in `kept`, the mark may not be on disk, for example
+        // because its sync failed. In that case it is written again.
         if stores.kept.contains_key(&index) && self.mark(&name)?.is_some() {
             drop(staged);
         } else {
@@ -336,8 +336,8 @@ fn lock(files: &dyn FileSystem, dir: &Path) -> Result<Box<dyn File>> {
     file.ok_or(Error::Locked { path })
 }
 
-/// Removes a store. Does nothing if a read of the store is still open, because the engine holds the
-/// directory's lock then.
+/// Removes a store. Does nothing if a read of the store is still open, because the engine then
+/// still holds the lock of the store's directory.
 fn remove_store(path: &Path) -> Result<()> {
     let handle = fs::File::open(path).map_err(path_error(path))?;
     match handle.try_lock() {

@@ -1,5 +1,5 @@
-//! The apply loop: applies the work of the raft loop, publishes the results, and completes the
-//! waiting requests.
+//! The apply loop: applies the entries and raft snapshots from the raft loop, publishes the
+//! results, and completes the waiting requests.
 //!
 //! The apply loop is the only thread that changes keys. It may wait for the store: for the disk
 //! when a page is not in memory, for the committer when too much data is pending, and in the old
@@ -25,11 +25,11 @@ use crate::observe::request_trace::RequestTrace;
 use crate::observe::task_labels::{APPLIER, RAFT};
 use crate::observe::trace::StepKind;
 
-/// Number of waiting old states from which they are sent to the thread that drops them. A message
-/// may have more, because one step of the applier may drop several states.
+/// When at least this number of old states are waiting, they are sent to the thread that drops
+/// them. A message may contain more, because one step of the applier may add several states.
 const DROPPED_STATES_MAX: usize = 256;
-/// Longest time for which old states wait before they are sent. Each old state keeps records in
-/// memory that no reader needs.
+/// Longest time that old states wait before they are sent. Each old state keeps records in memory
+/// that no reader needs.
 const DROPPED_STATES_WAIT: Duration = Duration::from_millis(100);
 
 /// The state of the loop. A closed channel is ignored, because the thread at its other end has
@@ -66,7 +66,7 @@ pub(super) fn run(
         dropped_states: Vec::new(),
         dropped_at: Duration::ZERO,
     };
-    // Dispatch the outputs that the applier has from its start.
+    // Dispatch the outputs that the applier already has at the start.
     this.applier.step()?.dispatch(&mut this);
     loop {
         if !this.applier.has_work() {
@@ -92,7 +92,7 @@ pub(super) fn run(
     }
 }
 
-/// Ends the threads that notify watchers when the apply loop ends, even after a panic. Otherwise
+/// When the apply loop ends, even by a panic, ends the threads that notify watchers. Otherwise
 /// these threads would never end.
 struct WatchCloser<'s>(&'s ServerState);
 

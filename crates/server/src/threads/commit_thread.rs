@@ -2,7 +2,7 @@
 //! ended leases and expired simple tokens from memory.
 //!
 //! After a compaction and one more commit, the thread sets `ServerState::compacted` to the
-//! compaction's revision. This ends the waits of clients that have set `physical`.
+//! compaction's revision. Compaction requests that set `physical` wait for this.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::observe::trace::StepKind;
 /// Maximum number of commands that are handled before the next commit and the next step of a
 /// compaction, in addition to the command that has ended the pause.
 const COMMANDS_MAX: usize = 64;
-/// Maximum number of steps in which ended leases are forgotten before the next commit.
+/// Maximum number of steps that forget the keys of ended leases before the next commit.
 const FORGET_STEPS_MAX: usize = 16;
 /// Time between two checks for expired simple tokens: etcd's `simpleTokenTTLResolution`.
 const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ pub(super) struct CommitThread {
     compaction_config: CompactionConfig,
     start: Instant,
     jobs: VecDeque<CompactionJob>,
-    /// The time of the first step of the first job.
+    /// The time of the first step of the first job. `None` before that step.
     job_start: Option<Instant>,
     next_step: Duration,
     /// The time of the last check of the commit interval.

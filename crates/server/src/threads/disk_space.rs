@@ -20,10 +20,11 @@
 //!
 //! The thread that writes the log [waits](DiskSpace::retry_while_full) while the disk is full, and
 //! tries again every 200 ms. If the waiting member leads, it transfers leadership, because a leader
-//! that cannot write blocks all members. With each check of a low disk, the raft loop requests the
-//! other voter with the highest acknowledged index to take over, prompt or not, unless a transfer
-//! is in progress. In addition, the log stalls if it waits for one election time-out. Then the
-//! rules in `crates/replica/src/state_machines/stall.rs` apply, and the leader may step down.
+//! that cannot write blocks all members. At each check of a low disk, unless a transfer is in
+//! progress, the raft loop starts a transfer to the other voter with the highest acknowledged
+//! index. That voter need not be prompt in its acknowledgements. In addition, the log stalls if it
+//! waits for one election time-out. Then the rules in `crates/replica/src/state_machines/stall.rs`
+//! apply, and the leader may step down.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,10 +40,10 @@ use super::raft_loop_queue::RaftLoopEvent;
 const COMMIT_RESERVE_BYTES: u64 = 4 << 20;
 /// Number of free bytes, in addition to the bytes that a commit needs, below which the disk is low.
 const LOW_SPACE_MARGIN_BYTES: u64 = 12 << 20;
-/// Maximum number of log bytes that are counted as pending. If the log has more bytes since the
-/// last commit, the other entries were usually rejected when they were applied, or are not applied
-/// yet. A batch of large puts can exceed this maximum, because the limit of
-/// [`clearlane_backend::Config`] is checked before a transaction and not during it.
+/// Maximum number of log bytes that are counted as pending. If the log has received more bytes
+/// since the last commit, the entries above this maximum were usually rejected when they were
+/// applied, or are not applied yet. A batch of large puts can exceed this maximum, because the
+/// limit of [`clearlane_backend::Config`] is checked before a transaction and not during it.
 const PENDING_BYTES_MAX: u64 = 80 << 20;
 /// Number of free bytes that a compaction step needs for each removed record. Each removed record
 /// may need a separate page.
@@ -87,9 +88,10 @@ impl DiskSpace {
     }
 
     /// Retries a write every 200 ms while the disk is full, until the member stops. During startup
-    /// the error is returned at once. The write must not depend on the effects of a failed attempt.
-    /// A request that waits for the write times out. Reads need neither the log nor a commit, and
-    /// continue; a linearizable read waits only if it must see an entry that waits here.
+    /// the error is returned immediately. The write must not depend on the effects of a failed
+    /// attempt. A request that waits for the write times out. Reads need neither the log nor a
+    /// commit, and continue; a linearizable read waits only if it must see an entry that waits
+    /// here.
     pub(super) fn retry_while_full(
         &self,
         mut write: impl FnMut() -> io::Result<()>,

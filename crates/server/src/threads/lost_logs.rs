@@ -1,4 +1,5 @@
-//! Logs and counts rejections of entries by members that acknowledged them to this leader.
+//! Logs and counts rejections of entries by members that had acknowledged the same entries to this
+//! leader.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,7 +16,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct LostLogLogger {
     /// Number of reports at the time of the last log line.
     logged: u64,
-    /// The time of the last log line, counted from the start of the member.
+    /// The time of the last log line, counted from the start of the member. `None` before the first
+    /// line.
     logged_at: Option<Duration>,
 }
 

@@ -90,10 +90,10 @@ pub struct Metrics {
     pub leases_expired: AtomicU64,
     pub proposals_pending: AtomicU64,
     pub proposals_failed: AtomicU64,
-    /// Number of reads of network threads that missed the cache and were sent to a pool.
+    /// Number of reads on network threads that missed the cache and were sent to a pool.
     pub uncached_reads: AtomicU64,
     pub reads_failed: AtomicU64,
-    /// Number of read indexes that arrived late or never.
+    /// Number of ReadIndex requests whose response arrived late or never.
     pub slow_read_indexes: AtomicU64,
     /// Number of entries and reads that took longer than `--warning-apply-duration`.
     pub slow_applies: AtomicU64,
@@ -215,13 +215,13 @@ pub struct StoreSizes {
 }
 
 impl StoreSizes {
-    /// Returns the bytes of all keys and values, including history, at their maximum since the
-    /// store was last opened, rewritten or replaced. The quota limits this size.
+    /// Returns the largest total size of all keys and values since the store was last opened,
+    /// rewritten or replaced, in bytes and including history. The quota limits this size.
     pub fn size(&self) -> u64 {
         self.peak_in_use.load(Relaxed)
     }
 
-    /// Returns the bytes of all keys and values, including history.
+    /// Returns the total size of all keys and values, in bytes and including history.
     pub fn in_use(&self) -> u64 {
         self.in_use.load(Relaxed)
     }

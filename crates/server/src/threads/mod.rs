@@ -213,7 +213,7 @@ impl ServerThreads {
         self.state.raft_queue.push([ReplicaInput::AdvanceElection]);
     }
 
-    /// Rewrites the store without the space of deleted records, which takes a long time. In the
+    /// Rewrites the store to free the space of deleted records, which takes a long time. In the
     /// default era reads and writes continue; only commits of the store wait, at the start and at
     /// the end. In an old era reads and writes wait.
     pub fn defragment(&self) -> Result<()> {
@@ -249,8 +249,8 @@ impl ServerThreads {
         self.state.raft_queue.push_messages(messages);
     }
 
-    /// Requests this member's report to a member that starts without data. If this member stops,
-    /// the returned receiver gets an error.
+    /// Requests the report that this member sends to a member that starts without data. If this
+    /// member stops, the returned receiver gets an error.
     pub fn report_to(&self, request: MembersRequest) -> oneshot::Receiver<MembersReply> {
         let (reply, receiver) = oneshot::channel();
         self.state.raft_queue.push([RaftLoopEvent::ReportTo(request, reply)]);
@@ -322,8 +322,8 @@ impl ServerThreads {
         let _ = self.state.peer_clients.set(others);
     }
 
-    /// Returns a receiver of the failure of this member. The failure is set when the member cannot
-    /// continue; then the process stops.
+    /// Returns a receiver of the failure of this member. The failure is `None` until the member
+    /// cannot continue; then the process stops.
     pub fn failure(&self) -> watch::Receiver<Option<Arc<Error>>> {
         self.state.failure.subscribe()
     }
@@ -335,8 +335,8 @@ impl ServerThreads {
     /// which ends the WAL thread (it first syncs everything it has received, but no longer waits
     /// for disk space) and the apply loop (it first applies everything it has received). The apply
     /// loop closes the watch signals, which ends both watch threads. The commit thread ends when
-    /// the raft loop and the apply loop have both dropped its channel. Then it commits once more if
-    /// the disk has space.
+    /// the raft loop and the apply loop have both dropped its channel. Before it ends, it commits
+    /// once more if the disk has space.
     pub fn stop(&self) {
         self.state.raft_queue.push([RaftLoopEvent::Stop]);
         self.state.disk_space.stop();
@@ -345,7 +345,7 @@ impl ServerThreads {
         threads.extend(self.state.uncached_pool.stop());
         threads.extend(self.state.password_pool.stop());
         for thread in threads {
-            // An error means that the thread has panicked while it ended. The panic hook has
+            // An error means that the thread panicked while it was ending. The panic hook has
             // printed this panic.
             let _ = thread.join();
         }

@@ -1,6 +1,6 @@
-//! Requests to other members outside of raft. A leader promotes a learner, renews a lease, and
-//! returns the TTL of a lease. Any member returns its hash. The crate `peer` implements
-//! [`PeerClients`].
+//! Requests to other members outside of raft. The leader promotes a learner, renews a lease, or
+//! returns the TTL of a lease on behalf of another member. Any member returns its hash. The crate
+//! `peer` implements [`PeerClients`].
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -17,8 +17,8 @@ use crate::observe::corruption::MemberHash;
 
 pub type PeerFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, RequestError>> + Send + 'a>>;
 
-/// Counters for one other member, starting when this member learned of that member's current peer
-/// URLs.
+/// Counters for one other member. They start at 0 when this member learns of that member's current
+/// peer URLs.
 #[derive(Clone, Debug)]
 pub struct PeerTraffic {
     pub id: u64,

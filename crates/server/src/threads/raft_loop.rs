@@ -44,12 +44,13 @@ struct RaftLoop<'s> {
     channels: Channels,
     nospace_alarm: NospaceAlarm,
     growth: UncheckedGrowth,
-    /// When the apply loop reaches this index, its report must wake the raft loop at once.
+    /// When the apply loop reaches this index, its report must wake the raft loop immediately.
     awaited_index: u64,
     tick: Duration,
     /// If true, a batch has been sent to the WAL thread and is not written yet.
     is_wal_writing: bool,
-    /// The result of a batch that this thread has written.
+    /// The result of a batch that this thread has written, until the replica gets it. `None` if
+    /// there is no such result.
     written: Option<BatchResult>,
     purged: Result<()>,
     unreachable: Vec<u64>,
@@ -64,7 +65,7 @@ struct RaftLoop<'s> {
 enum NospaceAlarm {
     /// The alarm was not raised, or was disarmed.
     None,
-    /// The alarm was proposed, and is not known to be applied.
+    /// The alarm has been proposed, but is not yet known to be applied.
     Proposed,
     Raised,
 }
@@ -164,8 +165,8 @@ impl RaftLoop<'_> {
         self.replica.handle_input(input)
     }
 
-    /// Makes one tick. Missed ticks are skipped: after several ticks at once a follower could vote
-    /// before a leader's lease is over.
+    /// Makes one tick. Missed ticks are skipped: if several ticks were made in a row, a follower
+    /// could vote before the leader's lease is over.
     fn tick(&mut self, late: Duration) {
         let metrics = &self.state.metrics;
         metrics.record_tick(late);

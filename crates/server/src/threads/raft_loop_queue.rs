@@ -1,8 +1,7 @@
-//! The events for the raft loop, which are collected while the raft loop works.
+//! The queue that collects events for the raft loop while the raft loop is working.
 //!
-//! The first event in an empty queue wakes the raft loop, which [sleeps](RaftLoopWaiter) in a
-//! future. A report of the apply loop wakes the raft loop only if the report [is
-//! urgent](ApplyReport::is_urgent).
+//! The first event in an empty queue wakes the raft loop if it [sleeps](RaftLoopWaiter). A report
+//! of the apply loop wakes the raft loop only if the report [is urgent](ApplyReport::is_urgent).
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -23,7 +22,8 @@ pub(super) enum RaftLoopEvent {
     Replica(ReplicaInput),
     /// Another member has reported that this member was removed.
     Removed,
-    /// The disk was checked, and it is low, was low before, or this member has raised NOSPACE.
+    /// The disk was checked. Either it is low, or it was low before, or this member has raised
+    /// NOSPACE.
     DiskSpace,
     /// A member without data requests a [report](clearlane_replica::Replica::report_to).
     ReportTo(MembersRequest, oneshot::Sender<MembersReply>),
@@ -69,7 +69,8 @@ fn wake(mut queued: MutexGuard<'_, QueuedEvents>) {
     }
 }
 
-/// Number of bytes of queued messages above which the streams of other members are not read.
+/// While the queued messages have more than this number of bytes, the streams of other members are
+/// not read.
 const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 
 impl RaftLoopQueue {

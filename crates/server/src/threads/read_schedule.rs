@@ -1,4 +1,4 @@
-//! Decides in which order the jobs of a read pool run, and when a job yields to another one.
+//! Decides the order of the jobs of a read pool, and when a job yields to another job.
 //!
 //! ```text
 //!   queued: Short │ Long │ Continued ──starts──▶ running, 3 at most ──is done──▶
@@ -7,7 +7,7 @@
 //!                                              suspended, on a separate thread
 //! ```
 //!
-//! A free place is given in turns to four kinds of jobs: the job that has had the least time, the
+//! A free place goes in turn to four kinds of jobs: the job that has run for the least time, the
 //! next chunk of a response that is being sent, the job that was suspended first, and a new long
 //! job. So no job waits forever. A short job waits only for slices of other jobs, unless eight
 //! short jobs have already started. One place is reserved for short jobs, because parts of a long
@@ -38,7 +38,7 @@ pub(super) const SLICE_NS: u64 = 1_000_000;
 /// After a slice of this time, a job may also yield to any other suspended job, however long that
 /// job has run.
 const LONG_SLICE_NS: u64 = 10_000_000;
-/// Time for which the pool starts no further thread after the system could not start one.
+/// Time during which the pool starts no more threads after the system has failed to start one.
 const THREAD_RETRY_NS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl ScheduleLimits {
     pub(super) const READ_POOL: ScheduleLimits =
         ScheduleLimits { running: 3, long_running: 2, begun: [8, 4, 4] };
 
-    /// Every started job runs at once, because these jobs mostly wait for the disk.
+    /// All started jobs run at the same time, because they mostly wait for the disk.
     pub(super) const UNCACHED_POOL: ScheduleLimits =
         ScheduleLimits { running: 4, long_running: 0, begun: [4, 0, 0] };
 
@@ -85,7 +85,7 @@ pub(super) struct ReadSchedule {
     /// The queued jobs by kind, in the order of their arrival.
     queued: [VecDeque<JobId>; 3],
     running: Vec<BegunJob>,
-    /// The suspended jobs. The job that was suspended first is in front.
+    /// The suspended jobs. The job that was suspended first is at the front.
     suspended: VecDeque<BegunJob>,
     /// The turns of the place for short jobs, and of the other places. If all places shared one
     /// sequence of turns, one place might always get the same turn.

@@ -1,7 +1,7 @@
 //! Starts the threads of a member, each with its scheduling class.
 //!
-//! An error or a panic of one thread is the member's failure, because the other threads would wait
-//! for this thread forever.
+//! If one thread fails or panics, the whole member fails, because the other threads would wait for
+//! this thread forever.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ use super::{apply_loop, raft_loop, wal_thread, watch_thread};
 
 /// Starts all threads except the threads of the pools, and except the WAL thread if the log is not
 /// synced. A pool starts threads when it receives jobs: the allocator gives each thread two
-/// megabytes, and a member without long reads can save this memory.
+/// megabytes, which a member without long reads does not need.
 pub(super) fn spawn_all(
     (replica, applier, wal): (Replica, Applier, Wal),
     commits: CommitThread,
@@ -74,8 +74,8 @@ pub(super) fn spawn_all(
     threads.into_iter().collect()
 }
 
-/// Sets how a pool starts its threads. If a pool has no thread and cannot start one, that is the
-/// member's failure.
+/// Sets how a pool starts its threads. If a pool has no thread and cannot start one, the member
+/// fails.
 fn prepare_pool(
     pool: &ReadPool,
     shared: &Arc<ServerState>,

@@ -68,8 +68,8 @@ impl Stalls {
         self.parts[part as usize].stalls.load(Relaxed)
     }
 
-    /// Returns how often this leader started to transfer leadership because of a stall, whether or
-    /// not the transfer succeeded.
+    /// Returns how many times this member, as the leader, started to transfer leadership because of
+    /// a stall, whether or not the transfer succeeded.
     pub fn leaderships_given_up(&self) -> u64 {
         self.leaderships_given_up.load(Relaxed)
     }
@@ -137,13 +137,13 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The processor time and the read calls of a thread, visible to other threads. Holds the thread's
-/// directory in `/proc`.
+/// Shows the processor time and the read calls of a thread to other threads. Contains the path of
+/// the thread's directory in `/proc`.
 #[derive(Debug)]
 pub(super) struct ThreadClock(PathBuf);
 
 impl ThreadClock {
-    /// Returns the clock of the calling thread, or `None` if the system does not show it.
+    /// Returns the clock of the calling thread, or `None` if the system does not provide it.
     pub(super) fn of_this_thread() -> Option<ThreadClock> {
         let thread = std::fs::read_link("/proc/thread-self").ok()?;
         let clock = ThreadClock(Path::new("/proc").join(thread));
@@ -151,14 +151,16 @@ impl ThreadClock {
         Some(clock)
     }
 
-    /// Returns the time that the thread has run on a processor or waited for one.
+    /// Returns the time that the thread has run on a processor or waited for one, in nanoseconds.
+    /// `None` if the system does not provide it.
     fn read_ns(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.0.join("schedstat")).ok()?;
         let mut numbers = text.split_whitespace().map_while(|number| number.parse::<u64>().ok());
         Some(numbers.next()? + numbers.next()?)
     }
 
-    /// Returns the number of read calls of the thread that have ended.
+    /// Returns the number of read calls that the thread has completed. `None` if the system does
+    /// not provide it.
     fn read_calls(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.0.join("io")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("syscr:"))?.trim().parse().ok()
@@ -168,7 +170,7 @@ impl ThreadClock {
 /// A probe by which the raft loop checks one network thread.
 #[derive(Debug, Default)]
 pub(super) struct ThreadProbe {
-    /// If true, the thread serves its queue.
+    /// If true, the thread is serving its queue.
     is_running: AtomicBool,
     is_asked: AtomicBool,
     clock: OnceLock<ThreadClock>,

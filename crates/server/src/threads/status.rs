@@ -77,8 +77,8 @@ impl Status {
         self.committed.store(committed, Ordering::Relaxed);
         self.set_applied(applier.applied_position.index);
         let is_new = applier.members.is_empty() && committed == 0;
-        // A member that knows no members and has not learned its role is treated as a learner: if
-        // it is a learner, it must not respond as a voter does.
+        // A member that knows no members and has not learned its role is treated as a learner: it
+        // may be one, and a learner must not respond as a voter does.
         let is_learner = is_new && joins_as_learner.unwrap_or(true);
         self.is_learner.store(is_learner, Ordering::Relaxed);
         self.set_members(&applier.members, replica.metadata.node_id);

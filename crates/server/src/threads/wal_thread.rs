@@ -22,7 +22,7 @@ pub(super) enum WalCommand {
     Purge(u64),
 }
 
-/// The raft loop's end of the log.
+/// The raft loop's access to the log.
 pub(super) enum LogWriter {
     /// The channel to the WAL thread. A closed channel is ignored, because that thread has reported
     /// its error.

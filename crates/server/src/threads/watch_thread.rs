@@ -12,8 +12,8 @@
 //!
 //! In the old eras writers notify the watchers, and the threads run etcd's two loops. Victims are
 //! watchers with a full channel; every 10 ms the delivery thread tries to send to them again.
-//! Unsynced watchers read every 100 ms, or sooner if a pass has synced some of them and not all. If
-//! there are no streams, no timer wakes the threads.
+//! Unsynced watchers read every 100 ms, or sooner if a pass has synced some watchers but not all.
+//! If there are no streams, no timer wakes the threads.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ const VICTIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// etcd's pause between two passes over unsynced watchers.
 const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A notification for one thread. If it arrives while the thread works, the thread's next wait ends
-/// at once.
+/// A notification for one thread. If it arrives while the thread is working, the thread's next wait
+/// ends immediately.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadSignal {
     state: Mutex<SignalState>,
@@ -55,7 +55,7 @@ impl ThreadSignal {
         self.changed.notify_one();
     }
 
-    /// Waits for a notification, at most for `at_most`, or without a limit if that is `None`.
+    /// Waits for a notification, at most for `at_most`, or without a limit if `at_most` is `None`.
     /// Returns false once the signal is closed.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();

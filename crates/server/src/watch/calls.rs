@@ -29,7 +29,7 @@ const CALLS_MAX: usize = 64;
 pub(crate) struct QueuedCalls {
     shared: Arc<SharedCalls>,
     runtime: Handle,
-    /// The task that reads the previous records of responses.
+    /// The task that is reading the previous records of responses. `None` if there is no such task.
     completing: Option<JoinHandle<Result<Vec<Response>>>>,
 }
 
@@ -91,7 +91,7 @@ impl QueuedCalls {
     }
 
     /// Returns responses of up to about `bytes_max` bytes. Returns `Pending` until there are
-    /// responses, and while their previous records are read.
+    /// responses, and while their previous records are being read.
     pub(crate) fn poll_responses(
         &mut self,
         bytes_max: usize,

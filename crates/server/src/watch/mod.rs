@@ -172,7 +172,8 @@ pub struct Stream {
 
 #[derive(Debug)]
 enum WatchCalls {
-    /// Calls run on the network thread. For an era in which no lock is held for a long time.
+    /// Calls run on the network thread. This variant is for an era where no lock is held for a long
+    /// time.
     Direct(WatchStream),
     /// Calls run on another thread, because each call may wait for locks.
     Queued(QueuedCalls),

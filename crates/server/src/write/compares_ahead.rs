@@ -20,7 +20,7 @@
 //! * the era is an old one, or the entry is applied by another member;
 //! * the read pool takes longer than 2 s, or cannot read a record;
 //! * the apply loop cannot update the result: there were more than 4,096 changes, or more changes
-//!   than compared keys if the compares need no records, some of them were compacted, a raft
+//!   than compared keys if the compares need no records, some of the changes were compacted, a raft
 //!   snapshot has replaced the store, or the compare that failed no longer fails.
 //!
 //! etcd always evaluates all compares while it applies.

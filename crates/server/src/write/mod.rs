@@ -1,7 +1,8 @@
 //! Writes: from a request to an entry of the log, and the wait for its response.
 //!
-//! A write is checked, gets the name of its user, is compared with the quota, and is sent to the
-//! raft loop. Its response arrives when this member has applied the entry: `docs/write-path.md`.
+//! A write is validated, gets the name of its user, is checked against the quota, and is sent to
+//! the raft loop. Its response arrives when this member has applied the entry:
+//! `docs/write-path.md`.
 
 mod compares_ahead;
 pub(crate) mod txn;
@@ -80,8 +81,8 @@ impl Server {
         Err(RequestRejection::NoSpace.into())
     }
 
-    /// Compacts the store. If the request has `physical`, waits until the old records are removed.
-    /// Otherwise their removal is only scheduled.
+    /// Compacts the store. If `physical` is set in the request, waits until the old records have
+    /// been removed. Otherwise their removal is only scheduled.
     pub async fn compact(
         &self,
         request: CompactionRequest,

@@ -1,10 +1,11 @@
-//! Executes transactions, and other writes whose responses may be long. Decides which reads the
-//! network thread makes, which the read pool makes, and which are made while the response is sent.
+//! Executes transactions, and other writes whose responses may be long. Decides which reads run on
+//! the network thread, which in the read pool, and which while the response is being sent.
 //!
 //! A read-only transaction of single keys is read on the network thread, like a range of few
-//! records. A read-only transaction with ranges is read in the pool, from one snapshot. So are the
-//! reads that a write has [deferred](clearlane_replica::apply::DeferredRead) to its request. In an
-//! old era a read-only transaction runs on a separate thread, and a write defers no reads.
+//! records. A read-only transaction with ranges is read in the pool, from one snapshot. The reads
+//! that a write has [deferred](clearlane_replica::apply::DeferredRead) also run in the pool, after
+//! the write has been applied. In an old era a read-only transaction runs on a separate thread, and
+//! a write defers no reads.
 
 use std::future::Future;
 
@@ -86,7 +87,7 @@ impl Server {
     }
 
     /// Like [`Server::propose`], but records the stages of the request in its trace. Long parts of
-    /// the response are returned as streams, which are read while the response is sent.
+    /// the response are returned as streams, which are read while the response is being sent.
     pub fn propose_traced<P: Proposal>(
         &self,
         request: P,
@@ -113,7 +114,7 @@ impl Server {
         }
     }
 
-    /// Makes the deferred reads. Each read is a separate job, so other requests get their turn
+    /// Performs the deferred reads. Each read is a separate job, so other requests get their turn
     /// after each read, and no read is started for a client that has given up. A running job owns
     /// all records that were read so far. If the client gives up during the job, the pool drops
     /// these records.
@@ -135,7 +136,7 @@ impl Server {
         Ok(reader.finish()?)
     }
 
-    /// Makes the deferred reads, and returns the complete response in memory.
+    /// Performs the deferred reads, and returns the complete response in memory.
     pub(crate) async fn read_whole(
         &self,
         response: Box<PartialResponse>,
@@ -146,7 +147,7 @@ impl Server {
 }
 
 /// Runs a read-only transaction on a snapshot. A range that would make the response longer than
-/// [`INLINE_BYTES_MAX`] is read only while the response is sent.
+/// [`INLINE_BYTES_MAX`] is read only while the response is being sent.
 pub(crate) fn run_on_view(
     read_txn: &SharedReadTxn,
     request: &TxnRequest,

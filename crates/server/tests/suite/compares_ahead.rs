@@ -1,5 +1,6 @@
 //! Tests of compares over more keys than the apply loop evaluates itself, while puts and deletes
-//! change these keys. Each transaction must decide by the state just before it.
+//! change these keys. The outcome of each transaction must depend only on the state immediately
+//! before it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -136,7 +137,7 @@ impl Question {
 }
 
 async fn ask(server: &Server, question: Question) -> TxnResponse {
-    // The put gives the transaction a separate revision, whatever it decides.
+    // The put gives the transaction a separate revision, whatever the result of the compare.
     let mark = PutRequest { key: "mark".into(), ..PutRequest::default() };
     let mark = vec![RequestOp { request: Some(Request::RequestPut(mark)) }];
     let compare = vec![question.compare()];

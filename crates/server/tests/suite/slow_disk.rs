@@ -63,7 +63,7 @@ impl SyncGate {
     }
 }
 
-/// Opens the gate when dropped, also if a test failed: otherwise the member could not stop.
+/// Opens the gate when dropped, even if a test failed: otherwise the member could not stop.
 struct OpenOnDrop<'g>(&'g SyncGate);
 
 impl Drop for OpenOnDrop<'_> {

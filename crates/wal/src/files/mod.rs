@@ -58,8 +58,8 @@ pub trait FileSystem: fmt::Debug + Send + Sync {
     /// Syncs a directory. When it returns, the names in the directory are on disk.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Returns the bytes that may still be written to the directory's disk, or `u64::MAX` if the
-    /// file system does not know.
+    /// Returns the number of bytes that can still be written to the directory's disk, or `u64::MAX`
+    /// if the file system does not report this number.
     fn free_space(&self, dir: &Path) -> u64;
 
     /// Returns whether a sync waits for the disk. If not, a write only copies to memory, and a sync
@@ -129,7 +129,7 @@ pub trait File: fmt::Debug + Send {
     /// Writes bytes at `offset`. Extends the file if they go beyond its end.
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Cuts the file, or extends it with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_length(&mut self, length: u64) -> io::Result<()>;
 
     /// Extends the file with zeros to at least this length and reserves the space, so that a later
@@ -139,7 +139,7 @@ pub trait File: fmt::Debug + Send {
     fn allocate(&mut self, length: u64) -> io::Result<()>;
 
     /// Returns whether reserved space is memory, as on tmpfs. The system fills such space with
-    /// zeros, which takes long for a whole segment.
+    /// zeros, which takes a long time for a whole segment.
     fn is_in_memory(&self) -> bool {
         false
     }

@@ -3,9 +3,9 @@
 //! # The lock
 //!
 //! The standard library locks with `flock`. On Linux, etcd locks its segments with an *open file
-//! description lock* of `fcntl`. The two kinds of locks do not see each other: with `flock`, etcd
-//! and we could write to one log at the same time. So on Linux we use etcd's kind of lock. On other
-//! systems both use `flock`.
+//! description lock* of `fcntl`. The two kinds of locks do not exclude each other: if this module
+//! used `flock` on Linux, etcd and Clearlane could write to one log at the same time. So on Linux
+//! it uses etcd's kind of lock. On other systems etcd and Clearlane both use `flock`.
 //!
 //! # The sync
 //!
@@ -24,12 +24,12 @@ use super::{File, FileSystem};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsFileSystem;
 
-/// The file system of the operating system, without syncs: `--unsafe-no-fsync`. A kill of the
-/// process loses nothing, because the system has the written bytes. A crash of the system may lose
-/// them.
+/// The file system of the operating system, without syncs: `--unsafe-no-fsync`. If the process is
+/// killed, nothing is lost, because the system has the written bytes. If the system crashes, they
+/// may be lost.
 ///
 /// No space is reserved either. On tmpfs, reserving 64 MB fills 64 MB of memory with zeros, which
-/// would take most of the start time of a server in a test. Without reserved space, any write may
+/// would take most of the start time of a server in a test. Without reserved space, any write can
 /// fail if the disk is full.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnsyncedFileSystem;
@@ -170,7 +170,7 @@ impl File for OsFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Returns the end of the file's last data, which the file system reports. For synced files on
+    /// Returns the end of the file's last data, as reported by the file system. For synced files on
     /// a disk, returns the length instead: if the file system returned too small an offset,
     /// acknowledged entries would be lost.
     fn zeros_from(&self) -> io::Result<u64> {
@@ -244,7 +244,7 @@ fn is_in_memory(_file: &fs::File) -> bool {
 }
 
 /// Returns the end of the last part of the file that is not a hole, or the length if the file
-/// system does not know holes.
+/// system does not support holes.
 #[cfg(target_os = "linux")]
 fn data_end(file: &fs::File) -> io::Result<u64> {
     use nix::errno::Errno;

@@ -2,7 +2,7 @@
 //!
 //! A file is a *node*, and names refer to nodes. Names and nodes are kept in two versions: as a
 //! program sees them, and as they are on the medium, with the list of changes since the last sync.
-//! [`SimulatedDisk::after_power_cut`] describes what a power cut may leave.
+//! [`SimulatedDisk::after_power_cut`] describes what can be on the disk after a power cut.
 //!
 //! * Operations are counted from 1: writes, changes of length, syncs and changes of names.
 //!   [`SimulatedDisk::fail_at`] chooses the fault of one operation.
@@ -32,7 +32,7 @@ pub enum Fault {
     /// may be done or not. Any other operation is not done. The operation and all later operations
     /// fail.
     PowerCut,
-    /// The operation fails. A write or a change of a length has been done all the same. After a
+    /// The operation fails. A write or a change of a length is carried out nevertheless. After a
     /// failed sync of a file, a power cut loses the file's unsynced changes, even if a later sync
     /// succeeds. Any other operation is not done. Later operations succeed.
     Error,
@@ -153,7 +153,7 @@ impl SimulatedDisk {
         SimulatedDisk { state: Arc::new(Mutex::new(after)) }
     }
 
-    /// Returns the disk when the power is back. Everything on it is synced.
+    /// Returns the disk as it is after the power has returned. Everything on it is synced.
     ///
     /// * The unsynced changes of a file's length have happened up to some change, because a file
     ///   system keeps their order.

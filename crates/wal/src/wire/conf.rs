@@ -1,4 +1,4 @@
-//! The members of the cluster, and changes of them.
+//! The members of the cluster, and changes to the members.
 //!
 //! In etcd's messages, a change of kind 2 updates a member, and kind 3 adds a learner. In tikv's
 //! raft, kind 2 adds a learner, and kind 3 is read as kind 0. The types here are etcd's. The crate

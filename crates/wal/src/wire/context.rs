@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::fields::DecodeError;
 
-/// The context of a configuration change.
+/// The member that a [`ConfChange`](super::ConfChange) describes, in its field `context`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberContext {
     pub id: u64,

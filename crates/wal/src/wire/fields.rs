@@ -52,7 +52,7 @@ impl<'a> Fields<'a> {
         Fields { message, rest: bytes }
     }
 
-    /// Returns the bytes that were not read yet.
+    /// Returns the bytes that have not been read yet.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }

@@ -144,10 +144,11 @@ impl Metadata {
     }
 }
 
-/// Records that the state up to an index is stored outside of the log.
+/// The message of a snapshot record: it states that everything up to an index is stored outside the
+/// log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalSnapshot {
-    /// The last entry that the snapshot covers, or 0 for the start of a log.
+    /// The index of the last entry that the snapshot covers, or 0 for the start of a log.
     pub index: u64,
     /// The term of that entry.
     pub term: u64,

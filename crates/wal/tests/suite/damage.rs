@@ -1,8 +1,8 @@
 //! Damages a log in many ways: cuts it at each byte of its last records, fills sectors with zeros,
 //! flips each bit, and removes segments.
 //!
-//! Either the log opens with a beginning of its contents, or opening fails. A flipped bit may lose
-//! synced records only in the cases that `docs/log.md` lists, which the format cannot detect.
+//! Either the log opens with the first part of its contents, or opening fails. A flipped bit may
+//! lose synced records only in the cases that `docs/log.md` lists, which the format cannot detect.
 
 use clearlane_wal::files::SimulatedDisk;
 use clearlane_wal::{Contents, read, valid_snapshots};
@@ -95,8 +95,8 @@ fn bytes_of_broken(disk: &SimulatedDisk, name: &str) -> Vec<u8> {
 }
 
 /// Flips each bit of the written part of segment `at`, one at a time. Asserts that the log is then
-/// rejected as damaged, or that a beginning of it is read. Returns the flips after which a
-/// beginning was read, as pairs of byte and bit.
+/// rejected as damaged, or that the first part of its contents is read. Returns the flips after
+/// which a first part was read, as pairs of byte and bit.
 fn flip_every_bit(log: &[(String, Vec<u8>)], at: usize) -> Vec<(usize, u8)> {
     let whole = read_all(&disk_with(log)).unwrap();
     let mut lost = Vec::new();

@@ -95,7 +95,7 @@ fn a_torn_end_is_cut_and_kept_aside() {
     let durable = fs::read(dir.join(DURABLE_END_FILE)).unwrap();
     wal.save(&[entry(1, 2, &"t".repeat(1000))], None).unwrap();
     wal.close().unwrap();
-    // Restores the older durable end, as if the last sync had not ended.
+    // Restores the older durable end, as if the last sync had not completed.
     fs::write(dir.join(DURABLE_END_FILE), durable).unwrap();
     let path = dir.join(&segments(&OsFileSystem, &dir)[0]);
     let mut bytes = fs::read(&path).unwrap();

@@ -14,7 +14,7 @@ fn durable_file() -> std::path::PathBuf {
     dir().join(DURABLE_END_FILE)
 }
 
-/// Returns a log whose process was killed. Each of the entries 1 to `last` was synced.
+/// Returns a log whose process was killed. Each of the entries 1 to `last` was synced separately.
 fn killed(last: u64, segment_bytes: u64) -> SimulatedDisk {
     let disk = disk();
     let mut wal = create(&disk, options(segment_bytes)).unwrap();

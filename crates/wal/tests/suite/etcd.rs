@@ -122,7 +122,7 @@ fn dump(arguments: &[&str], data: &Path) -> Vec<String> {
     let (said, complaint) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{complaint}");
-    // Go's text form of messages has one or two blanks at random.
+    // Go's text form of messages contains one or two spaces at random.
     said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 

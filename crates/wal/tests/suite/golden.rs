@@ -1,9 +1,9 @@
 //! The bytes of whole segments: two that are written here, and one that etcd 3.7.1 wrote.
 //!
 //! `UPDATE_GOLDENFILES=1 cargo test -p clearlane-wal golden` writes the dumps again. Check the
-//! difference before you commit it. `tests/golden/etcd-3.7.1.wal` is a recording of a new cluster
-//! with one member. It got three puts, a learner that was added, updated and removed, and one more
-//! put. The zeros after its last record were cut off.
+//! difference before you commit it. `tests/golden/etcd-3.7.1.wal` is the log of a new cluster with
+//! one member. The cluster received three puts, a learner that was added, updated and removed, and
+//! one more put. The zeros after its last record were cut off.
 
 use std::fmt::Write;
 use std::fs;

@@ -5,8 +5,8 @@
 //! After each power failure, the log opens or was never created. It contains everything that was
 //! acknowledged. It contains only entries that were appended, in order. Opening the log a second
 //! time fails while it is open. A random script then continues with the opened log. With some seeds
-//! the power fails again while the log is opened. If a disk reports a sync that it has not made,
-//! the loss must be detected.
+//! the power fails again while the log is being opened. If a disk reports a sync that it has not
+//! performed, the loss must be detected.
 //!
 //! Run one seed again: `CLEARLANE_SEED=17 CLEARLANE_SEEDS=1 cargo test -p clearlane-wal power_cut`.
 

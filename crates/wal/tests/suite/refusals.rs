@@ -166,8 +166,8 @@ fn what_lies_before_a_received_snapshot_is_no_start() {
     for (last, entries) in [(1, vec![]), (1, vec![entry(2, 10, "b")]), (12, vec![])] {
         let disk = disk();
         let mut wal = create(&disk, options(4096)).unwrap();
-        // These entries are from a replaced leader. They differ from the committed entries from
-        // entry 2 on.
+        // These entries are from a replaced leader. From entry 2 on, they differ from the committed
+        // entries.
         let own: Vec<_> = (1..=last).map(|index| entry(1, index, "void")).collect();
         wal.save(&own, Some(&state(1, 0, 1))).unwrap();
         let state = state(2, 0, 9 + entries.len() as u64);
@@ -206,8 +206,8 @@ fn entries_behind_a_received_snapshot_are_never_without_it() {
 
 #[test]
 fn every_failure_is_the_last_operation() {
-    // Each write, each sync and each step of creating the next segment fails once, and the error
-    // stays.
+    // Each write, each sync and each step of creating the next segment fails once. Every later call
+    // must return the same error.
     for at in 1..=9 {
         let disk = disk();
         let mut wal = create(&disk, options(300)).unwrap();

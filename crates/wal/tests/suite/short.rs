@@ -117,8 +117,8 @@ fn a_later_segment_is_refused_too() {
     assert_eq!(open().0.short_tail, None);
 }
 
-/// A log without the file `length` was written by etcd or an earlier version, or on a full disk.
-/// Its segment may have any length, and opening gives it the usual length.
+/// A log without the file `length` was written by etcd, by an earlier version of Clearlane, or on a
+/// full disk. Its segment may have any length, and opening gives it the usual length.
 #[test]
 fn of_a_log_without_a_length_none_is_expected() {
     let disk = log();

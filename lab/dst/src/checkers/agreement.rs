@@ -15,7 +15,8 @@ use super::{CheckResult, Rule};
 #[derive(Debug, Default)]
 pub struct Agreement {
     pub leader_by_term: BTreeMap<u64, u64>,
-    /// By applied index: the first hash that was checked there, and its member.
+    /// For each applied index, the first hash that was checked at this index, and the member that
+    /// had this hash.
     hashes: BTreeMap<u64, (u64, HashKv)>,
     conf_states: BTreeMap<u64, (u64, ConfState)>,
     /// Number of comparisons between the hashes of two members.

@@ -3,9 +3,10 @@
 //!
 //! * `AuthState`: members that have applied the same index have the same users and roles. This
 //!   holds in memory, and in the store, from which a restart reads them.
-//! * `Permissions`: an entry takes effect exactly if its user has permission at the entry's place
-//!   in the log. A read returns only records that its user may read. Its user is checked against
-//!   the users and roles as of the index that the member had applied when it opened the read.
+//! * `Permissions`: an entry takes effect if and only if its user has permission at the entry's
+//!   position in the log. A read returns only records that its user may read. Its user is checked
+//!   against the users and roles as of the index that the member had applied when it opened the
+//!   read.
 //! * `Revocation`: if a change of users or roles was acknowledged before a request started, a state
 //!   that includes the change decides the request. Serializable reads are exempt.
 //! * `Tokens`: a token is valid only at members that have applied its entry. It becomes invalid
@@ -152,7 +153,7 @@ pub struct UserRead {
 pub struct AuthPromises {
     /// The index of the newest change of users and roles that was acknowledged to a client.
     acknowledged: u64,
-    /// By operation: the value of `acknowledged` when the operation started.
+    /// The value of `acknowledged` when an operation started, by operation.
     at_invocation: BTreeMap<usize, u64>,
     pub user_reads: u64,
     pub refused_requests: u64,

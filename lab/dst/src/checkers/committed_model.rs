@@ -22,15 +22,15 @@ pub struct CommittedModel {
     revision_by_index: BTreeMap<u64, i64>,
     requests: BTreeMap<u64, AppliedRequest>,
     leases: LeaseModel,
-    /// By the index of each accepted lease operation: the leases after it. Some operations change
-    /// nothing.
+    /// The leases after each accepted lease operation, by the index of the operation. Some
+    /// operations change nothing.
     leases_by_index: BTreeMap<u64, LeaseModel>,
     auth: AuthModel,
-    /// By the index of each accepted operation on users, roles or tokens: the state after it. Some
-    /// operations change nothing.
+    /// The state after each accepted operation on users, roles or tokens, by the index of the
+    /// operation. Some operations change nothing.
     auth_by_index: BTreeMap<u64, Rc<AuthModel>>,
-    /// By the index of each rejected entry: the reason. The user may lack a permission, or the
-    /// users and roles do not allow the change, for example `UserExists`.
+    /// The reason why an entry was rejected, by the index of the entry. The user may lack a
+    /// permission, or the users and roles may not allow the change, for example `UserExists`.
     refused: BTreeMap<u64, AuthRejection>,
     /// The indexes of all requests that were applied while authentication was enabled.
     checked: BTreeSet<u64>,

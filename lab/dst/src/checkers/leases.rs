@@ -2,13 +2,14 @@
 //! is kept alive does not expire.
 //!
 //! A lease is stored in three places: in memory, in its record, and in the records of its keys. If
-//! a crash left these places at different entries, they would differ from the plain maps of the
-//! log. The same holds if an entry had another effect when it is applied again on an older store.
+//! these places contained the effects of different entries after a crash, they would differ from
+//! the plain maps of the log. The places would also differ if an entry had a different effect when
+//! it is applied again to an older store.
 //!
 //! For the second rule, the TTL starts when the lease client *sends* its keep-alive request. The
-//! leader renews the lease after that time, and no later leader may let it expire earlier. The
-//! checked time is shorter if clocks may be too fast. With clocks that are up to 25 % fast, a lease
-//! with a TTL of 10 s must last for 8 s.
+//! leader renews the lease after that time, and no later leader may let it expire earlier. If
+//! clocks may be too fast, the required lifetime is shorter. For example, if clocks are up to 25 %
+//! fast, a lease with a TTL of 10 s must last for 8 s.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The rules that must hold. `docs/dst.md` has a table of them.
+//! The rules that must hold. `docs/dst.md` has a table of these rules.
 //!
 //! [`linearizability`] checks only replies. [`serializable`] compares old reads with the committed
 //! entries. The other checkers inspect the members: [`acknowledged`], [`committed`], [`agreement`],
@@ -36,7 +36,8 @@ pub enum Rule {
     Tokens,
     /// No member continues after a heartbeat has shown that it has lost acknowledged entries.
     LostLog,
-    /// Every member starts, continues to run and fails no assertion, except for injected faults.
+    /// Every member starts, continues to run and fails no assertion, unless an injected fault stops
+    /// it.
     Running,
     /// The cluster works after the end of all faults, and the run ends. A leader with a stalled
     /// disk stops leading, and stalled disks cause no other elections.

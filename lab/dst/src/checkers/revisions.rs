@@ -1,4 +1,4 @@
-//! A member delivers revisions that rise by one, and each index of the log has the same revision at
+//! A member delivers consecutive revisions, and each index of the log has the same revision at
 //! every member.
 //!
 //! Watchers rely on the first rule: a watcher that receives revision 9 after 7 has missed events.
@@ -10,8 +10,8 @@ use super::{CheckResult, Rule};
 #[derive(Debug, Default)]
 pub struct Revisions {
     by_index: BTreeMap<u64, i64>,
-    /// By member: the last revision that was delivered to its watchers. After a start or a
-    /// snapshot: the revision of the opened store.
+    /// The last revision that each member has delivered to its watchers, by member. After a start
+    /// or a snapshot, it is the revision of the opened store.
     notified: BTreeMap<u64, i64>,
 }
 

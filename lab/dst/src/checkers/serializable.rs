@@ -1,5 +1,6 @@
 //! A serializable read may return old data. But its reply must be the committed state at the
-//! revision in its header, even if the member was cut off for a long time.
+//! revision in its header, even if the member had no connection to the other members for a long
+//! time.
 
 use super::committed_model::CommittedModel;
 use super::{CheckResult, Rule};

@@ -50,10 +50,10 @@ pub(super) struct AuthClients {
     /// The remaining first changes, in the order in which they are proposed.
     setup: VecDeque<AuthOp>,
     setup_member: Option<u64>,
-    /// By user name: the newest token. It may be invalid.
+    /// The newest token of each user, by user name. A token may be invalid.
     pub(super) tokens: BTreeMap<String, String>,
     logins: u64,
-    /// By operation: the credentials of its client.
+    /// The credentials of the client of an operation, by operation.
     pub(super) credentials: BTreeMap<usize, Credentials>,
 }
 
@@ -178,7 +178,7 @@ impl Cluster {
         }
     }
 
-    /// Returns a random change, or `None` if the member does not run. Most changes are valid for
+    /// Returns a random change, or `None` if the member is not running. Most changes are valid for
     /// the users and roles that the member has now.
     fn random_auth_op(&mut self, member: u64) -> Option<AuthOp> {
         let store = self.running(member).map(|running| running.applier.auth.state())?;

@@ -75,7 +75,7 @@ pub(super) struct ClientPool {
     pub(super) history: History,
     /// The waiters by member and request.
     waiters: BTreeMap<(u64, RequestId), RequestWaiter>,
-    /// By operation: the request ID in its entry.
+    /// The request ID in the entry of an operation, by operation.
     pub(super) proposal_ids: BTreeMap<usize, u64>,
     pub(super) rng: Rng,
 }
@@ -222,7 +222,7 @@ impl Cluster {
         self.submit(id, waiter, |of| ReplicaInput::Propose { request, compares, of });
     }
 
-    /// Submits an input. Does nothing if the member does not run.
+    /// Submits an input. Does nothing if the member is not running.
     pub(super) fn submit(
         &mut self,
         id: u64,

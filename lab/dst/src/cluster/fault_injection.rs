@@ -19,8 +19,8 @@ impl Cluster {
         self.events.plan(wait, move |cluster| cluster.start(id));
     }
 
-    /// Starts a member. Does nothing if the member already runs or was removed. A member with a
-    /// wiped disk only starts to query the other members.
+    /// Starts a member. Does nothing if the member is already running or was removed. A member with
+    /// a wiped disk does not start yet, but starts to query the other members.
     pub(super) fn start(&mut self, id: u64) -> CheckResult {
         let now = self.events.now();
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };

@@ -3,8 +3,8 @@
 //! The clients ignore the responses, except the response to a keep-alive. This response is a
 //! promise: see [`leases`](crate::checkers::leases). A member renews a lease as the server does. It
 //! must consider itself the leader, and its ReadIndex request must be confirmed. Then it renews the
-//! lease at once, except if the lease has a checkpoint below its full TTL. Then the member proposes
-//! a checkpoint that restores the full TTL, and the client gets no response.
+//! lease immediately, unless the lease has a checkpoint below its full TTL. In that case the member
+//! proposes a checkpoint that restores the full TTL, and the client gets no response.
 
 use clearlane_lease::Renewal;
 use clearlane_raft::read_index::ReadNeed;

@@ -16,10 +16,11 @@ use crate::network::Partition;
 
 #[derive(Debug, Default)]
 pub(super) struct MessageTriggers {
-    /// The leader, and how long it is cut off after its `MsgTimeoutNow` has arrived.
+    /// The leader, and how long it is cut off after its `MsgTimeoutNow` has arrived. `None` if no
+    /// fault waits for a leader transfer.
     pub(super) on_leader_transfer: Option<(u64, Micros)>,
-    /// The next vote for a candidate starts this fault: how long the voter is down, and how long
-    /// the candidate is cut off.
+    /// The fault that starts with the next vote for a candidate: how long the voter is down, and
+    /// how long the candidate is cut off. `None` if no fault waits for a vote.
     pub(super) on_vote: Option<(Micros, Micros)>,
 }
 

@@ -278,7 +278,7 @@ impl Cluster {
         self.machines.values().filter(|machine| !machine.is_removed)
     }
 
-    /// Returns the members that run.
+    /// Returns the running members.
     fn up(&self) -> Vec<u64> {
         let up = self.machines.values().filter(|machine| machine.running.is_some());
         up.map(|machine| machine.id).collect()

@@ -396,8 +396,8 @@ struct Polled {
     ready: ReplicaReady,
     /// The errors of rejected messages.
     rejected: Vec<Error>,
-    /// A heartbeat that showed that entries are lost, and that the replica accepted nevertheless.
-    /// `None` if there was none.
+    /// A heartbeat that the replica accepted, although it showed that entries are lost. `None` if
+    /// there was no such heartbeat.
     accepted_loss: Option<Message>,
 }
 

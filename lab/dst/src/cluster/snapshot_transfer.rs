@@ -1,9 +1,9 @@
 //! Raft snapshots in flight from one member to another.
 //!
-//! The sender's stream is cut into chunks of random sizes, which arrive in order. Between two
-//! chunks the link may be cut, a member may crash, or the stream may break. The sender is notified
-//! of the result. This report may be wrong: the snapshot may have arrived although the sender is
-//! notified of a break.
+//! The sender's stream is split into chunks of random sizes, which arrive in order. Between two
+//! chunks the link may be cut, a member may crash, or the stream may break. At the end, the sender
+//! receives a report of success or failure. The report may be wrong: the snapshot may have arrived
+//! although the sender receives a report of failure.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct SnapshotTransfer {
     /// The incarnations of sender and receiver at the start of the transfer.
     incarnations: (u64, u64),
     sender: SnapshotSender,
-    /// Bytes that were read from the sender's stream and not sent yet.
+    /// Bytes that have been read from the sender's stream, but have not been sent yet.
     unsent: Bytes,
     receiver: Option<SnapshotReceiver>,
 }

@@ -125,7 +125,7 @@ impl Cluster {
         })
     }
 
-    /// Checks that a member does not lead if only its disk is stalled, and if it has blocked a
+    /// Checks that a member does not lead if its disk is the only stalled disk, and has blocked a
     /// write for longer than `HAND_OVER_MAX`. The deadline is later if another stall ended shortly
     /// before. Called when the member ticks.
     pub(super) fn check_stalled_leader(&self, id: u64) -> CheckResult {

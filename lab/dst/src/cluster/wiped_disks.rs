@@ -55,7 +55,7 @@ impl Cluster {
 
     /// Chooses a random follower, and wipes its disk at once or in the worst case that the module
     /// head describes. Wipes nothing if a minority was wiped already, if there is no leader, if a
-    /// member does not run, or if the log of a member has only its first entries. Plans the next
+    /// member is not running, or if the log of a member has only its first entries. Plans the next
     /// call until the quiet phase.
     fn choose_wipe(&mut self) {
         let view = self.view();
@@ -143,8 +143,8 @@ impl Cluster {
         (NewMember { id, cluster_id: CLUSTER_ID, peer_urls, first: ids }, first)
     }
 
-    /// A member with a wiped disk decides by the replies whether it may start. If the replies do
-    /// not decide, it queries the other members again.
+    /// Decides from the replies whether a member with a wiped disk may start. If the replies are
+    /// not sufficient for a decision, the member queries the other members again.
     fn decide_first_start(&mut self, id: u64) -> CheckResult {
         let (member, first) = self.new_member(id);
         let Some(machine) = self.machines.get_mut(&id) else { return Ok(()) };
@@ -212,8 +212,8 @@ impl Cluster {
     }
 
     /// Sends the reply of member `id` to the member `asking`. `term` is the term in which a quorum
-    /// has confirmed that `id` leads, or `None`. If the leader term in the reply is another one, it
-    /// is set to 0, because it is not confirmed.
+    /// has confirmed that `id` leads, or `None`. If the reply has a different leader term, this
+    /// term is set to 0, because it is not confirmed.
     fn report_to_wiped(&mut self, id: u64, asking: u64, term: Option<u64>) {
         let (member, _) = self.new_member(asking);
         let Some(running) = self.running(id) else { return };

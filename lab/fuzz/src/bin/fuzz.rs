@@ -1,5 +1,5 @@
-//! Runs libFuzzer on one target. The environment variable `FUZZ_TARGET` has the target's name. The
-//! script `lab/fuzz/run` builds and calls this program.
+//! Runs libFuzzer on one target. The environment variable `FUZZ_TARGET` contains the target's name.
+//! The script `lab/fuzz/run` builds and calls this program.
 
 #![no_main]
 

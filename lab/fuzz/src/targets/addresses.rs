@@ -1,5 +1,5 @@
-//! Arbitrary texts in place of addresses, lists of members and feature gates. Such texts arrive in
-//! flags, in requests that change members, and from other members.
+//! Arbitrary strings in place of addresses, lists of members and feature gates. Such strings arrive
+//! in flags, in requests that change members, and from other members.
 
 use clearlane::config::address::{Url, listen_addresses};
 use clearlane::config::feature_gates::FeatureGates;

@@ -32,7 +32,7 @@ pub fn target(data: &[u8]) {
     open(data);
 }
 
-/// Makes a file from the input, and checks how the engine handles it. Returns whether the engine
+/// Creates a file from the input, and checks how the engine handles it. Returns whether the engine
 /// opens the file.
 pub fn open(data: &[u8]) -> bool {
     let image = image(Input::new(data));
@@ -73,8 +73,9 @@ fn image(mut input: Input<'_>) -> Vec<u8> {
 }
 
 /// Applies one edit. The input starts with the kind of edit, the number of a page of 1 KiB, and an
-/// offset in this page, in units of 4 bytes. The edit starts at this place, except that a copied
-/// page goes to the start of the page. The last kind cuts or extends the file to end at the place.
+/// offset in this page, in units of 4 bytes. The edit starts at this offset, except that a page is
+/// copied to the start of the page. The last kind of edit cuts or extends the file so that it ends
+/// at this offset.
 fn put_edit(image: &mut Vec<u8>, input: &mut Input<'_>) {
     let kind = input.choice(7);
     let place = usize::from(input.byte()) << 10;
@@ -147,8 +148,8 @@ fn read_all(store: &MemoryStore) -> Records {
 }
 
 /// Changes the store and `records` in the same way, and checks that they are equal after each
-/// commit. Returns `None` if the file has a bucket in the place of a record: the put then fails,
-/// although the file is not damaged.
+/// commit. Returns `None` if the file has a bucket in the place of a record. In this case the put
+/// fails, although the file is not damaged.
 fn change(store: &MemoryStore, records: &mut Records) -> Option<()> {
     for round in 0..3 {
         let mut txn = store.begin_write().expect("there is no other writer");

@@ -1,7 +1,7 @@
 //! A sequence of transactions for the engine `bolt`, and the same changes on a plain map.
 //!
-//! Every read must return the same records from the store and from the map, also after the file is
-//! opened again. No page may be lost or used twice.
+//! Every read must return the same records from the store and from the map, even after the file has
+//! been opened again. No page may be lost or used twice.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -1,5 +1,5 @@
-//! A response through the JSON gateway. A message is converted to JSON, as a whole and in pieces,
-//! with the same result.
+//! A response through the JSON gateway. A message is converted to JSON, as a whole and in pieces.
+//! Both results must be the same.
 //!
 //! ```text
 //!   number of the RPC (1) │ length of pieces (1) │ the message's bytes

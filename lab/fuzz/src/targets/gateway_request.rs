@@ -1,5 +1,6 @@
-//! A call of the JSON gateway. JSON is converted to a message, the message to JSON, and this JSON
-//! to the same message. If the RPC has a request stream, the text is first split into JSON objects.
+//! A call of the JSON gateway. JSON is converted to a message, and the message to JSON. If this
+//! JSON is converted again, the result must be the same message. If the RPC has a request stream,
+//! the text is first split into JSON objects.
 //!
 //! ```text
 //!   number of the RPC (1) │ length of pieces (1) │ text

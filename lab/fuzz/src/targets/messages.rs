@@ -90,7 +90,7 @@ pub fn target(data: &[u8]) {
 }
 
 /// Checks that a message does not change when it is written and read again. Unknown fields are lost
-/// when a message is read. So the second encoding is compared with the first encoding, and not with
+/// when a message is read. So the second encoding is compared with the first encoding instead of
 /// `bytes`.
 pub(super) fn round_trip<M: Message + Default + PartialEq + Debug>(bytes: Bytes) {
     if let Ok(message) = M::decode(bytes) {

@@ -6,7 +6,7 @@ use clearlane_raft::Message;
 pub fn target(data: &[u8]) {
     let Ok(message) = Message::decode(data) else { return };
     let again = Message::decode(&message.encode()).expect("what was written can be read");
-    // Fields that raft does not know may be written in any order. So the messages are compared as
+    // Fields that are unknown to raft may be written in any order. So the messages are compared as
     // text.
     assert_eq!(again.to_string(), message.to_string());
     assert_eq!(again.proposed_entries(), message.proposed_entries());

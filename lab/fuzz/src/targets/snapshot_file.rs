@@ -1,5 +1,5 @@
-//! A saved snapshot that is restored. The restore rejects it, or makes a store from it; a member's
-//! start on this store must not panic.
+//! A saved snapshot that is restored. The restore rejects it, or creates a store from it; a
+//! member's start on this store must not panic.
 //!
 //! ```text
 //!   0 or 1 │ bytes                                    the file as it is

@@ -1,4 +1,4 @@
-//! A snapshot from another member. The receiver rejects it, or makes a store from it; a member's
+//! A snapshot from another member. The receiver rejects it, or creates a store from it; a member's
 //! start on this store must not panic.
 //!
 //! ```text

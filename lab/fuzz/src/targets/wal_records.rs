@@ -1,6 +1,6 @@
 //! The data of a record of the write-ahead log, or a whole record. The target reads it and writes
-//! it again. Data is then read a second time, with the same result. A record is written as the same
-//! bytes.
+//! it again. Data is then read a second time, and the result must be the same. A record must be
+//! written as the same bytes.
 //!
 //! ```text
 //!   kind of data, or 5 for a record (1) │ bytes

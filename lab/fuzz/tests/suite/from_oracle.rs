@@ -1,7 +1,8 @@
-//! Writes the seeds of the corpus. Many of them contain real requests and responses, from the
-//! recordings of etcd. The others are files and records that this module makes.
+//! Writes the seeds of the corpus. Many seeds contain real requests and responses, from the
+//! recordings of etcd. The others are files and records that this module creates.
 //!
-//! The seeds are written to `target/fuzz-corpus`, where `lab/fuzz/run` starts with them:
+//! The seeds are written to `target/fuzz-corpus`. `lab/fuzz/run` starts with the inputs in this
+//! directory:
 //!
 //! ```text
 //!   cargo test -p clearlane-fuzz --test suite from_oracle -- --ignored
@@ -32,7 +33,7 @@ use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor};
 use serde_json::Value;
 
-/// Maximum size of a seed, in bytes. Longer ones are left out, except for a whole bolt file.
+/// Maximum size of a seed, in bytes. Longer seeds are omitted, except a whole bolt file.
 const SEED_BYTES_MAX: usize = 2 << 10;
 
 struct Seeds {
@@ -72,7 +73,7 @@ impl Seeds {
         }
     }
 
-    /// Encodes a message that is given as JSON. Returns `None` if the JSON is no message of this
+    /// Encodes a message that is given as JSON. Returns `None` if the JSON is not a message of this
     /// kind, for example because the recording contains a placeholder.
     fn encode(&self, kind: MessageDescriptor, json: &Value) -> Option<Vec<u8>> {
         Some(DynamicMessage::deserialize(kind, json).ok()?.encode_to_vec())

@@ -122,7 +122,7 @@ async fn execute(asked: Subcommand) -> Result<()> {
 }
 
 /// Sends the expensive requests of a row. The first line of output informs the calling script that
-/// the row begins with its head start. The script may then start its probes.
+/// the head start of the row has begun. The script can then start its probes.
 async fn run_stall(row: Row, stall: Stall, window: Duration, json: ResultFile) -> Result<()> {
     print_line(&format!("{}: begins", row.name()))?;
     let report = stall.run(window).await?;
@@ -370,7 +370,7 @@ fn print_line(text: &str) -> Result<()> {
 }
 
 /// Returns a function that prints progress. It prints nothing if the standard error is redirected,
-/// so that a log has only errors.
+/// so that a log contains only errors.
 fn progress_printer() -> impl FnMut(&str) {
     let is_terminal = io::stderr().is_terminal();
     move |line| {

@@ -42,7 +42,7 @@ pub(crate) enum LoopRequest {
     Calls(Pin<Box<dyn Future<Output = CallResult> + Send>>),
 }
 
-/// Makes the next request of a client. The argument is the client's number.
+/// Creates the next request of a client. The argument is the client's number.
 pub(crate) type RequestSource = Box<dyn FnMut(u64) -> LoopRequest + Send>;
 
 /// A future that completes at the end of the warm-up. It is first polled when all connections are
@@ -185,9 +185,9 @@ pub(crate) async fn run(
     for state in states {
         sums.iter_mut().zip(&*state.metrics.lock()).for_each(|(sum, of)| sum.merge(of));
     }
-    // A thread runs until its requests are answered or given up. The running time that is returned
-    // ends at the latest with the window or with the last response, whichever is later. It ends
-    // earlier if no requests are left.
+    // A thread runs until all its requests have been answered or given up. The wait for requests
+    // that were given up must not count. So the returned time ends no later than the window or the
+    // last response, whichever is later.
     let last_answer = sums.iter().map(ClassMetrics::last_answer).max().unwrap_or_default();
     let longest = options.window.map_or(elapsed, |window| window.max(last_answer));
     Ok((sums, elapsed.min(longest)))

@@ -31,12 +31,12 @@ const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const LEASE_TTL_SECONDS: i64 = 100;
 /// Maximum number of lease grants in flight.
 const GRANTS_MAX: usize = 100;
-/// Maximum size of a transaction in bytes. No server accepts a transaction of this size, so more is
-/// rejected as a wrong argument.
+/// Maximum size of a transaction in bytes. No server accepts a transaction of this size, so
+/// arguments that would require a larger transaction are rejected.
 const TXN_BYTES_MAX: u64 = 256 << 20;
 const PAGE_KEYS: i64 = 10_000;
 
-/// Makes the requests of all threads.
+/// Creates the request source of each thread.
 pub(super) struct Sources {
     pub(super) classes: &'static [&'static str],
     /// The operation of the class, if it differs from the class's name. A read in pages or as a
@@ -234,7 +234,7 @@ impl PutSource {
     }
 }
 
-/// Returns the end of a range. An empty text is the end after all keys.
+/// Returns the end of a range. An empty `text` means that the range has no end.
 fn end_of(text: &str) -> Bytes {
     if text.is_empty() { Bytes::from_static(&[0]) } else { Bytes::copy_from_slice(text.as_bytes()) }
 }

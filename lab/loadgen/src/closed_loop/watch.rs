@@ -98,7 +98,8 @@ struct Events {
     /// Arrival times of events whose put has no response yet, by revision.
     early: HashMap<i64, Vec<Duration>>,
     expected: u64,
-    /// The reason why a stream has ended. If several streams have ended, this is the latest reason.
+    /// The reason why a stream has ended. If several streams have ended, this is the reason of the
+    /// stream that ended last.
     why_ended: Option<String>,
 }
 
@@ -248,7 +249,8 @@ async fn receive((_open, mut responses): OpenWatch, shared: Arc<SharedEvents>) {
     shared.events.lock().why_ended = Some(why);
 }
 
-/// Makes the puts of all clients. The event of a put is expected as soon as the put is answered.
+/// Returns the source of the puts of all clients. The event of a put is expected as soon as the put
+/// is answered.
 fn put_source(
     plan: &Arc<WatchPlan>,
     channels: &[Channel],

@@ -36,7 +36,8 @@ const CONNECTION_WINDOW: u32 = 5 << 20;
 /// the next request tries again.
 const FAILURE_HOLDS: Duration = Duration::from_millis(100);
 
-/// A connection that clones share. Use it only on the runtime that has opened it.
+/// A connection. All clones of this value use the same connection. Use it only on the runtime that
+/// has opened it.
 #[derive(Clone, Debug)]
 pub struct Connection {
     shared: Arc<SharedConnection>,
@@ -107,13 +108,13 @@ impl Connection {
         let enough = call.keys.filter(|_| call.answer == ResponseShape::Watch);
         while let Some(data) = body.data().await {
             let data = data.map_err(broken)?;
-            // The bytes are not kept, so the window is released at once for the rest of this
-            // response.
+            // The bytes are not kept, so their part of the window is released immediately for the
+            // rest of this response.
             body.flow_control().release_capacity(data.len()).map_err(broken)?;
             scanner.feed(&data)?;
             let stats = scanner.stats();
-            // A watch of 0 events is complete after its first message, which reports that it is
-            // created.
+            // A watch of 0 events is complete after its first message, which reports that the watch
+            // has been created.
             if enough.is_some_and(|events| stats.keys >= events && scanner.is_between_messages()) {
                 // Returning drops both halves of the stream, which ends it.
                 return Ok(stats);

@@ -150,7 +150,8 @@ pub(crate) fn reason(status: &Status) -> String {
     }
 }
 
-/// Turns a status into an error. `what` describes the operation that failed.
+/// Returns a function that converts a status to an error. `what` describes the operation that
+/// failed.
 pub(crate) fn error(what: impl Display) -> impl FnOnce(Status) -> Error {
     move |status| Error::Server(format!("{what}: {}", status.message()))
 }

@@ -117,7 +117,7 @@ pub(super) fn period_jobs(requests: u64, period: u64, keys: u64, rng: &mut Small
     jobs
 }
 
-/// Returns the deletions of the keys that this period has created.
+/// Returns the jobs that delete the keys that this period has created.
 pub(super) fn deletions(requests: u64, period: u64) -> impl Iterator<Item = Job> {
     let kind = JobKind::Delete;
     (0..kind.count(requests)).map(move |number| Job { kind, period, number })

@@ -1,19 +1,19 @@
-//! Sends a day of a cluster's steady load, as fast as the server takes it, and checks whether the
-//! server grows. `benches/day` runs it, and `docs/load.md` has a section about it.
+//! Sends a day of a cluster's steady load, as fast as the server accepts it, and checks whether the
+//! server's memory and data grow. `benches/day` runs it, and `docs/load.md` has a section about it.
 //!
 //! ```text
 //!   prepare ─▶ 12 periods ─▶ sample ─▶ 12 periods ─▶ sample ... clean up ─▶ verdict ─▶ curves
 //! ```
 //!
 //! * A *period* represents five minutes of a real day, and an hour has [`PERIODS_PER_HOUR`]
-//!   periods. The jobs of a period run in random order, many at once.
+//!   periods. The jobs of a period run in random order, many at a time.
 //! * Each period except the first ends with a compaction at the revision at which the previous
 //!   period ended. Kubernetes' API server also compacts every five minutes. The next period starts
-//!   when the compacted records are removed from the disk.
-//! * The TTL of a lease is real time, so an hour ends only when the leases that expire are removed.
-//!   Each hour ends with the same number of keys, leases and watch streams. So if the server still
-//!   grows from hour to hour, it keeps data that it does not need. The number of watchers may vary,
-//!   because a compaction cancels watchers that lag too far behind.
+//!   when the compacted records have been removed from the disk.
+//! * The TTL of a lease is real time, so an hour ends only when the expiring leases have been
+//!   removed. Each hour ends with the same number of keys, leases and watch streams. So if the
+//!   server still grows from hour to hour, it keeps data that it does not need. The number of
+//!   watchers may vary, because a compaction cancels watchers that lag too far behind.
 
 mod curves;
 mod job;
@@ -195,7 +195,8 @@ impl Load {
         })
     }
 
-    /// Runs all hours. Returns a line about keys, leases or watches that are left over, or `None`.
+    /// Runs all hours. Returns a line about keys, leases or watches that are left over, or `None`
+    /// if nothing is left over.
     async fn run(&mut self, tell: &mut dyn FnMut(&str)) -> Result<Option<String>> {
         for hour in 1..=self.options.hours {
             for period in (hour - 1) * PERIODS_PER_HOUR..hour * PERIODS_PER_HOUR {
@@ -223,7 +224,7 @@ impl Load {
         // The first period does not compact, because no earlier period has ended.
         if self.context.period > 0 {
             // A real server has five minutes to remove the records from the disk. Here the
-            // compaction is physical: its response arrives when the records are removed.
+            // compaction is physical: its response arrives when the records have been removed.
             let compaction = CompactionRequest { revision: before, physical: true };
             let mut client = KvClient::new(self.channels[0].clone());
             let compacted = client.compact(compaction).map_err(text);
@@ -287,7 +288,7 @@ impl Load {
             self.requests += 1;
         }
         // The number of leases that still expire depends on the speed of the server. Samples are
-        // taken only when they all have expired, so that hours can be compared.
+        // taken only after these leases have expired, so that hours can be compared.
         let expected = self.live_before.leases;
         let leases = read_until(
             END_TIMEOUT,

@@ -11,7 +11,7 @@ use crate::named::Named;
 use crate::servers::{ERAS, era_of_version};
 use crate::within::within;
 
-/// The value of `--era` for experiments without a server of ours.
+/// The value of `--era` that excludes Clearlane's server from the experiments.
 pub(super) const NO_ERA: &str = "none";
 
 #[derive(Clone, Debug, PartialEq, Eq, Args)]

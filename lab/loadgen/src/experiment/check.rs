@@ -1,4 +1,4 @@
-//! Checks whether a measurement goes in the published direction.
+//! Checks whether a measurement confirms the direction of the published result.
 //!
 //! A check has a generous bound, which a correct server passes easily, even in a short run on two
 //! cores. A *bar* is a goal of this project. A report shows whether it is reached, but nothing

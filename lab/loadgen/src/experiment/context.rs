@@ -17,10 +17,10 @@ use crate::stop::Stop;
 use crate::waiting::answered;
 use crate::{Error, Result, connection};
 
-/// Prefix of the keys of all experiments. These keys are deleted in a cluster that is given by its
-/// endpoints.
+/// Prefix of the keys of all experiments. If the user has given the endpoints of a running cluster,
+/// the keys with this prefix are deleted in that cluster.
 pub(super) const PREFIX: &str = "/experiment/";
-/// The name in tables of a cluster that is given by its endpoints.
+/// The name, in tables, of a cluster whose endpoints the user has given.
 const GIVEN: &str = "given";
 /// The reason why an experiment is skipped if only a given cluster can be measured.
 pub(super) const STARTS_ITS_SERVERS: &str = "skipped: it starts its servers itself, and cannot \
@@ -50,7 +50,7 @@ pub struct Context {
 pub(super) enum Subject {
     /// A program that is started for the measurement.
     Program(ServerProgram),
-    /// The endpoints of a cluster that runs already.
+    /// The endpoints of a cluster that is already running.
     Given(Vec<String>),
 }
 
@@ -117,9 +117,9 @@ impl Context {
         (self.tell)(line);
     }
 
-    /// Returns the servers that can be started with flags, be killed, or have several members:
-    /// Clearlane in each era that the user has named, or otherwise in each of `eras`, and etcd if
-    /// the user has named its program.
+    /// Returns the servers that an experiment can start with flags or with several members, and can
+    /// kill: Clearlane in each era that the user has named, or otherwise in each of `eras`, and
+    /// etcd if the user has named its program.
     pub(super) fn programs(&self, eras: &[String]) -> Result<Vec<Subject>> {
         let eras = self.eras.as_deref().unwrap_or(eras);
         let programs = eras.iter().map(|era| ServerProgram::clearlane(&self.clearlane, era));
@@ -257,8 +257,8 @@ impl Subject {
         }
     }
 
-    /// Call this after a measurement that failed or was dropped. It deletes the keys in a given
-    /// cluster, if the cluster answers within 30 s.
+    /// Deletes the experiments' keys in a given cluster, if the cluster answers within 30 s. Call
+    /// this function after a measurement that failed or was dropped.
     pub(super) async fn clean_up(&self) {
         if let Subject::Given(endpoints) = self {
             let _ = tokio::time::timeout(CLEAN_UP_MAX, delete_all(&endpoints[0])).await;

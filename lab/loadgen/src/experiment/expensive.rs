@@ -154,7 +154,7 @@ impl Records {
     }
 }
 
-/// How long a read has held its lock. The order is by time.
+/// How long a read has held its lock. Holds are ordered by their length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Hold {
     time: Duration,

@@ -30,7 +30,7 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
 struct Written {
-    /// For each acknowledged put: the time of its response, since the start, and its key.
+    /// The time of the response, since the start, and the key of each acknowledged put.
     acknowledged: Vec<(Duration, Bytes)>,
     failed: u64,
     /// The time when the writers were stopped, since the start.
@@ -111,7 +111,7 @@ async fn write_and_kill(
     Ok((written, at))
 }
 
-/// The members. One of them is used until it fails.
+/// The members. One member is used until it fails.
 struct Members {
     endpoints: Vec<Endpoint>,
     at: usize,
@@ -165,9 +165,9 @@ async fn write(
     written
 }
 
-/// Returns the longest time between two acknowledgements if the second one arrived after the member
-/// was killed. If there is no earlier acknowledgement, the time starts at the kill. The time from
-/// the last acknowledgement to the end of the load is also considered.
+/// Returns the longest time without an acknowledgement, among the gaps that ended after the member
+/// was killed. A gap ends with an acknowledgement or with the end of the load. If there is no
+/// earlier acknowledgement, the gap starts at the kill.
 fn longest_gap(written: &Written, killed: Duration) -> Duration {
     let times = written.acknowledged.iter().map(|(at, _)| *at);
     let mut last = killed;
@@ -190,8 +190,8 @@ async fn count_lost(endpoint: &str, written: &Written, victim: &str) -> Result<u
     Ok(written.acknowledged.iter().filter(|(_, key)| is_lost(key)).count())
 }
 
-/// Returns the keys below a prefix, in order. A key whose value is not the value that was put is
-/// skipped.
+/// Returns the keys below a prefix, in order. Keys whose values differ from the values that were
+/// put are skipped.
 async fn keys_below(endpoint: &str, prefix: String) -> TextResult<Vec<Bytes>> {
     let channel = channel(endpoint).await.map_err(|error| error.to_string())?;
     let mut client = KvClient::new(channel);

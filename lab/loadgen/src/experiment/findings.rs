@@ -1,5 +1,5 @@
-//! The results of an experiment, and its report: a page, the same text as Markdown, and the figures
-//! as JSON.
+//! The results of an experiment, and its report: a page, the same text as Markdown, and the
+//! measured values as JSON.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::page::Section;
 pub struct Findings {
     /// The description of the measurement. Each text is a paragraph.
     pub(super) setting: Vec<String>,
-    /// Tables and figures. The page of all experiments shows the first figure.
+    /// Tables and pictures. The page of all experiments shows the first picture.
     pub(super) shown: Vec<Section>,
     pub(super) checks: Vec<Check>,
     pub(super) measured: Measurements,
@@ -55,7 +55,7 @@ impl Findings {
         &self.measured
     }
 
-    /// Returns the figure for the page of all experiments.
+    /// Returns the picture for the page of all experiments.
     pub(super) fn first_figure(&self) -> Option<&str> {
         self.shown.iter().find_map(|section| match section {
             Section::Figure { svg, .. } => Some(svg.as_str()),

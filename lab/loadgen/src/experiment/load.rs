@@ -159,8 +159,8 @@ pub(super) async fn in_a_loop(
     Ok(metrics.take())
 }
 
-/// Sends `count` requests of the first class, which are puts, to create as many revisions. Many
-/// puts are in flight at once. The store applies them one after the other.
+/// Sends `count` requests of the first class, which are puts, to create the same number of
+/// revisions. Many puts are in flight at a time. The store applies them one after the other.
 pub(super) async fn write_revisions(
     endpoint: &str,
     workload: &Workload,

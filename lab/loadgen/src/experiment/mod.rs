@@ -1,4 +1,4 @@
-//! Experiments that others have published about etcd. One command repeats each of them.
+//! Experiments about etcd that others have published. A single command repeats an experiment.
 //!
 //! ```text
 //!   plans.toml ──▶ Plan ──▶ phases, curve ──▶ Measurements ──▶ Findings ──▶ Output

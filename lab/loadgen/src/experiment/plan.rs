@@ -53,7 +53,7 @@ pub(super) struct Plan {
     pub(super) has_history: bool,
     /// Pieces of a workload: its keys, and its classes.
     pub(super) load: Vec<String>,
-    /// The phases. The workload runs in each of them as an open loop.
+    /// The phases. The workload runs in each phase as an open loop.
     pub(super) phases: Vec<PhasePlan>,
     /// The points of a curve. If `None`, there is no curve.
     pub(super) points: Option<Points>,
@@ -61,7 +61,7 @@ pub(super) struct Plan {
     pub(super) loops: Vec<LoopPlan>,
     /// An open loop that runs at the same time as a closed loop, except at the point 0.
     pub(super) open_loop: Option<LoopPlan>,
-    /// What the report shows about the setting. Each text is a paragraph.
+    /// The report's description of the setting. Each text is a paragraph.
     pub(super) setting: Vec<String>,
     pub(super) shown: Vec<Shown>,
     pub(super) checks: Vec<CheckPlan>,
@@ -162,7 +162,7 @@ pub(super) struct LoopPlan {
     pub(super) class: String,
     /// Number of clients of a closed loop.
     pub(super) clients: String,
-    /// If true, the clients are spread over the members. Otherwise all of them use the leader.
+    /// If true, the clients are spread over the members. Otherwise all clients use the leader.
     pub(super) is_spread: bool,
     /// The workload of an open loop.
     pub(super) load: Vec<String>,
@@ -309,7 +309,7 @@ impl Values {
         self.0.iter().fold(text.to_owned(), named)
     }
 
-    /// Parses a text that is a number after the names in it are replaced.
+    /// Replaces the names in `text`, and parses the result as a number.
     pub(super) fn number<T: FromStr>(&self, text: &str) -> Result<T> {
         let number = self.text(text);
         let wrong = |_| Error::Workload(format!("`{number}` is not a number of the expected type"));

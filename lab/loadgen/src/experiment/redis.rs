@@ -1,4 +1,4 @@
-//! Measures puts, gets and notifications at a server and at Redis.
+//! Measures puts, gets and notifications of a server of etcd's API and of Redis.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,7 +103,8 @@ impl Records {
         vec![b'v'; self.bytes]
     }
 
-    /// Makes the requests of a thread's clients. Each client has its own connection.
+    /// Returns the source of the requests of a thread's clients. Each client has its own
+    /// connection.
     fn source(self, address: &str, is_put: bool, thread: u64) -> RequestSource {
         let address = address.to_owned();
         let mut clients = HashMap::<u64, Arc<Mutex<Option<RedisConnection>>>>::new();
@@ -171,7 +172,8 @@ async fn subscribe_and_publish(address: &str) -> Result<ClassMetrics> {
     .await
 }
 
-/// Puts one key again and again, and measures the time until a watch of the key has each event.
+/// Puts one key again and again, and measures the time until a watch of the key receives each
+/// event.
 async fn watch_and_put(endpoint: &str) -> Result<ClassMetrics> {
     let key = Bytes::from(format!("{PREFIX}watched"));
     let failed = |status| connection::error("a watch failed")(status);

@@ -66,7 +66,7 @@ fn sections(shown: &Shown, values: &Values, measured: &Measurements) -> Vec<Sect
 }
 
 /// Returns the columns of a class: the quantile in the calm phase, in the phase `beside`, and the
-/// ratio of both.
+/// ratio of the two.
 fn beside_columns(class: &str, quantile: &str) -> [Column; 3] {
     let [calm, beside] = ["calm", "beside"].map(|phase| format!("{phase}/{class}/{quantile}"));
     let heading = |what| format!("{class} {quantile} {what}");

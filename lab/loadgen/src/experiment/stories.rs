@@ -19,7 +19,7 @@ pub struct Experiment {
     pub(super) published: String,
     /// The source of the published results.
     pub(super) source: String,
-    /// How our figures differ from the published ones, and why.
+    /// The differences between our figures and the published figures, and the reasons.
     pub(super) differs: String,
 }
 

@@ -39,7 +39,7 @@ fn table(columns: &[String], rows: &[Vec<String>]) -> String {
     [line(columns), dashes].into_iter().chain(rows.iter().map(|row| line(row))).join("\n")
 }
 
-/// Puts a text on one line, and escapes tags.
+/// Joins the lines of a text, and escapes tags.
 fn inline(text: &str) -> String {
     text.split_whitespace().join(" ").replace('<', "\\<")
 }

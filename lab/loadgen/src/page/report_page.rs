@@ -29,7 +29,7 @@ const BY_SECOND: &str = "By the second in which a request was due.";
 const BY_SECOND_WITH_GAPS: &str =
     "By the second in which a request was due. A gap: none of them was answered.";
 
-/// A run, as a JSON report has it.
+/// A run, as stored in a JSON report.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RunSummary {
     /// The name of the run: an era, `etcd`, or a word that distinguishes it from the other runs.
@@ -53,7 +53,7 @@ pub struct ServerSummary {
     pub members: u64,
 }
 
-/// The results of one class, as a JSON report has them.
+/// The results of one class, as stored in a JSON report.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ClassSummary {
     pub name: String,
@@ -269,7 +269,8 @@ impl<'a> Comparison<'a> {
     }
 
     /// Returns a table of the servers. It has a column for each run and a row for each property,
-    /// because there are more properties than runs. Of several servers, it shows the first.
+    /// because there are more properties than runs. If a run has several servers, the table shows
+    /// only the first server.
     fn servers(&self) -> Section {
         let row = |property: &str, of: &dyn Fn(&RunSummary) -> String| -> Vec<String> {
             iter::once(property.to_owned()).chain(self.runs.iter().map(of)).collect()
@@ -311,8 +312,8 @@ impl ClassSummary {
     }
 }
 
-/// Returns a line of responses for each run. A run with failures has a second line, which shows the
-/// failures.
+/// Returns a line for each run, with its responses per second. A run with failures has a second
+/// line, with its failures per second.
 fn lines_of_answers(class: &[ClassOfRun<'_>]) -> Vec<Line> {
     let mut lines = Vec::new();
     for (run, colour, class) in class {

@@ -1,8 +1,8 @@
 //! Writes the SVG of a plot, element by element.
 //!
-//! Colours are variables of the style, which get other values on a dark screen. A program that
-//! cannot read the style uses the attributes of the elements, which have the colours for a light
-//! background.
+//! Colours are variables of the style sheet, which have different values on a dark screen. A
+//! program that cannot read the style uses the attributes of the elements, which have the colours
+//! for a light background.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ pub(super) const WIDTH: f64 = 520.0;
 
 pub(super) type Point = (f64, f64);
 
-/// The part of a text that is at its coordinates.
+/// These constants select the part of a text that is at its coordinates: its start, middle or end.
 pub(super) const START: &str = "";
 pub(super) const MIDDLE: &str = "middle";
 pub(super) const END: &str = "end";

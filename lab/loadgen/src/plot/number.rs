@@ -4,8 +4,8 @@ const LARGE: [(f64, &str); 3] = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
 /// Numbers below this one show all digits before the decimal point. Larger numbers are abbreviated
 /// with `k`, `M` or `G`.
 const ABBREVIATED_MIN: f64 = 1e4;
-/// Numbers other than zero whose size is below `PLAIN_MIN`, or not below `PLAIN_MAX`, are written
-/// with an exponent.
+/// Numbers other than zero are written with an exponent if their absolute value is below
+/// `PLAIN_MIN`, or not below `PLAIN_MAX`.
 const PLAIN_MIN: f64 = 1e-6;
 const PLAIN_MAX: f64 = 1e15;
 

@@ -16,9 +16,9 @@ const DECADES_WITH_MINOR_TICKS: f64 = 6.0;
 const DECADES_WITH_POWERS_ONLY: f64 = 2.0;
 const PERCENTILES: [f64; 8] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999];
 const MINOR_PERCENTILES: [f64; 6] = [25.0, 75.0, 95.0, 99.5, 99.95, 99.995];
-/// The largest percentile at which an axis of percentiles may end.
+/// The largest percentile at which an axis of percentiles can end.
 const PERCENTILE_MAX: f64 = 99.9999;
-/// The smallest percentile at which an axis of percentiles may end.
+/// The smallest percentile at which an axis of percentiles can end.
 const PERCENTILE_LEAST: f64 = 90.0;
 /// Two numbers are considered equal if their relative difference is smaller than this.
 const TOLERANCE: f64 = 1e-9;

@@ -78,8 +78,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts members, and returns when each of them answers reads. `state` is `new` for a cluster
-    /// that forms, and `existing` for a cluster that the members join.
+    /// Starts members, and returns when each of these members answers reads. `state` is `new` for a
+    /// cluster that forms, and `existing` for a cluster that the members join.
     async fn start_members(&mut self, numbers: Range<usize>, state: &str) -> Result<()> {
         for member in &mut self.members[numbers.clone()] {
             member.start(&self.program, &self.initial_cluster, state, &self.flags)?;
@@ -112,12 +112,12 @@ impl Cluster {
         self.members[member].data_dir()
     }
 
-    /// Returns the process ID of a member, or `None` while the member does not run.
+    /// Returns the process ID of a member, or `None` while the member is not running.
     pub fn pid(&self, member: usize) -> Option<u32> {
         self.members[member].pid()
     }
 
-    /// Returns the total usage of the members that run.
+    /// Returns the total usage of the running members.
     pub fn usage(&self) -> Result<ClusterUsage> {
         let mut sum = ClusterUsage::default();
         for pid in self.members.iter().filter_map(Member::pid) {
@@ -183,7 +183,7 @@ impl Cluster {
     }
 
     /// Adds a learner, and returns its number when it answers serializable reads. The learner has
-    /// no proxy, so do not call this function in a cluster with a round trip.
+    /// no proxy, so do not call this function if the options of the cluster set a round-trip time.
     pub async fn add_learner(&mut self) -> Result<usize> {
         let number = self.len();
         let mut learner = Member::several(number, 1, self.dir.path())?.remove(0);

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! The proxy keeps the order of bytes and the throughput, because pieces in flight do not wait for
-//! each other. It uses threads and not tasks. The timers of a runtime are exact to a millisecond,
-//! while a sleeping thread wakes within about 60 µs. [`DelayProxy::measure`] returns the real time
-//! of a round trip.
+//! each other. It uses threads instead of tasks: the timers of a runtime are exact only to a
+//! millisecond, while a sleeping thread wakes within about 60 µs. [`DelayProxy::measure`] returns
+//! the real time of a round trip.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -127,8 +127,8 @@ fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Forwards bytes in both directions until both have ended. If the target does not accept a
-/// connection, the client's connection is closed.
+/// Forwards bytes in both directions until both directions have ended. If the target does not
+/// accept a connection, the client's connection is closed.
 fn pass_on(near: TcpStream, number: u64, shared: &Shared) -> io::Result<()> {
     let far = TcpStream::connect(shared.target)?;
     near.set_nodelay(true)?;

@@ -40,7 +40,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Creates `count` members with numbers from `first` on. They do not run yet.
+    /// Creates `count` members with numbers from `first` on. They are not running yet.
     pub(super) fn several(first: usize, count: usize, dir: &Path) -> Result<Vec<Member>> {
         let none = |error| Error::Local(format!("cannot find a free port of 127.0.0.1: {error}"));
         let ports = free_ports(2 * count).map_err(none)?;
@@ -81,8 +81,8 @@ impl Member {
         self.process.as_ref().map(Child::id)
     }
 
-    /// Starts the process, and returns before it answers. `cluster` has all members, as
-    /// `NAME=URL,...`. `state` is `new` for a new cluster, or `existing` for a cluster that this
+    /// Starts the process, and returns without waiting until it answers. `cluster` has all members,
+    /// as `NAME=URL,...`. `state` is `new` for a new cluster, or `existing` for a cluster that this
     /// member joins.
     pub(super) fn start(
         &mut self,
@@ -119,8 +119,8 @@ impl Member {
     }
 
     /// Kills the process. The process has no time to finish, as in a power failure. Unlike in a
-    /// power failure, all data that the process has written is kept. Does nothing if the member
-    /// does not run.
+    /// power failure, all data that the process has written is kept. Does nothing if the member is
+    /// not running.
     pub(super) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // Killing fails only if the process has ended already.

@@ -11,7 +11,7 @@
 //!   server.
 //! * After the end of the window, no request is repeated. There is one exception: if a request has
 //!   failed in the last 100 ms, one more is sent. Requests in flight may run for up to
-//!   [`DRAIN`](crate::run::DRAIN) longer. So a request that takes longer than the window is also
+//!   [`DRAIN`](crate::run::DRAIN) longer. So even a request that takes longer than the window is
 //!   answered once. Only requests of the row `authenticate` are cut off at the end of the window.
 
 mod plan;

@@ -1,5 +1,5 @@
-//! The rows, which are kinds of expensive requests, and what each of them sends: how many requests
-//! at once, and how often.
+//! The rows, which are kinds of expensive requests, and the requests of each row: how many are sent
+//! at the same time, and how often.
 
 use bytes::Bytes;
 use clap::ValueEnum;
@@ -75,7 +75,7 @@ pub enum Row {
     Authenticate,
 }
 
-/// Data that was prepared at the server for single rows.
+/// Data that has been prepared on the server for the rows that need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prepared {
     /// A revision that contains all keys. For the rows with an old revision, a later put has made
@@ -86,7 +86,7 @@ pub(super) struct Prepared {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// Calls that are sent at once, each on its own connection.
+    /// Calls that are sent at the same time, each on its own connection.
     Calls(Vec<Call>, Repetition),
     Held(HeldCalls),
 }
@@ -102,13 +102,13 @@ pub(super) enum Repetition {
     CutOff,
 }
 
-/// Copies of a call that are opened at once and stay open.
+/// Copies of a call that are opened at the same time and stay open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeldCalls {
     pub(super) call: Call,
     pub(super) count: u64,
-    /// Number of connections that the calls share. If it is 0, each call has its own, which stays
-    /// open after the response.
+    /// Number of connections that the calls share. If it is 0, each call has its own connection,
+    /// which stays open after the response.
     pub(super) connections: u64,
     pub(super) opened: Opened,
 }
@@ -216,8 +216,8 @@ fn put_and(ranges: &[RangeRequest]) -> Call {
     Call::new(TXN, &TxnRequest { success, ..TxnRequest::default() }, None)
 }
 
-/// Returns a put with compares that hold if all keys exist. They hold, so the server has to compare
-/// all keys in each of them.
+/// Returns a put with compares that hold if all keys exist. All keys do exist, so the server has to
+/// visit every key for each compare.
 fn put_if_all_exist(space: &KeySpace) -> Call {
     let all_exist = compare_version(&range(space, 0, space.count), CompareResult::Greater);
     let success = operations([Op::RequestPut(put("txn"))]);

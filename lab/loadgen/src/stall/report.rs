@@ -45,8 +45,8 @@ impl StallReport {
     }
 
     /// Returns the rate of responses up to the last response. A server that has started all
-    /// requests at once also answers them at almost the same time, and then answers none for a
-    /// while. So the time after the last response is not counted.
+    /// requests at the same time also answers them at almost the same time, and then answers none
+    /// for a while. So the time after the last response is not counted.
     fn per_second(&self) -> f64 {
         self.metrics.answered_per_second(Duration::ZERO)
     }

@@ -55,8 +55,8 @@ impl Window {
         }
     }
 
-    /// Opens all calls at once, and keeps them until the end. A latency is the time from when a
-    /// call was tried until it was [opened](Opened).
+    /// Opens all calls at the same time, and keeps them open until the end. A latency is the time
+    /// from when a call was tried until it was [opened](Opened).
     pub(super) async fn hold(&self, held: HeldCalls, endpoint: Endpoints) {
         let limit = self.length + DRAIN;
         let mut shared = Vec::new();

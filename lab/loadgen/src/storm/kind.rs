@@ -1,4 +1,4 @@
-//! The kinds of storms, and the HTTP/2 frames that some of them send.
+//! The kinds of storms, and the HTTP/2 frames that some kinds send.
 
 use bytes::Bytes;
 use clap::ValueEnum;

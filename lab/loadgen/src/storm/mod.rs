@@ -3,7 +3,7 @@
 //!
 //! Each kind is meant to cost the client less than the server. One thread sends everything. The
 //! number of attempts in progress is limited. At the limit, a new attempt starts when an earlier
-//! attempt has ended. If there is a rate, a new attempt also waits until its time.
+//! attempt has ended. If a rate is set, a new attempt also waits until it is due.
 
 mod kind;
 
@@ -37,7 +37,8 @@ const ATTEMPTS_MAX: usize = 128;
 const SLOW_CONNECTIONS: usize = 2000;
 const SLOW_BYTE_INTERVAL: Duration = Duration::from_secs(1);
 const GARBAGE_BYTES: usize = 1024;
-/// Maximum time for each step of an attempt. If there is no answer, the attempt then ends.
+/// Maximum time for each step of an attempt. If the server has not answered by then, the attempt
+/// ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The start of an HTTP/2 connection, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -71,7 +72,7 @@ struct StormPlan {
     bytes: Bytes,
 }
 
-/// The number of attempts, and how many of them failed.
+/// The number of attempts, and the number of failed attempts.
 type StormCounters = Arc<[AtomicU64; 2]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! The responses of the stub. A message has the length of a real server's message, but it consists
-//! of one record that repeats.
+//! The responses of the stub. A message has the length of a real server's message, but all its
+//! records are copies of one record.
 
 use bytes::Bytes;
 use clearlane_proto::Message;
@@ -64,7 +64,7 @@ impl Records {
     }
 
     /// Returns `count` records, in full pieces and a shorter last piece. `wrap` is called for each
-    /// piece, for example to make a message of it.
+    /// piece, for example to turn it into a message.
     fn take(&self, count: u64, wrap: impl Fn(Bytes) -> Bytes) -> Pieces {
         let (full, rest) = (count / self.per_piece, count % self.per_piece);
         let mut pieces = vec![wrap(self.piece.clone()); full as usize];
@@ -162,7 +162,7 @@ impl Answers {
     }
 
     /// Returns the first responses of a watch. If the watch starts at an old revision, one event
-    /// for each watched key follows at once.
+    /// for each watched key follows immediately.
     fn watch(&self, watch: &WatchRequest) -> Option<Pieces> {
         let Some(RequestUnion::CreateRequest(create)) = &watch.request_union else { return None };
         let created = WatchResponse { header: header(), created: true, ..Default::default() };
@@ -207,7 +207,8 @@ fn nested(field: u64, mut message: Pieces) -> Pieces {
 
 /// Adds the gRPC prefix of a message.
 fn with_prefix(mut message: Pieces) -> Pieces {
-    // The length fits into 32 bits, because no client requests more than a message may have.
+    // The length fits into 32 bits, because no client requests a response that is too long for a
+    // message.
     let length = (length(&message) as u32).to_be_bytes();
     message.insert(0, [&[0], &length[..]].concat().into());
     message
@@ -232,8 +233,8 @@ fn deleted(delete: &DeleteRangeRequest) -> DeleteRangeResponse {
 }
 
 /// Returns the number of keys in a range. If there is no range end, it is 1. Otherwise it is the
-/// difference of the numbers that follow the last slashes of both keys, or 0 if one of these texts
-/// is not a number.
+/// difference of the numbers that follow the last slashes of both keys, or 0 if one of these
+/// strings is not a number.
 fn keys_between(key: &[u8], range_end: &[u8]) -> u64 {
     if range_end.is_empty() {
         return 1;

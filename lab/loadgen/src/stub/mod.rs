@@ -7,7 +7,7 @@
 //!
 //! Its two threads have the scheduling class, the event interval and the writer of Clearlane's
 //! network threads. Its HTTP/2 windows differ from the windows of Clearlane's client port; its
-//! connection window is the same as between members. Puts are answered and not stored. The number
+//! connection window is the same as between members. Puts are answered but not stored. The number
 //! of keys in a range is the difference of the numbers at the end of `key` and `range_end`, or 1
 //! without a `range_end`.
 
@@ -161,8 +161,8 @@ async fn message(body: &mut Incoming, is_first_enough: bool) -> Option<Bytes> {
     (read.len() >= GRPC_PREFIX_BYTES).then(|| read.split_off(GRPC_PREFIX_BYTES).freeze())
 }
 
-/// The bytes of one or more messages, cut into pieces. A piece may occur several times. Its bytes
-/// are then shared and not copied.
+/// The bytes of one or more messages, split into pieces. A piece may occur several times. Its bytes
+/// are then shared instead of copied.
 type Pieces = Vec<Bytes>;
 
 fn length(pieces: &[Bytes]) -> usize {

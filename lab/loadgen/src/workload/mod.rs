@@ -5,7 +5,7 @@
 //! server. A table `[model]` describes machines for the simulator. The driver ignores it.
 //!
 //! A file is read strictly, and an unknown field is an error. If a misspelt line were ignored, the
-//! measured workload would not be the one that the author meant.
+//! measured workload would differ from the workload that the author intended.
 
 mod set_field;
 pub mod fields;
@@ -35,7 +35,7 @@ pub struct Workload {
 pub struct Class {
     pub name: String,
     /// The position in the file. Together with the seed it decides when requests are due. So the
-    /// requests of a class stay the same if other classes are left out.
+    /// requests of a class stay the same if other classes are omitted.
     #[serde(skip)]
     pub index: u64,
     #[serde(flatten)]
@@ -81,8 +81,8 @@ pub enum Operation {
     },
     /// Watches all keys.
     Watch {
-        /// The watch ends after this number of events from before the run. If it is 0, it ends as
-        /// soon as it is created.
+        /// Number of past events, from before the run, after which the watch ends. If 0, the watch
+        /// ends as soon as it has been created.
         events: u64,
     },
     /// Grants a lease.

@@ -96,8 +96,8 @@ pub(super) fn class(place: u64, table: &Table, space: &KeySpace) -> Result<Class
     let name = table.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
     let called = name.map_or(format!("class {}", place + 1), |name| format!("class \"{name}\""));
     let asked = table.get("operation").and_then(Value::as_str);
-    // If the operation is unknown or missing, all fields are allowed here, so that the operation is
-    // the error that is reported.
+    // If the operation is unknown or missing, all fields are allowed here, so that the reported
+    // error is about the operation.
     let allowed = asked.and_then(class_fields);
     let allowed = allowed.unwrap_or_else(|| table.keys().map(String::as_str).collect());
     let fields = Fields::new(&called, table, &allowed)?;

@@ -66,7 +66,7 @@ impl Workload {
     }
 }
 
-/// Returns the table of a class, as a file has it.
+/// Returns the table of a class in the format of a file.
 fn class_table(class: &Class) -> Table {
     let mut table = Table::try_from(class).expect("a class is a table");
     let allowed = parse::class_fields(class.operation.name()).unwrap_or_default();

@@ -143,7 +143,7 @@ fn keys_that_are_missing_are_told_before_and_during_a_run() {
         let what = "the server has 0 of the workload's 2000 keys";
         let told = format!("{what}; `clearlane-load fill` puts them");
         assert_eq!(trouble, Error::Server(told));
-        // If a class deletes keys, missing keys are no error.
+        // If a class deletes keys, missing keys are not an error.
         let deleting = "\n[[class]]\nname = 'del'\noperation = 'delete'\nkeys = 3\nrate = 30\n";
         let workload = Workload::parse(&format!("{WORKLOAD}{deleting}")).unwrap();
         fill(&workload.space, &order.target.endpoints, None, 1, 1, &mut |_| {}).await.unwrap();
@@ -194,7 +194,7 @@ fn what_a_server_refuses_is_counted_by_its_words() {
 fn a_warm_up_is_sent_and_not_counted() {
     let dir = tempfile::tempdir().unwrap();
     let running = RunningServer::start(dir.path(), Limits::default());
-    // The transaction is left out, because it writes only if its key exists.
+    // The transaction is omitted, because it writes only if its key exists.
     let mut workload = Workload::parse(WRITES).unwrap().without(&["txn".to_owned()]).unwrap();
     workload.seconds = 1;
     let warm_up = Duration::from_secs(2);

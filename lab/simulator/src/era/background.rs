@@ -93,7 +93,7 @@ pub(crate) async fn compact_index(member: &Member, task: &mut SimTask, keys: u64
 pub(crate) async fn compact_batch(member: &Member, task: &mut SimTask, all: u64, gone: u64) {
     let era = member.build.era;
     if era == Era::Clearlane {
-        // The batch is committed at once, without a lock.
+        // The batch is committed immediately, without a lock.
         task.run(remove_ns(member, gone, gone)).await;
         return flush_pending(member, task).await;
     }

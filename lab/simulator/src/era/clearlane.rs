@@ -1,7 +1,7 @@
 //! The era `clearlane`. A read loads a pointer to a state that does not change. So the read holds
 //! no lock, and waits only for a core.
 //!
-//! The index knows the number of keys in a range without a walk. Background work has its own
+//! The index counts the keys in a range without walking over them. Background work has its own
 //! snapshot.
 
 use super::steps::{apply_ns, index_ns, more_pending, records_ns, scan_ns, walk_ns};

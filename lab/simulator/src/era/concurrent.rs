@@ -2,7 +2,7 @@
 //!
 //! So a slow read does not delay the end of a write. But it still holds two other locks: `store`,
 //! which only compactions and snapshots take exclusively, and `treeIndex` during its walk over the
-//! index. From 3.5 on reads share a copy, until the next write or commit.
+//! index. From 3.5 on, reads share a copy until the next write or commit.
 
 use clearlane_backend::Era;
 
@@ -11,7 +11,7 @@ use crate::requests::Range;
 use crate::server::Member;
 use crate::sim_task::SimTask;
 
-/// Reads a range. From 3.5 on reads share a copy of the buffer. In 3.4 each read makes its own
+/// Reads a range. From 3.5 on, reads share a copy of the buffer. In 3.4 each read makes its own
 /// copy.
 pub(super) async fn range(member: &Member, task: &mut SimTask, range: Range) {
     let store = task.read(&member.locks.store).await;

@@ -2,9 +2,9 @@
 //!
 //! The files `one_mutex`, `read_tx`, `concurrent` and `clearlane` have short programs, such as how
 //! an era reads a range, applies a write, or commits the backend. If several eras share a program
-//! in these files, it is in the file of the oldest of them. The module [background] selects the
-//! programs of background work. Locks have the names and the order of the real code. Code that all
-//! eras share is in [`cluster`](crate::cluster).
+//! in these files, it is in the file of the oldest of these eras. The module [background] selects
+//! the programs of background work. Locks have the names and the order of the real code. Code that
+//! all eras share is in [`cluster`](crate::cluster).
 
 pub(crate) mod background;
 mod clearlane;
@@ -30,8 +30,8 @@ pub(crate) enum LinearizableMode {
     ReadIndexWithShortcuts,
 }
 
-/// Returns whether a long response is read in pieces, while earlier pieces are sent. This needs a
-/// snapshot that does not change during the read.
+/// Returns whether a long response is read in pieces, while earlier pieces are being sent. This
+/// needs a snapshot that does not change during the read.
 pub(crate) fn reads_in_pieces(era: Era) -> bool {
     era == Era::Clearlane
 }

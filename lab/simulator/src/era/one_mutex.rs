@@ -1,4 +1,4 @@
-//! etcd 3.0 and 3.1: reads and writes take the same two mutexes, for their whole length.
+//! etcd 3.0 and 3.1: reads and writes hold the same two mutexes from their start to their end.
 //!
 //! Reads also use the engine's only transaction. So a request that holds the mutexes excludes all
 //! others: a read, a write, the timer's commit with its sync, and the pass over unsynced watchers.

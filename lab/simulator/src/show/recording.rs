@@ -62,7 +62,7 @@ impl Recording {
     }
 }
 
-/// Returns one description for all recordings. If they differ, it describes each of them.
+/// Returns one description for all recordings. If they differ, it describes each recording.
 pub(super) fn about_all(recordings: &[Recording]) -> String {
     let mut all: Vec<String> = recordings.iter().map(Recording::about).collect();
     all.dedup();

@@ -76,7 +76,7 @@ fn a_watcher_that_is_behind_is_read_to_again_and_again() {
     assert!(ours.locks.is_empty(), "{}", ours.table());
 }
 
-/// Up to 512 watchers are taken at once, and all are served in turn.
+/// A pass takes up to 512 watchers, and all watchers are served in turn.
 #[test]
 fn many_watchers_take_turns() {
     let knobs = [("model.watchers.lagging", "1100"), ("model.watchers.behind", "2000")];

@@ -122,8 +122,8 @@ fn five_members_wait_for_the_second_nearest() {
     // The leader knows after 2 and 3 ms that members 2 and 3 have the entry. Together with the
     // leader they are a quorum.
     assert_eq!(times(&five), [3.0, 2.0, 0.0]);
-    // Two of the other four members respond before the others, but they are learners and not part
-    // of the quorum.
+    // Two of the other four members respond before the others, but they are learners, which are not
+    // part of the quorum.
     let learners = [
         ("model.learners", "2"),
         far("model.round_trips_ms.1-4", "0.1"),
@@ -146,7 +146,7 @@ fn at_another_member_everything_goes_by_the_leader() {
     assert_eq!(at("3", Era::Clearlane), [4.0, 2.0, 0.0]);
 }
 
-/// Two of five voters are not a quorum. So a read at member 2 waits for heartbeats, also in the era
+/// Two of five voters are not a quorum. So a read at member 2 waits for heartbeats, even in the era
 /// `clearlane`, and takes as long as in 3.5.
 #[test]
 fn the_requesting_member_is_not_always_enough() {

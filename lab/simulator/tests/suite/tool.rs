@@ -1,4 +1,4 @@
-//! The program's output, and its messages for wrong requests.
+//! The program's output, and its error messages for wrong arguments.
 
 use std::fs;
 use std::process::{Command, Output};

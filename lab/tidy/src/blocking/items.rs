@@ -165,7 +165,8 @@ impl Source<'_> {
         })
     }
 
-    /// Returns the first string literal in a part of the file, or `None`.
+    /// Returns the first string literal in a part of the file, or `None` if the part has no string
+    /// literal.
     fn literal(&self, part: Range<usize>) -> Option<String> {
         let mut pieces = self.text[part].split(|c| *c == '"').skip(1);
         pieces.next().map(|literal| literal.iter().collect())
@@ -204,7 +205,8 @@ impl Source<'_> {
         types
     }
 
-    /// Returns the name of the last type that starts before this offset, or `None`.
+    /// Returns the name of the last type that starts before this offset, or `None` if there is no
+    /// such type.
     fn type_at(&self, at: usize) -> Option<&str> {
         let before = self.types().into_iter().take_while(|(begin, _)| *begin < at);
         before.last().map(|(_, name)| name)

@@ -6,8 +6,8 @@
 //!   link has the item's name and leads to its file.
 //! * A name between backticks in a link to a Rust file is in that file. In the column `tests` it is
 //!   the name of a test, elsewhere the name of an item or another word of the code.
-//! * Each row has a link. If the table has a column `tests`, the row's last cell has a link or says
-//!   "no test".
+//! * Each row has a link. If the table has a column `tests`, the row's last cell has a link or the
+//!   words "no test".
 
 mod items;
 

@@ -43,7 +43,7 @@ impl Cluster {
         Self::of(3, &[]).await
     }
 
-    /// Starts a cluster with `count` members and these additional flags. Returns when all of them
+    /// Starts a cluster with `count` members and these additional flags. Returns when all members
     /// answer.
     pub async fn of(count: usize, flags: &[&str]) -> Self {
         let place = tempfile::tempdir().expect("a directory for the data");
@@ -61,15 +61,16 @@ impl Cluster {
         cluster
     }
 
-    /// Adds a member to the list without starting it. The other members do not know it yet.
+    /// Adds a member to the list without starting it. The other members do not know about this
+    /// member yet.
     pub fn prepare(&mut self) -> usize {
         let at = self.members.len();
         self.members.push(Member::new(at));
         at
     }
 
-    /// Starts a prepared member that the cluster knows already. Its `--initial-cluster` has all
-    /// members that were prepared so far.
+    /// Starts a prepared member that has already been added to the cluster. Its `--initial-cluster`
+    /// has all members that were prepared so far.
     pub fn join(&mut self, at: usize) {
         self.members[at].initial = [self.initial_cluster(), "existing".to_owned()];
         self.spawn(at);
@@ -116,27 +117,27 @@ impl Cluster {
         connect(&self.client_urls(), options).await
     }
 
-    /// The address of a member for clients.
+    /// Returns the address of a member for clients.
     pub fn client_url(&self, at: usize) -> String {
         self.members[at].client_url.clone()
     }
 
-    /// The addresses of all members for clients.
+    /// Returns the addresses of all members for clients.
     pub fn client_urls(&self) -> Vec<String> {
         self.members.iter().map(|member| member.client_url.clone()).collect()
     }
 
-    /// The address of a member for other members.
+    /// Returns the address of a member for other members.
     pub fn peer_url(&self, at: usize) -> String {
         self.members[at].peer_url.clone()
     }
 
-    /// The status that the member reports.
+    /// Returns the status that the member reports.
     pub async fn status(&self, at: usize) -> StatusResponse {
         self.client_of(at).await.status().await.expect("a member knows its status")
     }
 
-    /// The ID of a member.
+    /// Returns the ID of a member.
     pub async fn id(&self, at: usize) -> u64 {
         self.status(at).await.header().expect("a header").member_id()
     }

@@ -1,7 +1,8 @@
 //! Servers for the tests of a client from another project: the real program, over real sockets.
 //!
-//! The variable `CLEARLANE` names the program. It may be etcd's, so a test may expect only what is
-//! true for both. A [`Cluster`] is one process of it or several, each with its own ports:
+//! The environment variable `CLEARLANE` names the program. It may also name etcd's program, so a
+//! test must pass with both programs. A [`Cluster`] is one process of this program or several, each
+//! with its own ports:
 //!
 //! ```text
 //!   Cluster::one()    ──▶ m0 :20114 (clients) :20115 (peers)   data and log in a new directory
@@ -12,7 +13,7 @@
 //! ```
 //!
 //! A test has its own servers, so it knows all revisions in advance. Instead of sleeping for a
-//! fixed time, a test calls [`until`], which repeats a question for at most [`PATIENCE`].
+//! fixed time, a test calls [`until`], which repeats a query for at most [`PATIENCE`].
 
 mod cluster;
 mod ports;
@@ -40,7 +41,8 @@ pub async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> T {
     }
 }
 
-/// Repeats the question until the answer is a value.
+/// Repeats a query until its result is not `None`, and returns the value. Panics after
+/// [`PATIENCE`].
 pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let asking = async {
         loop {
@@ -59,7 +61,7 @@ pub async fn next(stream: &mut WatchStream) -> WatchResponse {
     message.expect("the watch goes on").expect("the stream goes on")
 }
 
-/// Asserts that the server refused with this code and exactly these words.
+/// Asserts that the server has rejected a request with this code and exactly this message.
 #[track_caller]
 pub fn assert_refused<T: Debug>(answer: Result<T, Error>, code: Code, words: &str) {
     match answer {

@@ -56,7 +56,7 @@ struct Replayer<'a> {
     /// Clearlane may have.
     as_ours: bool,
     served: RunningServer,
-    /// The second server, in scenarios that have one.
+    /// The second server. `None` in scenarios with only one server.
     learner: Option<RunningServer>,
     streams: BTreeMap<u64, OpenStream>,
     pending: Vec<Pending>,
@@ -390,8 +390,8 @@ impl Replayer<'_> {
     }
 }
 
-/// Returns whether a promotion came too early. A learner must catch up first, and nothing reports
-/// when it has.
+/// Returns whether a promotion came too early. A learner must first catch up, and nothing reports
+/// when it has caught up.
 fn is_too_early(outcome: &Outcome) -> bool {
     let words = "etcdserver: can only promote a learner member which is in sync with leader";
     outcome.as_ref().is_err_and(|failure| failure.message == words)

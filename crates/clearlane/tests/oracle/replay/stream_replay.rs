@@ -16,7 +16,7 @@ const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct OpenStream {
     stream: Stream,
     conversation: ClientStream,
-    /// The last received message.
+    /// The last received message. `None` before the first one.
     last: Option<Value>,
     is_cancelled: bool,
     /// If true, the stream has sent a wrong message or none, and the replay no longer waits for it.

@@ -75,9 +75,9 @@ impl ThreadStage {
             while let Ok(actor) = self.replies.try_recv() {
                 self.pending.remove(&actor);
             }
-            // The waiters are read only after the replies. In the other order, the list could name
-            // an actor as waiting although a release has admitted it, and the reply to that release
-            // could be read afterwards. The condition would then hold too early.
+            // The waiters are read only after the replies. In the opposite order, the list could
+            // name an actor as waiting although a release has admitted it, and the reply to that
+            // release could be read afterwards. The condition would then hold too early.
             let waiting: BTreeSet<TaskLabel> =
                 self.registry.waiting().iter().map(|waiting| waiting.waiter.task).collect();
             if self.pending.is_subset(&waiting) {

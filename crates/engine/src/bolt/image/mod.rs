@@ -13,7 +13,8 @@
 //! * The branches may be taken from the page cache. The chunks are read from the file. No page is
 //!   added to the cache.
 //!
-//! For an engine without such a file, [`Image::of_records`] creates a temporary file.
+//! For an engine that does not store its records in a bolt file, [`Image::of_records`] creates a
+//! temporary file.
 
 mod reach;
 #[cfg(test)]
@@ -78,8 +79,9 @@ impl Image {
         Ok(Image { bytes: state.bytes(), source: Source::State(Box::new(state)) })
     }
 
-    /// Creates an image of `snapshot` by writing its records to a temporary file in `dir`. The file
-    /// loses its name at once, so it disappears with the image, even if the process is killed.
+    /// Creates an image of `snapshot` by writing its records to a temporary file in `dir`. The name
+    /// of the file is removed immediately. So the file disappears when the image is dropped or the
+    /// process is killed.
     pub fn of_records(snapshot: &dyn Snapshot, dir: &Path) -> Result<Image> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +149,8 @@ struct StateImage {
     /// The next page of the file to read. Reading ends before `end`.
     next: PageId,
     end: PageId,
-    /// The page that continues in the next chunk, if its overflow was not read completely.
+    /// The page whose overflow continues in the next chunk, or `None` if the last page was read
+    /// completely.
     partial: Option<PartialPage>,
     table: vec::IntoIter<Bytes>,
     high_water: PageId,
@@ -218,7 +221,7 @@ impl StateImage {
     }
 
     /// Compares pages with their checksums, and fills free pages with zeros. Returns the page that
-    /// continues after this chunk, if any. Fails if a checksum is wrong.
+    /// continues after this chunk, or `None` if no page does. Fails if a checksum is wrong.
     fn check(&self, first: PageId, chunk: &mut [u8]) -> Result<Option<PartialPage>> {
         let mut partial = self.partial;
         for (id, page) in (first..).zip(chunk.chunks_exact_mut(self.pager().page_size())) {

@@ -1,7 +1,7 @@
 //! Reads a bolt file without changing it. The file may have been written by us, by bbolt or by
 //! etcd.
 //!
-//! * [`BoltFile`]: the two meta pages, and which of them has the current state.
+//! * [`BoltFile`]: the two meta pages, and which meta page has the current state.
 //! * [`BoltFile::page`]: one page, as far as it is readable.
 //! * [`BoltFile::survey`]: every page and bucket, and all damage.
 //! * [`BoltFile::scan`]: the records of a bucket in order.
@@ -36,7 +36,7 @@ pub use page_view::{
 pub use scan::Record;
 pub use survey::{BucketEntry, PageEntry, Problem, Survey, TreeStats};
 
-/// An open file.
+/// A bolt file that is open for reading.
 #[derive(Debug)]
 pub struct BoltFile {
     path: PathBuf,
@@ -45,7 +45,8 @@ pub struct BoltFile {
     metas: [std::result::Result<MetaPage, String>; 2],
     bytes: u64,
     checksums: Checksums,
-    /// The checksum table. It is empty if there is none or if it is damaged.
+    /// The checksum table of the newest state. It is empty if the state has no table, or if the
+    /// table is damaged.
     table: ChecksumTable,
 }
 
@@ -59,7 +60,7 @@ pub enum Checksums {
     /// The checksums belong to the previous state: another program wrote the newest state, or the
     /// trailer of the newest meta page is damaged.
     Old,
-    /// The checksums cannot be read. The text is the reason.
+    /// The checksums cannot be read. The string gives the reason.
     Damaged(String),
 }
 
@@ -143,8 +144,7 @@ impl BoltFile {
     }
 
     /// Returns the number of pages to inspect: the pages below the high-water mark that the file is
-    /// long enough to contain. If no meta page is valid, returns the number of all pages of the
-    /// file.
+    /// long enough to contain. If no meta page is valid, returns the number of pages in the file.
     pub fn pages(&self) -> PageId {
         let room = self.bytes / self.page_size() as u64;
         match self.newest() {
@@ -161,7 +161,7 @@ impl BoltFile {
         self.checksums == Checksums::Present
     }
 
-    /// Returns the root of the checksum table, if the table is valid.
+    /// Returns the root of the checksum table, or `None` if there is no valid table.
     fn table_root(&self) -> Option<PageRun> {
         self.table.root()
     }

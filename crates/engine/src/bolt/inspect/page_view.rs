@@ -21,7 +21,7 @@ pub enum PageKind {
     Freelist,
     /// The first page of the checksum table, which lists the table's pages.
     ChecksumRoot,
-    /// A page of the checksum table.
+    /// A page of the checksum table that contains checksums of pages.
     ChecksumTable,
     /// No tree contains the page, and it has no other use.
     Free,
@@ -59,8 +59,9 @@ impl PageKind {
 #[derive(Clone, Debug)]
 pub struct PageView {
     pub id: PageId,
-    /// The kind that the page's header states. Only the root of the current checksum table is
-    /// recognized by its id instead. A free page keeps the kind that it had when it was written.
+    /// The kind that the page's header states. The exception is the root of the current checksum
+    /// table, which is recognized by its id. A free page keeps the kind that it had when it was
+    /// written.
     pub kind: PageKind,
     pub flags: u16,
     /// The id in the page's header.
@@ -107,7 +108,7 @@ pub struct BranchItem {
 pub struct LeafItem {
     pub key: Bytes,
     pub value: Bytes,
-    /// The contents of the bucket, if the element is a bucket.
+    /// The contents of the bucket, or `None` if the element is a record.
     pub bucket: Option<BucketValue>,
 }
 
@@ -117,7 +118,7 @@ pub struct BucketValue {
     /// The root page of the bucket, or `None` if the bucket is inline.
     pub root: Option<PageId>,
     pub sequence: u64,
-    /// The records of an inline bucket. Empty if the bucket is not inline.
+    /// The records of an inline bucket. The list is empty if the bucket is not inline.
     pub records: Vec<LeafItem>,
 }
 

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 pub struct Record {
     pub key: Bytes,
     pub value: Bytes,
-    /// The contents of the bucket, if the element is a bucket.
+    /// The contents of the bucket, or `None` if the element is a record.
     pub bucket: Option<BucketValue>,
 }
 

@@ -38,11 +38,11 @@ pub struct PageEntry {
     /// The index of the bucket in [`Survey::buckets`] whose tree contains the page, or `None` if no
     /// tree contains it.
     pub bucket: Option<usize>,
-    /// The page's depth in its tree. The root has the depth 0. So does a page outside of trees, and
-    /// a page that is too damaged to be parsed.
+    /// The page's depth in its tree. The depth is 0 for the root of a tree, for a page outside all
+    /// trees, and for a page that is too damaged to be parsed.
     pub depth: usize,
-    /// The bytes in use in the page and its overflow. 0 for a free page, and for a page of a tree
-    /// that is too damaged to be parsed.
+    /// The number of bytes in use in the page and its overflow. It is 0 for a free page, and for a
+    /// page of a tree if the page is too damaged to be parsed.
     pub used_bytes: u64,
 }
 
@@ -73,14 +73,14 @@ pub struct TreeStats {
     /// Number of levels from the root to the leaves; 1 for an inline bucket.
     pub depth: usize,
     pub records: u64,
-    /// Bytes of the keys and values of the records.
+    /// Number of bytes of the keys and values of the records.
     pub record_bytes: u64,
-    /// Number of buckets that are records of the tree.
+    /// Number of buckets directly inside the tree. Buckets inside these buckets are not counted.
     pub buckets: u64,
-    /// Number of buckets in `buckets` that are inline.
+    /// Number of inline buckets among the buckets that `buckets` counts.
     pub inline_buckets: u64,
-    /// Bytes of the page of an inline bucket. They are part of the leaf that contains the bucket's
-    /// record.
+    /// Number of bytes in use in the page of an inline bucket. These bytes are part of the leaf
+    /// that contains the bucket's record.
     pub inline_used_bytes: u64,
 }
 
@@ -101,7 +101,8 @@ impl TreeStats {
     }
 }
 
-/// A problem, with the page that it concerns. `page` is `None` if it concerns the whole file.
+/// A problem, with the page that it concerns. `page` is `None` if the problem concerns the whole
+/// file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     pub page: Option<PageId>,

@@ -278,7 +278,7 @@ fn a_damaged_page_does_not_hide_the_others() {
         change(&mut image);
         look(image)
     };
-    // The second of two elements of page 5 is outside of the page.
+    // The second of the two elements of page 5 is outside the page.
     let file = damaged(&|image| image[5 * SMALL + 16 + 16 + 7] = 1);
     assert_eq!(problems(&file), ["page 5: element 1 is outside the page"]);
     let page_view = file.page(5).unwrap();
@@ -302,7 +302,7 @@ fn a_damaged_page_does_not_hide_the_others() {
     assert_eq!(problems(&file), ["page 8: has the id 9 in its header"]);
     let PageBody::Leaf(items) = file.page(8).unwrap().body else { panic!("a leaf") };
     assert_eq!(items.len(), 1);
-    // The header counts more elements than fit. The elements that exist are shown.
+    // The header states more elements than fit into the page. The elements that exist are shown.
     let file = damaged(&|image| image[5 * SMALL + 11] = 1);
     let page_view = file.page(5).unwrap();
     assert_eq!(page_view.problems, ["258 elements do not fit"]);

@@ -31,7 +31,7 @@ impl CountedEvents {
         self.prev_kvs.fill(0);
     }
 
-    /// Counts event number `number`. Returns its bytes that were not counted before.
+    /// Counts event number `number`. Returns the bytes of the event that were not counted before.
     pub(super) fn add(&mut self, number: u32, event: &Event) -> usize {
         let mut bytes = 0;
         if is_first(&mut self.changes, number) {

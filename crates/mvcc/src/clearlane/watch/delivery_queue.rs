@@ -1,5 +1,5 @@
-//! The queue of published transactions that are not delivered yet. Among the locks of the watchable
-//! store, a writer takes only the lock of this queue, `watchQueue`.
+//! The queue of published transactions that have not been delivered yet. Among the locks of the
+//! watchable store, a writer takes only the lock of this queue, `watchQueue`.
 //!
 //! The size of the queue is limited. If a transaction would exceed the limit, all waiting
 //! transactions are dropped first. The transaction is then added, whatever its size. The queue
@@ -46,8 +46,9 @@ pub(super) struct DeliveryQueue {
     batches: VecDeque<QueuedTxn>,
     bytes: usize,
     bytes_max: usize,
-    /// The revision of the newest dropped transaction, until `pop` returns it. All older
-    /// transactions that were not delivered are also dropped.
+    /// The revision of the newest dropped transaction, or `None` if `pop` has returned this
+    /// revision or no transaction was dropped. All older transactions that were not delivered are
+    /// also dropped.
     overflow_revision: Option<i64>,
     /// If false, there are no watchers, and writers publish nothing.
     pub(super) has_watchers: bool,
@@ -60,8 +61,8 @@ impl DeliveryQueue {
         DeliveryQueue { bytes_max, ..DeliveryQueue::default() }
     }
 
-    /// Adds the changes of one revision, if there are any. Returns true if it has added them to an
-    /// empty queue: then the delivery thread may be asleep.
+    /// Adds the changes of one revision, if there are any. Returns true if changes were added to an
+    /// empty queue, because the delivery thread may then be asleep.
     pub(super) fn publish(&mut self, revision: i64, changes: Changes) -> bool {
         if changes.is_empty() {
             return false;

@@ -54,8 +54,9 @@ pub struct SnapshotWatchableStore<A> {
 }
 
 impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
-    /// Creates a watchable store without watchers. `signal` is called when there is something to
-    /// deliver, or an unsynced watcher to read for. It must not call back into the watchable store.
+    /// Creates a watchable store without watchers. `signal` is called when there are transactions
+    /// to deliver, and when there is an unsynced watcher that must read the store. It must not call
+    /// back into the watchable store.
     pub fn new(
         store: Arc<SnapshotStore<A>>,
         config: WatchConfig,
@@ -85,7 +86,7 @@ impl<A: ConsistentIndex> SnapshotWatchableStore<A> {
         with_previous.collect()
     }
 
-    /// Delivers up to 16 items of the queue. Returns true if more may be queued.
+    /// Delivers up to 16 items of the queue. Returns true if the queue may have more items.
     fn deliver_queued(&self, delivery: &mut DeliveryResult) -> Result<bool> {
         let _in_order = self.delivery.lock();
         for _ in 0..TXNS_PER_DELIVERY {
@@ -197,7 +198,8 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
     fn publish_all(&self, transactions: Vec<(i64, Changes)>) {
         let mut queue = self.queue.lock();
         if !queue.has_watchers {
-            // Unwatched changes are dropped without the lock, because there may be many.
+            // Unwatched changes are dropped after the lock is released, because dropping many
+            // changes takes a long time.
             return drop(queue);
         }
         let mut may_sleep = false;
@@ -215,7 +217,7 @@ impl<A: ConsistentIndex> WatchableStore for SnapshotWatchableStore<A> {
         let more = self.deliver_queued(&mut delivery);
         wake_all(&delivery.to_wake);
         if delivery.has_overflowed {
-            // The sync thread may be asleep, if it is not this thread.
+            // If the sync thread is not this thread, it may be asleep.
             (self.signal)(WatchWork::SyncWatchers);
         }
         more

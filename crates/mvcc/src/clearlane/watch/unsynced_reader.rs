@@ -1,7 +1,7 @@
 //! Reads, from a snapshot of the store, the events that a watcher has missed.
 //!
-//! In each sync round etcd reads all records since the oldest revision that one of the round's
-//! watchers has missed (issue 22264). This reader serves one watcher and follows three rules:
+//! In each sync round etcd reads all records since the oldest revision that any watcher of the
+//! round has missed (etcd issue 22264). This reader serves one watcher and follows three rules:
 //!
 //! 1. A step reads a snapshot, and holds no lock of the watchable store.
 //! 2. A step continues where the previous step stopped. Only a step that failed is repeated.
@@ -46,7 +46,7 @@ use crate::watch::response::{Event, WatchRequest};
 /// its request and this list in memory.
 const LIST_MAX: usize = 4096;
 /// If more than one in this number of records is wanted, the reader scans all records. Otherwise it
-/// reads a list, unless another condition in the head of this module requires a scan.
+/// reads a list, unless another condition that the head of this module lists requires a scan.
 const SCANNED_PER_EVENT: u64 = 4;
 
 /// The limits of one step. A step ends at the first new revision after it has reached a limit, so
@@ -61,7 +61,7 @@ pub(super) struct SyncBudget {
 
 #[derive(Debug)]
 pub(super) struct UnsyncedReader {
-    /// The first revision that was not delivered to the watcher.
+    /// The first revision that has not been delivered to the watcher.
     pub(super) next_revision: i64,
     plan: Plan,
     /// The average number of records in a revision, as seen by the last scan. 1 before the first
@@ -71,7 +71,7 @@ pub(super) struct UnsyncedReader {
 
 #[derive(Debug)]
 enum Plan {
-    /// There is no plan: none was made yet, or the last one is finished.
+    /// There is no plan, because no plan has been made yet or the last plan is finished.
     None,
     /// A list of all wanted changes up to revision `up_to`. The next change to read is at the end.
     List { changes: Vec<(Revision, RecordKind)>, up_to: i64 },
@@ -94,7 +94,7 @@ impl UnsyncedReader {
         UnsyncedReader { next_revision, plan: Plan::None, records_per_revision: 1 }
     }
 
-    /// Reads the next events. After an error the caller may repeat the call.
+    /// Reads the next events. After an error the caller can repeat the call.
     pub(super) fn step<M: IndexedRead>(
         &mut self,
         read_txn: &M,
@@ -197,7 +197,8 @@ impl UnsyncedReader {
 struct EarliestChanges {
     changes: Vec<(Revision, RecordKind)>,
     found: u64,
-    /// The earliest main revision among the changes that were dropped.
+    /// The earliest main revision among the changes that were dropped. `None` if no change was
+    /// dropped.
     first_omitted: Option<i64>,
 }
 
@@ -255,7 +256,7 @@ struct StepReader<'r, M> {
 
 impl<M: IndexedRead> StepReader<'_, M> {
     /// Fetches changes from the end of a list until a limit is reached. Returns the main revision
-    /// of the next change, or `None` if the list has no more.
+    /// of the next change, or `None` if the list has no more changes.
     fn read_list(&mut self, changes: &mut Vec<(Revision, RecordKind)>) -> Result<Option<i64>> {
         let mut last = 0;
         while let Some(&(revision, mark)) = changes.last() {
@@ -275,7 +276,7 @@ impl<M: IndexedRead> StepReader<'_, M> {
     }
 
     /// Reads the records of the main revisions `from` to `up_to` until a limit is reached. Returns
-    /// the main revision to continue from, or `None` if all were read.
+    /// the main revision to continue from, or `None` if all records were read.
     fn scan(&mut self, mut from: i64, up_to: i64) -> Result<Option<i64>> {
         loop {
             let next = self.scan_chunk(from, up_to)?;

@@ -1,7 +1,7 @@
 //! Builds a whole tree from sorted keys: the leaves from left to right, then the levels above.
 //!
-//! Nodes are filled to three quarters: the middle between a node that was just split and a full
-//! node. Full nodes would all be split by the first new keys.
+//! Nodes are filled to three quarters, which is halfway between a node that was just split and a
+//! full node. If the nodes were full, the first new key in each node would split it.
 
 use std::sync::Arc;
 

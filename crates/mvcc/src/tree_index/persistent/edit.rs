@@ -1,4 +1,4 @@
-//! Changes one key: the path down to it, and the changes of the nodes on the way up.
+//! Changes one key, and the nodes on the path from the root to the key's leaf.
 //!
 //! ```text
 //!   snapshot ──▶ root ─────┬──────────┐          put to a key of leaf 3:
@@ -11,9 +11,10 @@
 //!
 //! A node that a snapshot shares is copied before it is changed ([`Arc::make_mut`]). The copy
 //! increments the reference counts of its children, which are usually not in the cache; so inner
-//! nodes are small. A node that would exceed its maximum number of items is split in halves. A node
-//! that falls below a quarter of the maximum is joined with a neighbour, see [`is_small`]. If the
-//! path or a join meets the mark of a deletion (`mark.rs`), the mark is pushed down one level.
+//! nodes are small. A node that would exceed its maximum number of items is split into two halves.
+//! A node that falls below a quarter of the maximum is joined with a neighbour, see [`is_small`].
+//! If the path or a join meets the mark of a deletion (`mark.rs`), the mark is pushed down one
+//! level.
 
 use std::sync::Arc;
 
@@ -37,9 +38,9 @@ pub(super) enum Edit {
 
 #[derive(Default)]
 pub(super) struct Effect {
-    /// The change of the number of live keys.
+    /// The change in the number of live keys.
     live: i64,
-    /// The second half of a node that was split.
+    /// The second half of a node that was split. `None` if the node was not split.
     split: Option<Child>,
 }
 
@@ -191,10 +192,11 @@ fn without<T: Clone>(items: &[T], at: usize) -> Arc<[T]> {
 
 /// Returns true if a node should be joined with a neighbour.
 ///
-/// Only compactions remove keys, and they may remove most of them. Without joins the tree would
-/// keep its height and its nodes, and counting would cost more than the remaining keys need. The
-/// limit is a quarter and not a half, so that a node that was just split is not joined by the next
-/// removal. If the items of both nodes are too many for one node, the two nodes share them evenly.
+/// Only compactions remove keys, and a compaction may remove most keys. Without joins the tree
+/// would keep its height and its nodes, and counting would cost more than the remaining keys need.
+/// The limit is a quarter and not a half, so that a node that was just split is not joined by the
+/// next removal. If the items of both nodes are too many for one node, the two nodes share them
+/// evenly.
 fn is_small(node: &Node) -> bool {
     match node {
         Node::Leaf(slots) => slots.len() < LEAF_MAX / 4,
@@ -206,8 +208,8 @@ fn is_small(node: &Node) -> bool {
 fn join_with_neighbour(children: &mut Arc<[Child]>, at: usize) {
     let left = at.saturating_sub(1);
     if children.len() < 2 {
-        // The node has no neighbour: it is the only child of its parent, which is small itself or
-        // the root.
+        // The node has no neighbour: it is the only child of its parent, which is itself small or
+        // is the root.
         return;
     }
     let pair = &mut Arc::make_mut(children)[left..left + 2];

@@ -6,12 +6,13 @@
 //!               [a b d]   [e g h]   [m n q s]               [a b d†]  [e g h]    [m†n†q s]
 //! ```
 //!
-//! In the diagram, † is a tombstone. `d` gets its tombstone at 7.0, and `m` and `n` get theirs
-//! at 7.4 and 7.5. The leaf of `e`, `g` and `h` is not changed: the root gets the mark 7.1 for this
+//! In the diagram, † is a tombstone. `d` gets its tombstone at 7.0, and `m` and `n` get theirs at
+//! 7.4 and 7.5. The leaf of `e`, `g` and `h` is not changed: the root gets the mark 7.1 for this
 //! leaf. A read computes the tombstones 7.1 to 7.3 from the mark and the number of live keys before
-//! each key ([`SlotView`](super::slot_view::SlotView)). A change writes these tombstones where it
-//! passes (`Child::push_mark_down`). So a deletion changes only nodes on two paths down, however
-//! many keys the range has. See `docs/decisions/mvcc-range-tombstones.md`.
+//! each key ([`SlotView`](super::slot_view::SlotView)). A later change that passes the mark on its
+//! way down moves the mark down with it (`Child::push_mark_down`), and writes the tombstones of a
+//! leaf when it reaches the leaf. So a deletion changes only nodes on two paths down, however many
+//! keys the range has. See `docs/decisions/mvcc-range-tombstones.md`.
 
 use std::sync::Arc;
 

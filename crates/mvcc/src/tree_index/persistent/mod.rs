@@ -11,7 +11,7 @@
 //! is no lock here: the writer holds the store's lock.
 //!
 //! Invariants:
-//! * All leaves are at the same depth, and keys rise from left to right.
+//! * All leaves are at the same depth, and keys are in ascending order from left to right.
 //! * A child's count of live keys is correct if no mark is above the child. Below a mark, it is the
 //!   count before the deletion. A child with a mark has no live keys.
 //! * No node is empty except a root without any key. No inner node has a single child.
@@ -77,8 +77,8 @@ impl PersistentSnapshot {
         next
     }
 
-    /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
-    /// of them, until `visit` breaks.
+    /// Skips the first `skip` keys that have a value at the newest revision, and calls `visit` for
+    /// the following ones until `visit` breaks.
     pub(super) fn visit_live_after(
         &self,
         mut skip: u64,
@@ -204,7 +204,7 @@ impl TreeIndex for PersistentIndex {
     }
 
     fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<Version> {
-        // Without this check, deleting an absent key would copy nodes for nothing.
+        // Without this check, deleting an absent key would copy nodes unnecessarily.
         let ended = self.current.root.get(key)?.current()?;
         self.advance(revision);
         edit::edit(&mut self.current.root, key, &mut |history| {
@@ -215,7 +215,7 @@ impl TreeIndex for PersistentIndex {
     }
 
     fn live_count(&self, range: KeyRange<'_>) -> Option<u64> {
-        // Most deletions are of one key, and finding one key takes less time than counting.
+        // Most deletions delete only one key, and finding one key takes less time than counting.
         let mut found = 0;
         self.current.walk(range, i64::MAX, &mut |_, _| {
             found += 1;

@@ -9,8 +9,8 @@
 //! A node is one allocation with the exact size of its items and no capacity for growth. So a new
 //! key needs a new leaf, whether or not a snapshot shares the old leaf
 //! (`docs/decisions/mvcc-tree-index.md` explains why). A change that keeps the number of keys is
-//! done in place if no other tree shares the node: a put to an existing key, a delete, a compaction
-//! that leaves something.
+//! done in place if no other tree shares the node: a put to an existing key, a delete, or a
+//! compaction that leaves a part of the key's history.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl LiveKeys {
         }
     }
 
-    /// Returns the revision of the first tombstone, or `None` without a mark.
+    /// Returns the revision of the mark's first tombstone, or `None` if there is no mark.
     #[inline]
     pub(super) fn mark(self) -> Option<Revision> {
         match self {
@@ -76,7 +76,7 @@ impl LiveKeys {
 }
 
 impl Child {
-    /// Changes the number of live keys. There must be no mark.
+    /// Changes the number of live keys. The child must not have a mark.
     pub(super) fn change_live(&mut self, by: i64) {
         assert!(self.live.mark().is_none(), "the live count of a marked child must not change");
         let count = self.live.count().checked_add_signed(by);
@@ -206,8 +206,8 @@ impl Node {
         }
     }
 
-    /// Calls `visit` for the keys that have a value at the newest revision, after the first `skip`
-    /// of them, until `visit` breaks. Reduces `skip` by the number of skipped keys.
+    /// Skips the first `skip` keys that have a value at the newest revision, and calls `visit` for
+    /// the following ones until `visit` breaks. Reduces `skip` by the number of skipped keys.
     pub(super) fn walk_live_after(
         &self,
         skip: &mut u64,
@@ -257,8 +257,8 @@ impl Node {
     }
 
     /// Returns the key that follows the first `keys` keys of `range`, or `None` if there is no such
-    /// key. Leaves that are completely in the range are skipped by their length. Reduces `keys` by
-    /// the number of skipped keys.
+    /// key. Leaves that are completely in the range are skipped by their length, without a search.
+    /// Reduces `keys` by the number of skipped keys.
     pub(super) fn key_after(&self, range: KeyRange<'_>, keys: &mut usize) -> Option<&Key> {
         match self {
             Node::Leaf(slots) => {

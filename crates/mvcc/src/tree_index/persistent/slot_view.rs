@@ -17,7 +17,8 @@ use crate::tree_index::{ChangeVisitor, Key};
 pub(super) struct SlotView<'n> {
     pub(super) key: &'n Key,
     history: &'n KeyIndex,
-    /// The tombstone from a mark. It is newer than the whole history.
+    /// The tombstone from a mark, which is newer than the whole history. `None` if no mark applies
+    /// to the key.
     tombstone: Option<Revision>,
 }
 

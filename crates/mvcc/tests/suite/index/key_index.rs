@@ -150,7 +150,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Checks that the history and the model return the same for every revision from `compacted` on.
+/// Checks that the history and the model return the same results for every revision from
+/// `compacted` on.
 fn compare(real: &TestedKey, plain: &TestedKey, compacted: i64, newest: i64) {
     assert_eq!(real.show(), plain.show());
     for at in compacted..=newest + 1 {

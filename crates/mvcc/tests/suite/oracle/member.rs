@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::oracle::recording::Fields;
 
-/// The reply, or code and message of the error as a client sees them.
+/// The reply, or the code and the message of the error as a client sees them.
 type Outcome = Result<Value, Value>;
 
 pub(crate) struct Member {

@@ -21,7 +21,7 @@ pub(crate) enum Action {
     Call {
         method: String,
         request: Fields,
-        /// The reply, or code and message of the error.
+        /// The reply, or the code and the message of the error.
         outcome: Result<Value, Value>,
     },
     Restart,

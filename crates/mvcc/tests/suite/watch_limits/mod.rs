@@ -2,9 +2,9 @@
 //! woken, and what happens if a read fails.
 //!
 //! For a watcher that lags far behind, the number of records read must be close to the number
-//! delivered, even if its client reads slowly. (In etcd's issue 22264 it was ten times as much, in
-//! rounds that stopped all writes.) The memory for a client that does not read must stay below a
-//! limit. No event may be lost if reads fail for a while.
+//! delivered, even if its client reads slowly. (In etcd's issue 22264, ten times as many records
+//! were read as delivered, in sync rounds that stopped all writes.) The memory for a client that
+//! does not read must stay below a limit. No event may be lost if reads fail for a while.
 
 mod engine;
 mod faults;

@@ -13,8 +13,7 @@ fn slow() -> WatchConfig {
 }
 
 /// Returns a store with a long backlog. Every 2,000th revision changes the key "rare". Every 10th
-/// revision changes one of the keys "list-0" to "list-4". The last revision puts 5,000 keys at
-/// once.
+/// revision changes one of the keys "list-0" to "list-4". The last revision puts 5,000 keys.
 fn far_behind() -> World {
     let world = World::new();
     for number in 0..BACKLOG {

@@ -1,5 +1,5 @@
-//! The result of a transaction's compares, evaluated before the transaction was proposed, so that
-//! the apply loop need not walk over many keys.
+//! The result of a transaction's compares. They are evaluated before the transaction is proposed,
+//! so that the apply loop need not walk over many keys.
 //!
 //! ```text
 //!   revision 70          compares evaluated over all keys: all hold, or one fails for a key k
@@ -7,8 +7,8 @@
 //!   apply loop           evaluates the compares for b, c and d, or only for k if one failed
 //! ```
 //!
-//! There is a third result: a compare failed because its span had no keys. In this case the apply
-//! loop only checks whether a compare still fails for lack of keys.
+//! There is a third possible result: a compare failed because its span had no keys. In this case
+//! the apply loop only checks whether a compare still fails for lack of keys.
 //!
 //! The updated result equals the result of a full evaluation at the time when the entry is applied.
 //! Other members make a full evaluation. So the effect of an entry does not depend on whether a
@@ -100,7 +100,7 @@ impl EvaluatedCompares {
     /// Returns `None` if this result is about other compares, or about a later state than `read`.
     /// Also returns `None` if a full evaluation costs less, or if only a full evaluation can
     /// decide: there were more changes, some changes were compacted, the store is of an old era, or
-    /// the known failure no longer exists.
+    /// the earlier failure no longer exists.
     pub fn update(
         &self,
         read: &(dyn ReadTxn + '_),

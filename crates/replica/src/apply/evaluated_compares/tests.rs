@@ -36,8 +36,8 @@ fn empty_store() -> TestStore {
     clearlane_mvcc::open(Era::Clearlane, config).unwrap().0
 }
 
-/// Returns one of eight keys. Because there are so few, spans become empty, and deleted keys are
-/// put again.
+/// Returns one of eight keys. Because there are only eight, spans often become empty, and deleted
+/// keys are often put again.
 fn random_key(chance: &mut StdRng) -> Vec<u8> {
     let names: [&[u8]; 8] = [b"a", b"aa", b"b", b"c", b"d", b"e", b"f", b"zz"];
     names[chance.random_range(0..names.len())].to_vec()

@@ -8,8 +8,8 @@
 //! This code serves ranges in an old era, ranges that a transaction neither defers nor streams,
 //! later pages of a stream, single keys with an order or a filter, and short ranges sorted by
 //! value. The crate `server` reads all other ranges without decoding their records, with the same
-//! results. Records that cannot be in the response are dropped while the store is read. `more`
-//! means that the limit cut off records that had passed the filters.
+//! results. Records that cannot be in the response are dropped while the store is being read.
+//! `more` means that the limit cut off records that had passed the filters.
 //!
 //! * The revision in the header is the current one, even for a read at a past revision.
 //! * The sort is stable: ties are in the order of the keys, in both directions. In etcd, the order
@@ -70,7 +70,7 @@ impl RecordSource for dyn ReadTxn + '_ {
         self.revision()
     }
 
-    /// Has yield points, because it may take long in the read pool.
+    /// This method has yield points, because a visit may take a long time in the read pool.
     fn visit(
         &self,
         range: KeyRange<'_>,
@@ -243,8 +243,9 @@ struct Selection<'r> {
     records: Vec<KeyValue>,
     /// Number of records that have passed the filters.
     matched: u64,
-    /// If true, `records[..limit]` are the records that the last cut has kept, and the last of them
-    /// in the sort order is at index `limit - 1`. Any record that sorts after that one is cut off.
+    /// If true, `cut` has run. `records[..limit]` are the records that it has kept, and the record
+    /// at index `limit - 1` is the last of these in the sort order. A record that sorts after it is
+    /// not in the response.
     is_cut: bool,
     steps: YieldPoints,
 }
@@ -345,7 +346,7 @@ pub fn matches_filters(request: &RangeRequest, mod_revision: i64, create_revisio
 /// wants keys only, etcd 3.7 reads its index, which has no leases. If the request also sorts by
 /// value, etcd reads the records, and so the response has leases.
 pub fn without_value(record: KeyValue, keeps_lease: bool) -> KeyValue {
-    // The key is a slice of the record's bytes, and would keep the value in memory.
+    // The key is a slice of the record's bytes, so it would keep the value in memory.
     let key = Bytes::copy_from_slice(&record.key);
     let lease = if keeps_lease { record.lease } else { 0 };
     KeyValue { key, value: Bytes::new(), lease, ..record }

@@ -1,15 +1,16 @@
-//! Makes random damage to the log of a member that has acknowledged writes. The next start of the
-//! member must fail, or the member must have every acknowledged write.
+//! Randomly damages the log of a member that has acknowledged writes. The next start of the member
+//! must fail, or the member must have every acknowledged write.
 //!
 //! The only exception is a loss at the very end of the log after a power failure, if a torn write
 //! explains the loss. [`explain_as_torn`] proves that a single write leaves the same bytes if only
 //! some of its sectors reach the disk. This may be the write that the member made. It may also be
 //! another write, which [`with_completed_record`] constructs: a valid record that contains the
-//! bytes that are left. At most 2 % of the damages may be explained by a torn write.
+//! bytes that are left. The losses of at most 2 % of the damaged logs may be explained by a torn
+//! write.
 //!
 //! Each seed makes one log, and damages 20 copies of it. `CLEARLANE_SEED` sets the first seed
-//! (default 1), and `CLEARLANE_DAMAGES` sets the number of damages of all seeds together (default
-//! 2,000). To repeat only seed 17:
+//! (default 1), and `CLEARLANE_DAMAGES` sets the total number of damaged copies over all seeds
+//! (default 2,000). To repeat only seed 17:
 //!
 //! ```text
 //! CLEARLANE_SEED=17 CLEARLANE_DAMAGES=20 cargo test -p clearlane-replica --test suite damaged
@@ -28,9 +29,9 @@ use rand::{RngExt, SeedableRng};
 use crate::halves::replica_cluster::{DIR, ReplicaCluster};
 
 const DAMAGES: u64 = 2_000;
-/// Number of damages of the log of one seed. Each damage is made to a new copy of the log.
+/// Number of damaged copies of the log of one seed.
 const DAMAGES_PER_LOG: u64 = 20;
-/// Maximum share of damages whose loss may look like a torn write, in percent.
+/// Maximum share of damaged copies whose loss may look like a torn write, in percent.
 const UNNOTICED_MAX: u64 = 2;
 
 /// A stopped member, and the values that it has acknowledged.

@@ -173,8 +173,8 @@ fn a_leader_that_is_cut_off_takes_nothing_away() {
 }
 
 /// After a crash, the entries after the last commit of the store are applied again from the log,
-/// each of them once. The store is committed after each of the eight entries in turn, and after the
-/// crash the leases must be the same as before.
+/// each once. The store is committed after each of the eight entries in turn, and after the crash
+/// the leases must be the same as before.
 #[test]
 fn a_crash_between_any_two_entries_loses_nothing() {
     for commit_behind in 0..8 {

@@ -1,8 +1,8 @@
 //! A cluster of a few members on hosts. Nothing happens in it unless a test makes it happen.
 //!
-//! Messages stay in a pool until they are delivered. A batch for the log is written at once, unless
-//! a test holds it back. A crash loses the data that the disk has not synced, and the data that the
-//! store has not committed.
+//! Messages stay in a pool until they are delivered. A batch for the log is written immediately,
+//! unless a test holds it back. A crash loses the data that the disk has not synced, and the data
+//! that the store has not committed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,7 +41,8 @@ pub(crate) struct ReplicaCluster {
     pub(crate) isolated: Vec<u64>,
 }
 
-/// The host of one member.
+/// The environment of one member: its disk, its stores and its settings, which survive a crash, and
+/// the outputs that tests check.
 pub(crate) struct ReplicaHost {
     id: u64,
     /// The disk with the log.
@@ -139,7 +140,7 @@ impl ReplicaHost {
         self.store_dir.kept_indexes().unwrap()
     }
 
-    /// Returns the value of a key, and the store's revision.
+    /// Returns the value of a key, or `None` if the key does not exist, and the store's revision.
     pub(crate) fn get(&mut self, key: &str) -> (Option<String>, i64) {
         let read = self.replica().store().begin_read();
         let end = format!("{key}\0");

@@ -16,7 +16,7 @@ fn role(cluster: &mut ReplicaCluster, id: u64) -> Role {
     cluster.host(id).replica().raft.raft().leadership().role
 }
 
-/// Returns a cluster, and its leader. The leader has led for so long that its voters are prompt.
+/// Returns a cluster, and its leader. The leader has led long enough for its voters to be prompt.
 fn settled_cluster(voters: u64) -> (ReplicaCluster, u64) {
     let mut cluster = ReplicaCluster::new(voters, settings());
     let leader = cluster.leader();

@@ -279,7 +279,7 @@ fn a_member_that_was_removed_is_told_so_at_each_start() {
 }
 
 /// The owner of a member creates a log if there is none, and otherwise starts from the log. So if
-/// the power fails while the log is created, there must be no log or a complete one.
+/// the power fails while the log is being created, there must be no log or a complete one.
 #[test]
 fn a_new_member_has_no_log_or_one_with_its_first_members() {
     for (step, seed) in (1..=19).flat_map(|step| (0..8).map(move |seed| (step, seed))) {
@@ -297,8 +297,8 @@ fn a_new_member_has_no_log_or_one_with_its_first_members() {
     }
 }
 
-/// A start must fail if any of its disk operations fails. For a sync this is most important: a
-/// second sync would succeed, even if the data is not on disk.
+/// A start must fail if any of its disk operations fails. This matters most for a sync: a second
+/// sync would succeed, even if the data is not on disk.
 #[test]
 fn whatever_fails_at_a_start_it_is_none() {
     for step in 1.. {

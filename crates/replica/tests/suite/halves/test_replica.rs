@@ -46,7 +46,7 @@ pub(crate) struct PollResult {
     pub(crate) steps: Vec<usize>,
 }
 
-/// The outcome of some readers.
+/// The outcome of a group of readers: they may read now, or they have failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
     Ready(Vec<u64>),

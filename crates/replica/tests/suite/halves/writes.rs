@@ -187,7 +187,7 @@ fn a_large_value_waits_for_no_entry_that_was_lost() {
 }
 
 /// At most 64 MB of large proposals may wait, and a further one is rejected. Cancelled proposals no
-/// longer use the limit.
+/// longer count towards the limit.
 #[test]
 fn more_large_values_than_may_wait_are_refused() {
     let mut cluster = ReplicaCluster::new(1, settings());
@@ -477,7 +477,8 @@ fn a_change_is_checked_again_when_it_is_applied() {
     assert!(
         matches!(first, Some(RequestOutcome::MembersChanged(Ok(members))) if members.len() == 2)
     );
-    // Raft has replaced the second change by an empty entry, because the first one was in progress.
+    // Raft has replaced the second change with an empty entry, because the first one was in
+    // progress.
     assert!(cluster.host(leader).results.remove(&second).is_none());
     assert!(matches!(cluster.put(leader, "a", "1"), RequestOutcome::Applied(Ok(_))));
 }

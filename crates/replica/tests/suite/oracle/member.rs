@@ -178,8 +178,8 @@ impl ReplayMember {
         }
         assert_eq!(applied.txn_result.revision, self.store.begin_read().revision());
         if let Some(mut job) = applied.compaction {
-            // While etcd was recorded, it had the time to finish the compaction, even if the call
-            // did not wait for it.
+            // While etcd's responses were recorded, etcd had enough time to finish the compaction,
+            // even if the call did not wait for it.
             while !self.store.compact_step(&mut job, 2).unwrap() {}
         }
         let response = PartialResponse::new(applied.result?, applied.deferred_reads);

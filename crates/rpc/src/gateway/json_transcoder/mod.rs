@@ -1,8 +1,8 @@
 //! Translates a large message to JSON, chunk by chunk.
 //!
 //! The fields have the same order in the text as in the bytes. So the transcoder remembers only the
-//! open messages and lists, and an incomplete number or value at the end of the last chunk. If the
-//! incomplete value becomes base64, only up to two of its bytes are remembered.
+//! open messages and lists, and an incomplete number or value at the end of the last chunk. Of an
+//! incomplete value that is written as base64, it remembers at most two bytes.
 //!
 //! * The text is the same as the text of [`json::of_message`](super::json::of_message), byte for
 //!   byte. A test compares them.
@@ -10,9 +10,9 @@
 //!   such as a user name.
 //! * A call of [`transcode`](JsonTranscoder::transcode) makes about [`CHUNK_BYTES`] of text.
 //!
-//! The bytes were encoded by this program. So the transcoder does not support fields that are not
-//! in the order of their numbers, packed numbers or fractions: it fails for them. No response has a
-//! map.
+//! The bytes were encoded by this program. So the transcoder does not support fields that are out
+//! of order, packed numbers, or floating-point numbers, and fails if it finds any. It does not
+//! support maps either, because no response has a map.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::{Buf, Bytes};
@@ -23,7 +23,7 @@ use tonic::Status;
 /// Approximate number of bytes of text that one call of `transcode` makes.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
-/// The state of a translation. The bytes of the message may be cut anywhere:
+/// The state of a translation. The message may arrive in pieces that end at any byte:
 ///
 /// ```text
 ///   bytes   12 0a │ 0a 02 61 │ 62 2a 04 ..
@@ -47,7 +47,7 @@ struct OpenMessage {
     kind: MessageDescriptor,
     /// The position in the bytes at which the message ends.
     end: u64,
-    /// The number of the last written field.
+    /// The field number of the last written field.
     last: u32,
     /// If true, the last written field is a list, and more items may follow.
     is_in_list: bool,
@@ -141,8 +141,8 @@ impl JsonTranscoder {
         Ok(())
     }
 
-    /// Reads a number of up to ten bytes. Returns `None` if the number was cut off; the next call
-    /// continues with it.
+    /// Reads a number of up to ten bytes. Returns `None` if the bytes end within the number; the
+    /// next call continues with the rest.
     fn number(&mut self, bytes: &mut Bytes) -> Result<Option<u64>, Status> {
         while bytes.has_remaining() {
             let byte = bytes.get_u8();
@@ -305,9 +305,9 @@ fn is_left_out(field: &FieldDescriptor) -> bool {
     !field.is_list() && !field.supports_presence()
 }
 
-/// Writes the base64 text of the next bytes of a value, `some`. Three bytes become four characters,
-/// so up to two bytes stay in `waiting`. At the end of the value, writes all bytes and the closing
-/// quote.
+/// Writes the next bytes of a value, `some`, as base64 text. Three bytes become four characters, so
+/// up to two bytes stay in `waiting`. If `is_last` is true, also writes the bytes in `waiting` and
+/// the closing quote.
 fn write_base64(waiting: &mut Vec<u8>, mut some: &[u8], is_last: bool, text: &mut Vec<u8>) {
     if !waiting.is_empty() {
         let missing = (3 - waiting.len()).min(some.len());

@@ -1,6 +1,5 @@
 //! Compares the text of the transcoder, which receives the bytes of a message in pieces, with the
-//! text of `json::of_message`, which receives all bytes at once. The bytes are cut at random
-//! places.
+//! text of `json::of_message`, which receives all bytes together. The pieces end at random bytes.
 
 use clearlane_proto::etcdserverpb::response_op::Response as Done;
 use clearlane_proto::etcdserverpb::{
@@ -21,8 +20,8 @@ fn kind_of(path: &str) -> MessageDescriptor {
     bindings::find(path).unwrap().method.output()
 }
 
-/// Passes the bytes to a transcoder in pieces, and returns the text. The pieces have the lengths in
-/// `cuts`, which are repeated.
+/// Passes the bytes to a transcoder in pieces, and returns the text. `cuts` has the lengths of the
+/// pieces. After the last length, the first one is used again.
 fn walked(kind: &MessageDescriptor, bytes: &[u8], cuts: &[usize]) -> Result<String, Status> {
     let mut walk = JsonTranscoder::new(kind.clone(), bytes.len() as u64);
     let (mut whole, mut left) = (Vec::new(), Bytes::copy_from_slice(bytes));
@@ -68,7 +67,8 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Makes a response to a range. A response without records is like a `count_only` response.
+    /// Makes a response to a range. Some responses have no records, like the response to a
+    /// `count_only` request.
     fn ranges()(
         header in option::of(any::<(u64, u64, i64, u64)>()),
         kvs in vec(records(), 0..12),

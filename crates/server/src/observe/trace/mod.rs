@@ -1,9 +1,9 @@
 //! Records the activity of a member. The recording is switched on and off while the member runs:
 //! `docs/head-of-line.md`.
 //!
-//! A recording has
+//! A recording contains
 //!
-//! * requests with their stages, recorded on the thread that answers the request;
+//! * requests with their stages, recorded on the thread that serves the request;
 //! * steps of threads, recorded through their [`ThreadTrace`]s;
 //! * waits for locks and holds of locks, recorded by the locks.
 //!
@@ -15,7 +15,8 @@
 //! * Memory is limited. The oldest events are overwritten, and events that arrive faster than they
 //!   are [collected](TraceRecorder::collect) are lost. Overwritten events and lost events are
 //!   counted.
-//! * A thread that records waits only for other threads that record, and for a collection.
+//! * To record an event, a thread waits only for other threads that are recording one, and for a
+//!   collection.
 
 pub mod timeline;
 
@@ -36,7 +37,8 @@ const LOCK_EVENTS_MAX: usize = 32 << 10;
 const NEW_EVENTS_MAX: usize = 64 << 10;
 
 /// The shortest hold that is recorded. A read of 20,000 records takes a lock 20,000 times, and its
-/// short holds would overwrite everything else. A wait for such a hold is recorded.
+/// short holds would overwrite everything else. The wait of another task for such a short hold is
+/// still recorded.
 const HOLD_MIN_NS: u64 = 5_000;
 
 /// Records events while it is switched on.

@@ -7,11 +7,11 @@
 //!
 //! The event of a wait has the holder's label, but not its number. Several tasks with this label
 //! may have held the lock when the wait started. From these tasks the timeline chooses the task
-//! that released the lock last. A task that holds the lock until the recording ends is in no event;
-//! then the timeline shows the label.
+//! that released the lock last. If a task holds the lock until the recording ends, there is no
+//! event of this hold, and the timeline shows only the label.
 //!
-//! The time of a wait is removed from the work of its request or thread, so that a lane shows
-//! either work or a wait at a time. Holds of locks are shown in addition.
+//! The time of a wait is removed from the work of its request or thread, so that at any time a lane
+//! shows either work or a wait. Holds of locks are shown in addition.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! A response that is too long to be sent at once. It is measured first, and then read in chunks
-//! while it is sent.
+//! A response that is too long to be read completely before it is sent. It is measured first, and
+//! then read in chunks while it is being sent.
 //!
 //! The length of a response is sent before its first record. [The index knows the
 //! length](range_size) of most records. Records whose length it does not know are read twice: to
@@ -9,7 +9,7 @@
 //!   Responses with only keys are read from the index. Filters are also decided by the index, so
 //!   only records of the response are read.
 //! * In [another order](sorted), four bytes are kept for each key of the response, and 16 bytes
-//!   while the range is sorted.
+//!   while the range is being sorted.
 //! * All chunks are read from one snapshot, so the measured records equal the records that are
 //!   sent. A response in an old era is already in memory, and is encoded and freed chunk by chunk.
 //! * Each chunk is a separate job in the [pool](crate::threads::ReadPool). At its [`YieldPoints`]
@@ -44,7 +44,7 @@ use crate::read::range::{
     RangeMeta, RangeResult, RangeRows, decode, key_span, options, range_meta,
 };
 
-/// Maximum number of bytes of a response that is read at once.
+/// Maximum number of bytes of a response that is read completely before it is sent.
 pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
 
 pub struct StreamedRange {
@@ -65,7 +65,7 @@ enum UnreadRecords {
 }
 
 impl StreamedRange {
-    /// Measures a range, and sorts it if requested. Reads it at once if it is short.
+    /// Measures a range, and sorts it if requested. Reads it completely if it is short.
     pub(crate) fn measure(
         read_txn: Arc<dyn ReadTxn + Send + Sync>,
         request: RangeRequest,
@@ -118,7 +118,7 @@ impl StreamedRange {
     }
 
     /// Converts a response that is in memory. A long response becomes a stream, so that only chunks
-    /// of it are in memory a second time, encoded.
+    /// of it, and not the whole response, are in memory a second time in encoded form.
     pub(crate) fn of_response(response: RangeResponse) -> RangeResult {
         let encoded = encoded_len(&response.kvs);
         if encoded <= INLINE_BYTES_MAX {
@@ -129,7 +129,7 @@ impl StreamedRange {
         RangeResult::Stream(StreamedRange { meta, ..StreamedRange::of_records(kvs, encoded) })
     }
 
-    /// Makes a stream of records that are in memory. `encoded` is their [`encoded_len`].
+    /// Creates a stream of records that are in memory. `encoded` is their [`encoded_len`].
     pub(crate) fn of_records(records: Vec<KeyValue>, encoded: u64) -> StreamedRange {
         StreamedRange {
             meta: RangeMeta::default(),
@@ -195,8 +195,8 @@ impl StreamedRange {
     }
 }
 
-/// Returns whether the records of all keys of a range may be collected at once: the index knows all
-/// their lengths, and the sum is at most [`INLINE_BYTES_MAX`].
+/// Returns whether a range is short enough for all its records to be collected in memory: the index
+/// must know all their lengths, and the sum must be at most [`INLINE_BYTES_MAX`].
 fn is_short(read_txn: &dyn ReadTxn, request: &RangeRequest) -> clearlane_mvcc::Result<bool> {
     let RangeRequest { revision, .. } = *request;
     let options = RangeOptions { revision, skip_count: true, ..RangeOptions::default() };
@@ -216,8 +216,8 @@ fn read_unsorted(
     limit: i64,
     chunk: &mut RecordChunk,
 ) -> clearlane_mvcc::Result<Option<Bytes>> {
-    // If the name of a record is collected, the record is already subtracted from these numbers,
-    // although it is not read yet.
+    // A record is subtracted from these numbers when its name (its revision) is collected, before
+    // the record itself is read.
     let (mut records_left, mut bytes_left) = (limit, chunk.bytes_left());
     let mut next = None;
     let mut add = |record: Bytes| {
@@ -275,7 +275,7 @@ fn length_mismatch() -> Error {
     Error::damaged("the store", "the records of a range are not as long as the index says")
 }
 
-/// Returns the length of records in memory, encoded as in a response.
+/// Returns the number of bytes that these records take when they are encoded in a response.
 pub(crate) fn encoded_len(records: &[KeyValue]) -> u64 {
     let (mut encoded, mut steps) = (0, YieldPoints::default());
     for record in records {

@@ -14,7 +14,8 @@ use prost::Message;
 
 /// The cost of visiting a key in the index, expressed in bytes read.
 pub(super) const VERSION_COST_BYTES: usize = 64;
-/// Maximum number of names that are collected before the records with these names are read.
+/// Maximum number of names that are collected before the records with these names are read. A
+/// record's name is its revision.
 pub(super) const NAMES_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub(super) struct RangeSize {
     pub(super) records: u64,
     /// Bytes of the records in the response, including their tags and lengths.
     pub(super) encoded_bytes: u64,
-    /// Number of keys that pass the filters. If there are more than the limit, it may be any number
-    /// above the limit.
+    /// Number of keys that pass the filters. If more keys than the limit pass, this may be any
+    /// number above the limit.
     pub(super) matched: u64,
     /// Number of keys in the range.
     pub(super) count: u64,
@@ -84,7 +85,7 @@ impl RangeSize {
     }
 }
 
-/// Returns the options for a walk over those keys of a range that must be visited.
+/// Returns the options for a walk over the keys of a range, as far as they must be visited.
 pub(super) fn walk_options(request: &RangeRequest) -> RangeOptions {
     let RangeRequest { revision, count_only, .. } = *request;
     RangeOptions { revision, limit: store_limit(request), count_only, skip_count: false }

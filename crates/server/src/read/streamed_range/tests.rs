@@ -279,7 +279,7 @@ fn a_record_that_is_missing_is_an_error() {
         }
         assert!(collected(&read_txn, &request).is_err());
     }
-    // These requests are answered from the index only.
+    // These requests need only the index.
     let keys_only = RangeRequest { keys_only: true, ..all };
     let by_version = RangeRequest { sort_target: SortTarget::Version as i32, ..keys_only.clone() };
     let descending = RangeRequest { sort_order: SortOrder::Descend as i32, ..keys_only.clone() };
@@ -461,8 +461,8 @@ fn values_with_long_common_parts_are_sorted() {
     }
 }
 
-/// The names of many short runs are looked up in one walk over the index. Each walk has about a
-/// sixteenth of the names, so the test allows 20 visits of each key.
+/// The names of many short runs are looked up in one walk over the index. Each walk looks up about
+/// a sixteenth of the names, so the test allows 20 visits of each key.
 #[test]
 fn the_keys_of_short_runs_are_named_in_a_few_walks() {
     const KEYS: usize = 4000;

@@ -1,4 +1,4 @@
-//! The response of a transaction or a delete. Its long parts are read while it is sent.
+//! The response of a transaction or a delete. Its long parts are read while it is being sent.
 //!
 //! ```text
 //!   operation      put      range      range      delete
@@ -111,7 +111,7 @@ impl<M: OperationResponses + Send + 'static> StreamedResponse<M> {
 /// Reads the ranges of one response, in the order of their operations.
 #[derive(Debug)]
 pub(crate) struct ResponseReader {
-    /// Number of bytes that may still be read at once.
+    /// Number of bytes of records that the message can still take.
     inline_bytes: u64,
     streams: Vec<OperationStream>,
 }
@@ -160,7 +160,7 @@ impl ResponseReader {
     }
 }
 
-/// Makes the reads of a [`PartialResponse`], one after the other.
+/// Performs the deferred reads of a [`PartialResponse`], one after the other.
 #[derive(Debug)]
 pub struct DeferredReader {
     response: AppliedResponse,
@@ -187,7 +187,7 @@ impl DeferredReader {
         read.place(found, &mut self.response)
     }
 
-    /// Makes the remaining reads. Returns the response.
+    /// Performs the remaining reads, and returns the response.
     pub fn finish(mut self) -> ReadResult<StreamedResponse<AppliedResponse>> {
         while !self.reads.is_empty() {
             self.make_next()?;

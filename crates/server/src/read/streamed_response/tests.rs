@@ -1,5 +1,5 @@
-//! Checks that a range has the same result in a response with many ranges as by itself, also if the
-//! store has lost a record.
+//! Checks that a range in a response with many ranges has the same result as the range by itself,
+//! even if the store has lost a record.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

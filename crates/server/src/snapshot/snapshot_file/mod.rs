@@ -6,9 +6,10 @@
 //!   SHA-256 of the bolt file   32 bytes; absent in a copy of `member/snap/db`
 //! ```
 //!
-//! A [`SnapshotWriter`] sends an [`Image`] of one state. [`copy`] and [`restore`] read such files,
-//! including etcd's. Each of the two functions verifies the checksum, unless the caller disables
-//! the check: [`restore`] before it writes a record, and [`copy`] while it writes the copy.
+//! A [`SnapshotWriter`] returns such a file in chunks, from an [`Image`] of one state. [`copy`] and
+//! [`restore`] read such files, including etcd's. Each of the two functions verifies the checksum,
+//! unless the caller disables the check: [`restore`] before it writes a record, and [`copy`] while
+//! it writes the copy.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -41,9 +42,9 @@ const TXN_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug)]
 pub struct SnapshotWriter {
     image: Image,
-    /// Bytes that were read and not returned yet.
+    /// Bytes that have been read but not returned yet.
     read: Bytes,
-    /// Number of bytes that were not returned yet, without the checksum.
+    /// Number of bytes that have not been returned yet, without the checksum.
     bytes_left: u64,
     checksum: Option<Sha256>,
 }

@@ -2,19 +2,19 @@
 //! time](super::read_schedule).
 //!
 //! A network thread that reads twenty thousand records answers no other request during that time.
-//! So long reads run in this pool, where a short read usually waits only for slices of them. A job
-//! that has used up its slice may have to wait at a
-//! [yield point](clearlane_contention::YieldPoints), on its thread, while another job runs. More
-//! threads start when they are needed, and end when they are not. At a yield point
+//! So long reads run in this pool, where a short read usually waits only for slices of the long
+//! reads. A job that has used up its slice may have to wait at a [yield
+//! point](clearlane_contention::YieldPoints), on its thread, while another job runs. More threads
+//! start when they are needed, and end when they are not. At a yield point
 //!
 //! * a job whose request has been dropped ends by unwinding, and so does a job that has used up its
 //!   slice after the pool was stopped. So no caller gets an incomplete result;
 //! * a job must hold no lock, because other jobs may need the lock. So it reads from a snapshot,
 //!   which needs none.
 //!
-//! A second pool, the uncached pool, makes the small reads that wait for the disk. A third pool
-//! checks and hashes passwords, and signs tokens. In each of these two pools every started job may
-//! run at once, so no job waits at a yield point.
+//! A second pool, the uncached pool, performs the small reads that wait for the disk. A third pool
+//! checks and hashes passwords, and signs tokens. In each of these two pools all started jobs run
+//! at the same time, so no job waits at a yield point.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -156,7 +156,7 @@ impl ReadPool {
             }
             state.idle_threads += 1;
             let begun = self.start_ready(&mut state);
-            // This thread itself takes one of the jobs, so one thread less must be woken.
+            // This thread itself takes one of the jobs, so one fewer thread must be woken.
             self.wake(begun.saturating_sub(1));
         }
         state.idle_threads -= 1;
@@ -216,8 +216,8 @@ impl ReadPool {
         state.idle_threads += 1;
         let start = || self.start_thread.get().map(|start| start(number));
         match MutexGuard::unlocked(state, start) {
-            // The pool was stopped while the thread started. The thread ends at once, and is joined
-            // here because `stop` does not know it.
+            // The pool was stopped while the thread started. The thread ends immediately. It is
+            // joined here, because `stop` does not know about it.
             Some(Ok(thread)) if state.is_stopped => {
                 let _ = MutexGuard::unlocked(state, || thread.join());
             }
@@ -258,9 +258,9 @@ impl ReadPool {
         !state.is_stopped
     }
 
-    /// Stops the pool. A suspended job ends at once, and a running job at the first yield point
-    /// after its slice. All other jobs are dropped, which informs the requests that wait for them.
-    /// Returns the threads, which the caller must join.
+    /// Stops the pool. A suspended job ends immediately. A running job ends at the first yield
+    /// point after its slice. All other jobs are dropped, which informs the requests that wait for
+    /// them. Returns the threads, which the caller must join.
     pub(super) fn stop(&self) -> Vec<JoinHandle<()>> {
         let mut state = self.state.lock();
         state.is_stopped = true;

@@ -141,8 +141,8 @@ fn nonsense_is_refused_and_never_believed() {
                 _ => drop(bytes.remove(at)),
             }
         }
-        // The result is not checked: several changes may undo each other, and then the store's
-        // contents are correct.
+        // The result is not checked: several changes may cancel each other out, and then the
+        // store's contents are correct.
         let _ = receive_into(&store_dir, &bytes);
         assert_eq!(*store_dir.open.lock(), 0, "seed {seed}");
     }

@@ -1,5 +1,4 @@
-//! Tests in which the process is killed, or the power fails, at each operation of a store
-//! directory.
+//! Tests that kill the process, or let the power fail, at each operation of a store directory.
 //!
 //! Marks are on a simulated disk, which may lose the same data as a real disk. [`NamesOnDisk`]
 //! loses the names of files. The data of a store is not lost once its engine has reported a commit.

@@ -1,4 +1,4 @@
-//! A real directory in which file names are lost as on a simulated disk.
+//! A real directory that can lose file names, as a simulated disk does.
 //!
 //! A power failure undoes renames and removals that happened after the last sync of their
 //! directories. The seed selects the first change that is undone. All later changes are undone as
@@ -30,7 +30,7 @@ struct Change {
     dirs: Vec<PathBuf>,
     from: Option<PathBuf>,
     to: PathBuf,
-    /// A second name for the file that was at `to` before.
+    /// A second name for the file that was at `to` before. `None` if there was no file.
     before: Option<PathBuf>,
 }
 
@@ -43,7 +43,7 @@ impl NamesOnDisk {
         NamesOnDisk(Arc::new(Mutex::new(State { spare, spare_names: 0, left: None, unsynced })))
     }
 
-    /// Makes the operation with this number fail, and all later operations. The next operation has
+    /// Makes the operation with this number and all later operations fail. The next operation has
     /// the number 1.
     pub(crate) fn fail_at(&self, operation: u64) {
         self.0.lock().left = Some(operation - 1);

@@ -17,7 +17,7 @@ use clearlane_replica::raft_snapshot::{
 use clearlane_wal::ConfState;
 use parking_lot::Mutex;
 
-/// Returns members 1 to 3; one of them is a learner.
+/// Returns the members 1 to 3. Member 3 is a learner.
 pub(crate) fn members() -> ConfState {
     ConfState { voters: vec![1, 2], learners: vec![3], ..ConfState::default() }
 }

@@ -83,8 +83,8 @@ fn a_sender_refuses_what_it_cannot_send() {
 
 #[test]
 fn neither_side_keeps_more_than_a_few_megabytes() {
-    // The store has 62.5 MiB, in records of 64 KiB. A chunk has 256 KiB, and the rest of its last
-    // record.
+    // The store has 62.5 MiB, in records of 64 KiB. A chunk has 256 KiB, plus the rest of the
+    // record at that limit.
     let store = filled(1_000, 64 << 10);
     let mut sender = SnapshotSender::new(store.snapshot().unwrap(), message(1)).unwrap();
     let store_dir = Arc::new(CountingStoreDir::default());

@@ -1,10 +1,11 @@
 //! Tests random requests against a plain model, which has a complete map of records for every
 //! revision.
 //!
-//! The model runs a transaction in a different way. It runs the operations on a copy of the map. At
-//! the first operation that cannot be done, the transaction fails, and the model discards the copy.
-//! The real code detects such operations before it runs the transaction. The results must be equal:
-//! complete responses are compared, and after each entry also the contents of the store.
+//! The model runs a transaction differently from the real code. It runs the operations on a copy of
+//! the map. At the first operation that is not possible, the transaction fails, and the model
+//! discards the copy. The real code detects such operations before it runs the transaction. The
+//! results must be equal: complete responses are compared, and after each entry also the contents
+//! of the store.
 //!
 //! A response with deferred reads is completed some entries later, possibly after a compaction. Its
 //! reads must not see any of these entries. Compares are evaluated some entries before their
@@ -40,7 +41,7 @@ struct StoreAndModel {
     /// Number of entries to apply before a response is completed.
     delay: usize,
     /// Maximum number of bytes of a response that are read before the response is sent. All other
-    /// records are read while it is sent.
+    /// records are read while it is being sent.
     inline_bytes: u64,
     /// Partial responses, each with the expected response.
     partial: VecDeque<(PartialResponse, AppliedResponse)>,
@@ -87,8 +88,8 @@ impl StoreAndModel {
         }
     }
 
-    /// Makes the reads of a request that need no log entry, and compares the results with the
-    /// model.
+    /// Performs the reads in a request for which no log entry is needed, and compares the results
+    /// with the model.
     fn read_beside(&self, request: &InternalRaftRequest) {
         let read = self.store.begin_read();
         if let Some(range) = &request.range {
@@ -133,7 +134,7 @@ impl StoreAndModel {
         newest.is_some_and(|(newest, _)| newest.into_whole().is_err())
     }
 
-    /// Makes the deferred reads of all responses except the last `newest` ones, and compares the
+    /// Performs the deferred reads of all responses except the last `newest` ones, and compares the
     /// responses with the expected ones.
     fn make_deferred_reads(&mut self, newest: usize) {
         while self.partial.len() > newest {
@@ -204,7 +205,8 @@ fn the_histories_reach_both_ends_of_each_question() {
             deferred += usize::from(world.has_deferred_reads());
         }
     }
-    // The requests have all outcomes that the model has. The model does not reject large requests.
+    // The requests produce every outcome that the model can produce. The model does not reject
+    // large requests.
     assert_eq!(outcomes.len(), 11, "{outcomes:?}");
     assert!(deferred > 50, "{deferred}");
     assert_eq!(check::range(&RangeRequest::default()), Err(apply::RequestRejection::EmptyKey));

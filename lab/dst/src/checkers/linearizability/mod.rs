@@ -19,8 +19,8 @@ use super::{CheckResult, Rule, Violation};
 use crate::event_queue::Micros;
 use crate::history::{Operation, Record, Reply, Request, StoreModel};
 
-/// Maximum number of attempts to fill gaps in one history. With the hints of the log, each gap
-/// needs one attempt.
+/// Maximum number of attempts to fill gaps in one history. With the hints from the log, each gap
+/// needs only one attempt.
 const TRIES_MAX: usize = 20_000;
 
 /// The operation that made each revision, according to the log.
@@ -45,13 +45,13 @@ struct RevisionOrder<'h> {
     lease_revisions: &'h BTreeSet<i64>,
     /// The operation that made each revision.
     changes: BTreeMap<i64, usize>,
-    /// By revision: the operations that saw this revision and changed nothing.
+    /// The operations that saw a revision and changed nothing, by revision.
     reads: BTreeMap<i64, Vec<usize>>,
     /// Writes without a reply.
     open: Vec<usize>,
-    /// By revision: the value that was put at this revision, as a later operation has seen it.
+    /// The value that was put at a revision, as a later operation has seen it, by revision.
     observed_values: BTreeMap<i64, &'h str>,
-    /// By revision: the earliest end of all operations placed at this revision or later.
+    /// The earliest end of all operations that are placed at a revision or later, by revision.
     first_end: BTreeMap<i64, Micros>,
     last: i64,
     tries: usize,
@@ -251,7 +251,8 @@ impl<'h> RevisionOrder<'h> {
         let hint = self.hints.get(&revision);
         let mut candidates: Vec<usize> = self.open.iter().filter(fits).copied().collect();
         candidates.sort_by_key(|number| Some(number) != hint);
-        // Open deletes of one key are interchangeable, so only one of them is tried.
+        // Open deletes of one key are interchangeable, so only one open delete of each key is
+        // tried.
         let mut deleted = BTreeSet::new();
         candidates.retain(|number| match &self.operations[*number].request {
             Request::Delete { key } => deleted.insert(key.clone()),

@@ -184,17 +184,18 @@ fn serializable_reads_are_not_asked() {
         .passes();
 }
 
-/// Returns a history of operations that take effect on a plain map between their start and end. Of
-/// a thousand of them, about `told_permille` get a reply. If `told_permille` is less than 1000, a
-/// tenth of the operations never take effect. Also returns which operation made each revision.
+/// Returns a history of operations that take effect on a plain map between their start and end.
+/// About `told_permille` of a thousand operations get a reply. If `told_permille` is less than
+/// 1000, a tenth of the operations never take effect. Also returns which operation made each
+/// revision.
 fn linear_history(seed: u64, steps: usize, told_permille: u64) -> (History, Hints) {
     let mut rng = Rng::new(seed);
     let config = ClientConfig { keys: 3, ..ClientConfig::random(&mut rng) };
     let mut clients: Vec<Client> = (1..=5).map(|id| Client::new(id, config, rng.split())).collect();
     let (mut history, mut hints) = (History::default(), Hints::new());
     let mut state = StoreModel::default();
-    // By client: the number of its running operation. The reply is `None` until the operation is
-    // applied.
+    // The number of each client's running operation and its reply, by client. The reply is `None`
+    // until the operation is applied.
     let mut asked: BTreeMap<usize, (usize, Option<Reply>)> = BTreeMap::new();
     for now in 0..steps as Micros {
         let actor = rng.between(0, clients.len() as u64 - 1) as usize;

@@ -34,7 +34,7 @@ const KEYS: &str = "[keys]\ncount = 20_000\nsize = 64\nvalue = 1024\n";
 
 /// A load, and two groups of costs. The load's CPU time determines the group `computed`, and its
 /// median latency determines the group `waited`. The loads are measured in the order of [`LOADS`],
-/// because each of them needs the costs from the earlier loads.
+/// because each load needs the costs from the earlier loads.
 struct Load {
     class: &'static str,
     computed: CostGroup,
@@ -67,8 +67,8 @@ const WARM_UP_SECONDS: u64 = 2;
 /// How many times longer a load runs in the model than on the server. Simulated time costs little.
 const IN_THE_MODEL: u64 = 5;
 
-/// Largest factor by which a group of costs is scaled. A larger factor comes from an error, and not
-/// from a difference between machines.
+/// Largest factor by which a group of costs is scaled. A larger factor must be an error, because
+/// machines do not differ that much.
 const TIMES_MAX: f64 = 20.0;
 
 pub(crate) fn command() -> Command {
@@ -168,9 +168,9 @@ fn in_the_model(scenario: &Scenario, era: Era, costs: Costs) -> Result<Shown, St
     Ok(Shown { processor_ns: used_ns / class.answers() as f64, median_ns: median_ms * 1e6 })
 }
 
-/// Returns the factor for a group of costs with which the model shows `seen`, at most
-/// [`TIMES_MAX`]. The result of the model with factor 0 is the part that does not depend on the
-/// group. If the group makes no difference, the factor is 1.
+/// Returns the factor by which a group of costs must be multiplied so that the model shows `seen`.
+/// The factor is at most [`TIMES_MAX`]. With factor 0, the model shows only the part of its result
+/// that does not depend on the group. If the group makes no difference, the factor is 1.
 fn times(seen: f64, in_the_model: impl Fn(f64) -> Result<f64, String>) -> Result<f64, String> {
     let (rest, by_the_costs) = (in_the_model(0.0)?, in_the_model(1.0)?);
     if by_the_costs <= rest {

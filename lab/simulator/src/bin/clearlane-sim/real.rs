@@ -206,7 +206,7 @@ impl Server {
     }
 }
 
-/// Starts the program. `more` are further flags.
+/// Starts the program. `more` contains additional flags.
 fn spawn(
     program: &Program,
     era: Era,

@@ -95,8 +95,8 @@ impl ScenarioArguments {
         Ok(ScenarioArguments { name: name.clone(), scenario, eras, as_json, cost_file })
     }
 
-    /// Runs the scenario in all eras. If the scenario cannot run in one of them, fails before the
-    /// first run.
+    /// Runs the scenario in all eras. Fails before the first run if the scenario cannot run in one
+    /// of the eras.
     pub(crate) fn run(&self) -> Result<Vec<Results>, String> {
         let of = |era: Era| move |error: RunError| self.wrong_in(era, error);
         for era in &self.eras {

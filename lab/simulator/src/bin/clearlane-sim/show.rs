@@ -76,8 +76,8 @@ pub(crate) fn done(asked: &ArgMatches) -> Result<(), String> {
 ///
 /// If no part is requested, a page and the table of blame show everything. A picture shows a window
 /// around the longest wait of a request in any recording. The other recordings are cut to the same
-/// window. If a recording has no spans in this window, its clock must be a different one. It is
-/// then cut to the window that has the same distance from its own start.
+/// window. A recording that has no spans in this window must have a different clock. It is then cut
+/// to the window at the same distance from its own start.
 fn cut(recordings: Vec<Recording>, asked: &ArgMatches, form: &str) -> Vec<Recording> {
     let ns = |name: &str| asked.get_one::<f64>(name).map(|ms| (ms * NS_PER_MS).max(0.0) as u64);
     let begin_of =

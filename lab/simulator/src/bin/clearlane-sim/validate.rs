@@ -14,7 +14,7 @@ use crate::real::{Program, Server, arguments, cores, machine};
 use crate::scenario_arguments::{ScenarioArguments, with_scenario};
 use crate::text::{print_line, print_progress};
 
-/// Length of the load before the measurement. A new server is slower than it is after this time.
+/// Length of the load before the measurement. During this time, a new server is slower than later.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 const ERAS: [Era; 3] = [Era::V3_2, Era::V3_4, Era::Clearlane];

@@ -11,8 +11,8 @@ const DENIED: &str = "etcdserver: permission denied";
 const NO_NAME: &str = "etcdserver: user name is empty";
 const WRONG: &str = "etcdserver: authentication failed, invalid user ID or password";
 
-/// A server with the user `root`, and the user `ann`, who may read everything below `r/`, and may
-/// read and write below `rw/`.
+/// Starts a server with the user `root`, and the user `ann`, who may read everything below `r/`,
+/// and may read and write below `rw/`.
 async fn locked(flags: &[&str]) -> (Cluster, Client) {
     let cluster = Cluster::of(1, flags).await;
     let mut client = cluster.client().await;
@@ -143,7 +143,7 @@ async fn a_token_that_is_over_is_fetched_anew() {
     let mut refreshing = cluster.client_with(options.with_auto_token_refresh(true)).await;
     let over = async {
         while plain.get("r/key", None).await.is_ok() {
-            // This is longer than an unused token lives.
+            // This pause is longer than the lifetime of an unused token.
             tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         }
     };

@@ -6,7 +6,7 @@ use clearlane_compat_etcd_client::{Cluster, assert_refused, soon, until};
 use etcd_client::{Client, Error, Member, MemberAddOptions, MemberAddResponse};
 use tonic::Code;
 
-/// Adds a member. A server refuses this until it has been connected to all members for some
+/// Adds a member. A server rejects the addition until it has been connected to all members for some
 /// seconds.
 async fn added(client: &Client, url: &str, options: Option<MemberAddOptions>) -> MemberAddResponse {
     until("the cluster is healthy enough", || {

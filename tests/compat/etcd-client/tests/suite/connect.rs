@@ -1,4 +1,4 @@
-//! Connecting: the options, the addresses, and changes of the addresses later.
+//! Connecting: the options, the addresses, and later changes of the addresses.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tonic::transport::Endpoint;
 use tonic::transport::channel::Change;
 use tower::util::BoxCloneSyncService;
 
-/// Whether the answer is an error of a client that reaches no server.
+/// Returns whether the result is the error of a client that reaches no server.
 fn is_unreachable(answer: Result<etcd_client::GetResponse, Error>) -> bool {
     matches!(answer, Err(Error::GRpcStatus(_) | Error::TransportError(_)))
 }
@@ -95,7 +95,7 @@ async fn endpoints_come_and_go() {
     client.put("first", "1", None).await.unwrap();
     client.add_endpoint(second.client_url(0)).await.unwrap();
     client.remove_endpoint(first.client_url(0)).await.unwrap();
-    // The clusters are independent, so the answers show which of them the client asks.
+    // The clusters are independent, so the responses show which cluster the client uses.
     until("the second is asked", || {
         let mut client = client.clone();
         async move { (client.get("first", None).await.ok()?.count() == 0).then_some(()) }

@@ -22,7 +22,7 @@ async fn elected(client: &mut Client, value: &str, lease: i64) -> LeaderKey {
     client.campaign("name", value, lease).await.unwrap().take_leader().unwrap()
 }
 
-/// Starts a second candidate and returns when it waits behind the first one.
+/// Starts a second candidate, and returns when this candidate waits for the first one.
 async fn behind(client: &Client) -> tokio::task::JoinHandle<LeaderKey> {
     let mut second = client.clone();
     let campaign = tokio::spawn(async move { elected(&mut second, "two", 2).await });

@@ -8,13 +8,14 @@ use etcd_client::{
 use tokio_stream::StreamExt;
 use tonic::Code;
 
-/// The keys of an answer, separated by commas.
+/// Returns the keys of a response, separated by commas.
 fn keys(answer: &GetResponse) -> String {
     let keys: Vec<_> = answer.kvs().iter().map(|kv| kv.key_str().unwrap()).collect();
     keys.join(",")
 }
 
-/// A server with the keys `a`, `b`, `b1`, `b2` and `c`, put in another order, at revisions 2 to 7.
+/// Starts a server with the keys `a`, `b`, `b1`, `b2` and `c`, which are put in another order, at
+/// revisions 2 to 7.
 async fn five_keys() -> (Cluster, Client) {
     let cluster = Cluster::one().await;
     let mut client = cluster.client().await;
@@ -225,7 +226,7 @@ async fn the_past_can_be_read() {
 async fn a_range_as_a_stream_is_the_same_range() {
     let cluster = Cluster::one().await;
     let mut kv = cluster.client().await.kv_client();
-    // More data than fits into one message of a stream.
+    // The values do not fit into one message of a stream.
     for n in 0..40 {
         kv.put(format!("key{n:02}"), vec![b'v'; 100_000], None).await.unwrap();
     }
@@ -240,7 +241,7 @@ async fn a_range_as_a_stream_is_the_same_range() {
     let wanted: Vec<_> = (0..40).map(|n| format!("key{n:02}").into_bytes()).collect();
     assert_eq!((found, count), (wanted, 40));
 
-    // The same through Rust's `Stream` trait.
+    // The same stream is read through Rust's `Stream` trait.
     let parts: Vec<_> = kv.get_stream("key", options).await.unwrap().collect().await;
     let sum: usize = parts.into_iter().map(|part| part.unwrap().kvs().len()).sum();
     assert_eq!(sum, 40);
@@ -313,7 +314,7 @@ async fn messages_of_any_size_if_the_client_allows_them() {
         kv.put(format!("big{n}"), vec![b'v'; 1 << 20], None).await.unwrap();
     }
     let options = Some(GetOptions::new().with_prefix());
-    // The client refuses messages above four mebibytes unless its limit is raised.
+    // The client rejects messages above four mebibytes unless its limit is raised.
     match kv.get("big", options.clone()).await {
         Err(Error::GRpcStatus(status)) => assert_eq!(status.code(), Code::OutOfRange),
         other => panic!("{:?}", other.map(|got| got.count())),

@@ -52,7 +52,7 @@ async fn what_cannot_be_granted() {
     assert_refused(twice, Code::FailedPrecondition, "etcdserver: lease already exists");
     let large = client.lease_grant(9_000_000_001, None).await;
     assert_refused(large, Code::OutOfRange, "etcdserver: too large lease TTL");
-    // The server raises a TTL that is too short: within it, the members cannot agree on the expiry.
+    // The server raises a TTL that is too short for the members to agree on the expiry.
     let short = client.lease_grant(1, None).await.unwrap();
     assert_eq!(short.ttl(), 2);
 }
@@ -126,7 +126,7 @@ async fn kept_alive_on_request() {
     }
     keeper.keep_alive().await.unwrap();
     assert_eq!(soon("an item", stream.next()).await.unwrap().unwrap().ttl(), 600);
-    // After the lease is revoked, the answer has TTL 0.
+    // After the lease has been revoked, the response to a keep-alive has TTL 0.
     client.lease_revoke(7).await.unwrap();
     keeper.keep_alive().await.unwrap();
     let answer = soon("an answer", stream.message()).await.unwrap().unwrap();

@@ -45,7 +45,7 @@ async fn held_and_let_go() {
     let let_go = client.unlock(key.clone()).await.unwrap();
     assert_eq!(let_go.header().unwrap().revision(), 3);
     assert_eq!(client.get(key.clone(), None).await.unwrap().count(), 0);
-    // Unlocking a key that is gone succeeds.
+    // Unlocking a key that no longer exists succeeds.
     client.lock_client().unlock(key).await.unwrap();
 }
 

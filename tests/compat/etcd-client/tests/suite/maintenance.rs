@@ -17,7 +17,8 @@ async fn one() -> (Cluster, Client) {
     (cluster, client)
 }
 
-/// Reads the whole snapshot. Also returns the remaining bytes that each piece announced.
+/// Reads the whole snapshot. Also returns the number of remaining bytes that each message of the
+/// stream reported.
 async fn read(mut stream: SnapshotStreaming) -> (Vec<u8>, Vec<u64>) {
     let (mut all, mut remaining) = (Vec::new(), Vec::new());
     while let Some(piece) = stream.message().await.unwrap() {
@@ -212,7 +213,8 @@ async fn the_leader_moves() {
         let unknown = client.move_leader(77).await;
         let moved = client.move_leader(target).await;
         let new_leader = cluster.leader().await;
-        // An election may interfere, for example on a slow machine. Then everything is tried again.
+        // An election may interfere, for example on a slow machine. Then the test tries everything
+        // again.
         if attempt < 3 && (moved.is_err() || new_leader != follower) {
             continue;
         }

@@ -105,7 +105,7 @@ async fn another_one_leads_when_the_leader_is_gone() {
     put(&client, "key1").await;
     let leader = cluster.leader().await;
     assert_ne!(leader, former);
-    // The new leader knows the lease and keeps it alive.
+    // The new leader also has the lease, and keeps it alive.
     let mut client = cluster.client_of(leader).await;
     let left = client.lease_time_to_live(7, None).await.unwrap();
     assert!((590..=600).contains(&left.ttl()), "{left:?}");

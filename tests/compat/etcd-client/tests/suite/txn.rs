@@ -7,7 +7,7 @@ use etcd_client::{
 };
 use tonic::Code;
 
-/// A server with `key` = `m`, put at revisions 2 and 3 (so its version is 2), with lease 7.
+/// Starts a server with `key` = `m`, put at revisions 2 and 3 (so its version is 2), with lease 7.
 async fn one_key() -> (Cluster, Client) {
     let cluster = Cluster::one().await;
     let mut client = cluster.client().await;
@@ -22,7 +22,7 @@ async fn holds(client: &mut Client, compares: impl Into<Vec<Compare>>) -> bool {
     client.txn(Txn::new().when(compares)).await.unwrap().succeeded()
 }
 
-/// Summarizes an answer: the values that were read, and the numbers of deleted keys.
+/// Summarizes a response: the values that were read, and the numbers of deleted keys.
 fn told(answer: &TxnResponse) -> Vec<String> {
     let told = |op| match op {
         TxnOpResponse::Put(put) => format!("put at {}", put.header().unwrap().revision()),

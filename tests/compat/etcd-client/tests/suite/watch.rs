@@ -6,7 +6,7 @@ use etcd_client::{
 };
 use tokio_stream::StreamExt;
 
-/// Events in short form: `+key=value` for a put, `-key` for a delete.
+/// Returns the events of a message in short form: `+key=value` for a put, `-key` for a delete.
 fn told(message: &WatchResponse) -> Vec<String> {
     let told = message.events().iter().map(|event| {
         let kv = event.kv().unwrap();

@@ -1,5 +1,6 @@
 // Package embed has the part of etcd's package embed that Kubernetes' tests use. A server is a
-// process of the program that the variable CLEARLANE names, which may also be etcd's.
+// process of the program that the environment variable CLEARLANE names. It may also name etcd's
+// program.
 package embed
 
 import (
@@ -55,7 +56,7 @@ func texts(urls []url.URL) string {
 type Etcd struct {
 	Server  *Server
 	process *exec.Cmd
-	// Gets the reason if the process ends before Close.
+	// Receives the reason if the process ends before Close.
 	failed   chan error
 	ended    chan struct{}
 	stopping sync.Once

@@ -74,7 +74,7 @@ struct Stream {
     /// Number of watchers that are `Unsynced` or `Syncing`.
     unsynced_count: usize,
     /// Watchers whose start revision was above `delivered_revision` when they were added, sorted by
-    /// start revision. Some of these revisions may be delivered by now.
+    /// start revision. Some of these revisions may have been delivered since then.
     undelivered_starts: BTreeSet<(i64, WatchId)>,
     /// If true, the stream is in `ready_streams`.
     is_ready: bool,
@@ -215,7 +215,7 @@ impl Watchers {
     }
 
     /// Marks all transactions up to a revision as delivered. Called if the queue does not have
-    /// them: there were no watchers, or the store has just replaced another store.
+    /// them, because there were no watchers or because the store has just replaced another store.
     pub(super) fn advance_to(&mut self, revision: i64) {
         self.delivered_revision = self.delivered_revision.max(revision);
     }
@@ -392,8 +392,8 @@ impl Watchers {
         while let Some(stream) = self.ready_streams.pop_front() {
             let Some(of) = self.streams.get_mut(&stream) else { continue };
             of.is_ready = false;
-            // If the channel is full, it remembers that a watcher waits, and reports when it is
-            // half empty.
+            // If the channel is full, it remembers that a watcher is waiting, and reports when it
+            // is half empty.
             if !of.channel.with_lock(|open| open.has_capacity()).0 {
                 continue;
             }
@@ -407,8 +407,8 @@ impl Watchers {
     }
 
     /// Delivers the events that a task has read, or ends the watcher if its next revision is
-    /// compacted. `revision` is the store's revision in this read. Returns the channel if its
-    /// client's thread must be woken, or else `None`.
+    /// compacted. `revision` is the store's revision at the time of the read. Returns the channel
+    /// if its client's thread must be woken, and `None` otherwise.
     pub(super) fn finish_sync_task(
         &mut self,
         task: SyncTask,
@@ -476,8 +476,8 @@ impl Watchers {
 
     /// Removes the progress requests that are due, and sends their responses. A stream gets no
     /// response if it has an unsynced watcher, or a watcher that starts above `delivered_revision`.
-    /// `notify` and `request_progress` call this function. A watcher that becomes synced does not:
-    /// it sends no response to a request that was dropped before.
+    /// `notify` and `request_progress` call this function. The function is not called when a
+    /// watcher becomes synced, so a request that was dropped earlier gets no response then.
     fn send_requested_progress(&mut self) -> ChannelsToWake {
         let mut to_wake = ChannelsToWake::new();
         while let Some((asked_at, stream)) = self.progress_requests.first().copied()

@@ -40,7 +40,8 @@ enum Operation {
     FinishTask(i64),
     Compact,
     FailTask,
-    /// Another store replaces this store. Its revision is this much higher or lower.
+    /// Another store replaces this store. The revision of the new store is this much higher, or
+    /// lower if the number is negative.
     Replace(i64),
 }
 

@@ -12,7 +12,7 @@ enum Operation {
     /// keys.
     Put(u32, u32, u32),
     DeleteKey(u32),
-    /// Deletes some single keys at once: the first key, the maximum number, and the distance
+    /// Deletes some single keys in one call: the first key, the maximum number, and the distance
     /// between keys.
     DeleteKeys(u32, u32, u32),
     /// Deletes two ranges in one transaction, with a put between them.
@@ -152,7 +152,7 @@ fn compare_deletion(deleted: &DeletedRange, keys: &[Vec<u8>]) {
     }
 }
 
-/// Asserts that each method of a snapshot returns the same for both snapshots.
+/// Asserts that each method returns the same result for both snapshots.
 fn compare(marked: &PersistentSnapshot, eager: &PersistentSnapshot, newest: i64) {
     let (low, middle, high) = (key(KEYS / 3), key(KEYS / 2), key(2 * KEYS / 3));
     let ranges = [

@@ -204,7 +204,7 @@ proptest! {
     ) {
         let fill = || {
             let mut index = filled(0..count);
-            // There are histories of one change, of two, and longer ones.
+            // Some histories have one change, some have two, and some have more.
             for (number, sub) in again.iter().zip(0..) {
                 index.put(&key(*number), Revision::new(2, sub), EncodedLen::of(9));
             }
@@ -313,7 +313,7 @@ proptest! {
         };
         let run = |run| {
             let mut builder = SortedRunBuilder::default();
-            // The keys are not in order, so the run has to sort them.
+            // The keys are not in order, so the builder has to sort them.
             for number in (run..keys).step_by(runs as usize).rev() {
                 builder.put(&key(number), version(number));
             }

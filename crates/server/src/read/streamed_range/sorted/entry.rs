@@ -1,12 +1,13 @@
-//! A key of a sorted range in 16 bytes, and the selection of the keys that are in the response.
+//! The 16 bytes that are kept for a key while its range is being sorted, and the selection of the
+//! keys that are in the response.
 
 use clearlane_contention::YieldPoints;
 
 /// The cost of comparing two entries, expressed in bytes read.
 pub(super) const COMPARE_COST_BYTES: usize = 32;
 
-/// A key of a sorted range. Entries have the order of the response. Ties are decided by the number,
-/// which rises with the key, so no two entries are equal.
+/// A key of a sorted range. Entries compare in the order of the response. Ties are decided by the
+/// number, which rises with the key, so no two entries are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SortEntry {
     /// The field by which the range is sorted, as a number. It rises in the order of the response.
@@ -18,16 +19,17 @@ pub(super) struct SortEntry {
 }
 
 /// The entries that may be in the response. Without a limit, these are all entries. With a limit,
-/// their number is at most twice the sum of the limit and the undecided ties. An undecided tie has
-/// the same field as the last entry within the limit, and its order is not yet known.
+/// their number is at most twice the sum of the limit and the undecided ties. An undecided tie is
+/// an entry with the same field as the last entry within the limit, if the field does not decide
+/// which of the two comes first.
 #[derive(Debug)]
 pub(super) struct EntrySelection {
     pub(super) entries: Vec<SortEntry>,
     limit: usize,
     /// Returns true if the order of the entries with this field is not yet known.
     is_open: fn(u64) -> bool,
-    /// The last entry within the limit when entries were last dropped. `None` if none were dropped
-    /// yet.
+    /// The last entry within the limit when entries were last dropped. `None` if no entries have
+    /// been dropped yet.
     last: Option<SortEntry>,
     /// The number of entries that triggers the next drop.
     cut_at: usize,
@@ -37,7 +39,7 @@ pub(super) struct EntrySelection {
 impl EntrySelection {
     pub(super) fn new(limit: usize, keys: usize, is_open: fn(u64) -> bool) -> EntrySelection {
         let cut_at = limit.saturating_mul(2);
-        // Capacity that is not used takes no memory.
+        // Unused capacity takes no physical memory.
         let entries = Vec::with_capacity(keys.min(cut_at));
         let steps = YieldPoints::default();
         EntrySelection { entries, limit, is_open, last: None, cut_at, steps }

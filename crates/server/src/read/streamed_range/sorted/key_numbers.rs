@@ -1,7 +1,7 @@
 //! Maps numbers of the keys of a range to their records.
 //!
 //! The keys of a range are numbered from 0, in key order. A number takes four bytes, but a revision
-//! takes sixteen. The index does not know the key of a number. So the walk over the range stores
+//! takes sixteen. The index cannot find a key by its number. So the walk over the range stores
 //! every 1,024th key as a mark. To read a record or send a key, the keys between two marks are
 //! visited again. For a batch of numbers scattered over the whole range, this is one walk over the
 //! index. The snapshot does not change, so a key has the same number in each walk.

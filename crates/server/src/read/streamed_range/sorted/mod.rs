@@ -1,4 +1,4 @@
-//! A range that is sorted by another field than its keys, or in descending order.
+//! A range that is sorted by a field other than the key, or in descending order.
 //!
 //! ```text
 //!   walk over the index ─▶ entries of 16 bytes ─▶ sort ─▶ numbers of 4 bytes
@@ -8,9 +8,9 @@
 //!
 //! An entry has the sort field, the number of the key and the length of its record. The index has
 //! all sort fields except the value. Values are read, and [a part of each](value_order) is kept.
-//! Once the order is known, only the numbers remain, and records are read while the response is
-//! sent. (The *name* of a record is its revision.) A response with only keys is made from the index
-//! by the same walk, unless it is sorted by value.
+//! Once the order is known, only the numbers are kept, and records are read while the response is
+//! being sent. (The *name* of a record is its revision.) A response with only keys is made from the
+//! index by the same walk, unless it is sorted by value.
 
 mod entry;
 mod key_numbers;
@@ -128,7 +128,7 @@ impl SortedRange {
         self.request.keys_only && self.order.target != SortTarget::Value
     }
 
-    /// Starts the next batch if the current one is finished. Returns whether there is anything to
+    /// Starts the next batch if the current one is finished. Returns whether anything is left to
     /// read.
     fn begin_batch(&mut self) -> Result<bool> {
         if self.names_read == self.names.len() && self.keys_only.len() == 0 {
@@ -326,8 +326,8 @@ fn with_record(
     Ok(SortEntry { field, encoded_len, ..entry })
 }
 
-/// Converts a record's length. The length fits into `u32`, because a record is no longer than a
-/// request may be.
+/// Converts a record's length. The length fits into `u32`, because a record is never longer than
+/// the longest accepted request.
 fn entry_len(record: usize) -> u32 {
     u32::try_from(record).unwrap_or(u32::MAX)
 }

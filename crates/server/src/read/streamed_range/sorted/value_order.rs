@@ -1,8 +1,8 @@
 //! Sorts by values that are not in memory.
 //!
-//! An entry has a *digit* of its value: the first seven bytes as a number, and how many bytes there
-//! were. The digit decides the order of most entries. Entries with the same digit form a *run*, and
-//! their records are read again.
+//! An entry contains a *digit* of its value: a number that consists of the first seven bytes, and
+//! of a count of these bytes. The digit decides the order of most entries. Entries with the same
+//! digit form a *run*, and their records are read again.
 //!
 //! One value of the run, chosen at random, is the *pivot*. The other values are compared with the
 //! pivot and sorted by three things: whether they are less or greater; the position of the first
@@ -29,7 +29,7 @@ use super::entry::{self, SortEntry};
 use super::key_numbers::KeyNumbers;
 
 const DIGIT_BYTES: usize = 7;
-/// Number of bytes of a value in a digit that also has a rank.
+/// Number of bytes of a value in a digit that also contains a [`Rank`].
 const RANKED_BYTES: usize = 3;
 const HEAD_BYTES: usize = 64;
 /// Maximum number of keys in a short run.
@@ -237,7 +237,7 @@ impl ValueOrder<'_> {
         names: &mut [Revision],
         from: usize,
     ) -> Result<Vec<Run>> {
-        // The pivot is put first, so that it is read first.
+        // The pivot is moved to the front, so that it is read first.
         let chosen = pivot_place(entries.len());
         entries.swap(0, chosen);
         names.swap(0, chosen);
