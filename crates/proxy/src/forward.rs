@@ -9,19 +9,22 @@
 //! | MoveLeader | the leader | as a write |
 
 use std::error::Error as _;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use clearlane_proto::etcdserverpb::StatusRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use http::{HeaderMap, Request, Response, Uri};
+use http_body::Frame;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::Channel;
+use tonic::{ConnectError, Status, TimeoutExpired};
 use tower_service::Service as _;
 
 use crate::connection::ConnectionState;
@@ -73,22 +76,43 @@ impl Call {
 
     /// Returns true if the call may be repeated although it may have been carried out.
     fn is_read(&self) -> bool {
+        self.is_streaming()
+            || matches!(
+                self.path(),
+                "/etcdserverpb.KV/Range"
+                    | "/etcdserverpb.Lease/LeaseTimeToLive"
+                    | "/etcdserverpb.Lease/LeaseLeases"
+                    | "/etcdserverpb.Cluster/MemberList"
+                    | "/etcdserverpb.Maintenance/Status"
+                    | "/etcdserverpb.Maintenance/Hash"
+                    | "/etcdserverpb.Maintenance/HashKV"
+                    | "/etcdserverpb.Auth/AuthStatus"
+                    | "/etcdserverpb.Auth/UserGet"
+                    | "/etcdserverpb.Auth/UserList"
+                    | "/etcdserverpb.Auth/RoleGet"
+                    | "/etcdserverpb.Auth/RoleList"
+                    | "/etcdserverpb.Auth/Authenticate"
+                    | "/v3electionpb.Election/Leader"
+            )
+    }
+
+    /// Returns true if a member may rightly take long to answer.
+    fn is_long(&self) -> bool {
         matches!(
             self.path(),
-            "/etcdserverpb.KV/Range"
-                | "/etcdserverpb.Lease/LeaseTimeToLive"
-                | "/etcdserverpb.Lease/LeaseLeases"
-                | "/etcdserverpb.Cluster/MemberList"
-                | "/etcdserverpb.Maintenance/Status"
-                | "/etcdserverpb.Maintenance/Hash"
-                | "/etcdserverpb.Maintenance/HashKV"
-                | "/etcdserverpb.Auth/AuthStatus"
-                | "/etcdserverpb.Auth/UserGet"
-                | "/etcdserverpb.Auth/UserList"
-                | "/etcdserverpb.Auth/RoleGet"
-                | "/etcdserverpb.Auth/RoleList"
-                | "/etcdserverpb.Auth/Authenticate"
-                | "/v3electionpb.Election/Leader"
+            "/v3lockpb.Lock/Lock"
+                | "/v3electionpb.Election/Campaign"
+                | "/etcdserverpb.Maintenance/Defragment"
+        )
+    }
+
+    /// Returns true if the response is a stream.
+    fn is_streaming(&self) -> bool {
+        matches!(
+            self.path(),
+            "/etcdserverpb.KV/RangeStream"
+                | "/etcdserverpb.Maintenance/Snapshot"
+                | "/v3electionpb.Election/Observe"
         )
     }
 
@@ -172,21 +196,38 @@ async fn try_forward(
             None => upstream.wait_and_pick().await.ok_or_else(status::no_member)?,
         };
         let Some(channel) = member.channel() else { continue };
-        // A write is not repeated, so it waits longer: the member may only be slow.
-        let grace = if call.is_read() { Duration::ZERO } else { WRITE_GRACE };
         let lost = async {
-            upstream.lost(&member).await;
-            sleep(grace).await;
+            if call.is_long() {
+                // It waits for other clients, or works for long: only its connection counts.
+                std::future::pending::<()>().await;
+            }
+            loop {
+                upstream.lost(&member).await;
+                // A write is not repeated, so it waits longer: the member may only be slow.
+                if call.is_read() {
+                    return;
+                }
+                sleep(WRITE_GRACE).await;
+                if upstream.is_lost(&member) {
+                    return;
+                }
+            }
         };
         let sent = tokio::select! {
             sent = send(channel, call.request()) => sent,
-            () = lost => Err(Failure { is_unsent: false }),
+            () = lost => Err(Failure::Unknown),
         };
         match sent {
+            Ok(response) if call.is_streaming() => {
+                let (upstream, member) = (Arc::clone(upstream), Arc::clone(&member));
+                let lost = Box::pin(async move { upstream.lost(&member).await });
+                return Ok(response.map(|body| Body::new(GuardedBody { body, lost })));
+            }
             Ok(response) => return Ok(response),
-            Err(Failure { is_unsent }) => {
+            Err(Failure::Deadline) => return Err(status::deadline_exceeded()),
+            Err(failure) => {
                 member.doubt();
-                if !is_unsent && !call.is_read() {
+                if matches!(failure, Failure::Unknown) && !call.is_read() {
                     return Err(status::connection_lost());
                 }
                 if Instant::now() > deadline {
@@ -198,25 +239,32 @@ async fn try_forward(
     }
 }
 
-struct Failure {
-    /// True if the member has certainly not received the call.
-    is_unsent: bool,
+enum Failure {
+    /// The member has certainly not received the call.
+    Unsent,
+    /// The member may have carried out the call.
+    Unknown,
+    /// The deadline of the caller has passed.
+    Deadline,
 }
 
 async fn send(mut channel: Channel, request: Request<Body>) -> Result<Response<Body>, Failure> {
     let ready = std::future::poll_fn(|context| channel.poll_ready(context)).await;
-    ready.map_err(|_| Failure { is_unsent: true })?;
+    ready.map_err(|_| Failure::Unsent)?;
     channel.call(request).await.map_err(|error| {
         let mut source = error.source();
-        let mut is_unsent = true;
+        let mut failure = Failure::Unknown;
         while let Some(cause) = source {
-            if let Some(error) = cause.downcast_ref::<hyper::Error>() {
-                is_unsent = error.is_canceled();
-                break;
+            if cause.is::<TimeoutExpired>() {
+                failure = Failure::Deadline;
+            }
+            let is_canceled = cause.downcast_ref().is_some_and(hyper::Error::is_canceled);
+            if is_canceled || cause.is::<ConnectError>() {
+                failure = Failure::Unsent;
             }
             source = cause.source();
         }
-        Failure { is_unsent }
+        failure
     })
 }
 
@@ -234,4 +282,26 @@ async fn leader(upstream: &Upstream) -> Option<Arc<Member>> {
         }
     }
     None
+}
+
+/// The body of a streamed response. It ends with an error when its member is lost.
+struct GuardedBody {
+    body: Body,
+    lost: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl http_body::Body for GuardedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if frame.is_pending() && self.lost.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err(status::connection_lost())));
+        }
+        frame
+    }
 }

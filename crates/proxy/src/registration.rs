@@ -22,6 +22,7 @@ use crate::lease::KeepAlives;
 use crate::upstream::Upstream;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between two reads of the list of proxies.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -71,14 +72,7 @@ impl Registration {
     /// Ends the registration: other proxies stop naming this one at once.
     pub async fn stop(&self) {
         self.task.abort();
-        let lease = self.state.lease.lock().take();
-        if let Some(id) = lease
-            && let Some(channel) = self.state.upstream.pick().and_then(|it| it.channel())
-        {
-            let mut client = LeaseClient::new(channel);
-            let revoked = client.lease_revoke(LeaseRevokeRequest { id });
-            let _ = tokio::time::timeout(RETRY_DELAY, revoked).await;
-        }
+        self.state.revoke().await;
     }
 }
 
@@ -86,10 +80,22 @@ impl RegistrationState {
     async fn run(self: Arc<Self>) {
         loop {
             if let Err(status) = self.register().await {
+                self.revoke().await;
                 let error = status.message();
                 tracing::warn!(error, "the proxy is not registered, and tries again");
             }
             sleep(RETRY_DELAY).await;
+        }
+    }
+
+    /// Ends the lease, and with it the registration.
+    async fn revoke(&self) {
+        let lease = self.lease.lock().take();
+        if let Some(id) = lease
+            && let Some(channel) = self.upstream.pick().and_then(|it| it.channel())
+        {
+            let mut client = LeaseClient::new(channel);
+            let _ = in_time(client.lease_revoke(LeaseRevokeRequest { id })).await;
         }
     }
 
@@ -104,7 +110,8 @@ impl RegistrationState {
         let channel = channel.ok_or_else(crate::status::no_member)?;
         let ttl = self.config.ttl_seconds;
         let grant = LeaseGrantRequest { ttl, id: 0 };
-        let lease = LeaseClient::new(channel.clone()).lease_grant(grant).await?.into_inner().id;
+        let mut client = LeaseClient::new(channel.clone());
+        let lease = in_time(client.lease_grant(grant)).await?.id;
         *self.lease.lock() = Some(lease);
         let (address, host) = (&self.config.address, &self.config.host_name);
         let value = serde_json::json!({
@@ -118,7 +125,7 @@ impl RegistrationState {
             lease,
             ..PutRequest::default()
         };
-        KvClient::new(channel).put(put).await?;
+        in_time(KvClient::new(channel).put(put)).await?;
         tracing::info!(key = self.key(), "registered the proxy");
         let renewals = Duration::from_secs(ttl.unsigned_abs().max(3)) / 3;
         let mut left = renewals;
@@ -142,7 +149,7 @@ impl RegistrationState {
         let prefix = format!("{}/", self.config.prefix.trim_end_matches('/'));
         let (key, range_end) = Span::of_prefix(prefix.as_bytes()).to_request();
         let request = RangeRequest { key, range_end, serializable: true, ..Default::default() };
-        let found = KvClient::new(channel).range(request).await?.into_inner();
+        let found = in_time(KvClient::new(channel).range(request)).await?;
         let proxies = found.kvs.iter().filter_map(|kv| {
             let value: serde_json::Value = serde_json::from_slice(&kv.value).ok()?;
             let name = value["Metadata"]["Name"].as_str().unwrap_or_default().to_owned();
@@ -150,6 +157,16 @@ impl RegistrationState {
         });
         *self.proxies.lock() = proxies.collect();
         Ok(())
+    }
+}
+
+/// Waits for an answer for at most [`CALL_TIMEOUT`].
+async fn in_time<T>(
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Status> {
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Err(_) => Err(Status::unavailable("the member does not answer")),
     }
 }
 

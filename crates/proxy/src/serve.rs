@@ -18,6 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -34,14 +35,14 @@ use crate::router::Router;
 use crate::services::Services;
 use crate::upstream::{Upstream, UpstreamConfig};
 
-/// Maximum number of open connections of clients.
-const CONNECTIONS_MAX: usize = 1 << 16;
 /// Maximum number of connections to the port for metrics.
 const PAGE_CONNECTIONS_MAX: usize = 64;
 /// The bytes that a client may send on a connection, and on a stream, before they are read.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Idle time after which the system checks that the client still exists.
+const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
 /// Longest time that calls in progress may take when the proxy stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -57,6 +58,8 @@ pub struct ProxyConfig {
     pub keep_alive_interval: Duration,
     pub keep_alive_timeout: Duration,
     pub concurrent_streams_max: u32,
+    /// Maximum number of open connections of clients.
+    pub connections_max: usize,
 }
 
 impl Default for ProxyConfig {
@@ -72,6 +75,7 @@ impl Default for ProxyConfig {
             keep_alive_interval: Duration::from_secs(2 * 60 * 60),
             keep_alive_timeout: Duration::from_secs(20),
             concurrent_streams_max: u32::MAX,
+            connections_max: 1 << 16,
         }
     }
 }
@@ -121,7 +125,7 @@ impl Proxy {
 
     /// Serves clients until [`stop`](Proxy::stop) is called, and the calls in progress have ended.
     pub async fn serve(&self, listener: TcpListener, tls: Option<Arc<TlsAcceptor>>) {
-        let limit = ConnectionLimit::new("the proxy", CONNECTIONS_MAX);
+        let limit = ConnectionLimit::new("the proxy", self.config.connections_max);
         let mut stopped = self.stop.subscribe();
         let mut connections = JoinSet::new();
         loop {
@@ -148,11 +152,11 @@ impl Proxy {
             });
         }
         drop(listener);
-        let drained = async { while connections.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
         if let Some(registration) = &self.services.members.registration {
             registration.stop().await;
         }
+        let drained = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
     }
 
     /// Serves the pages about health and metrics over HTTP/1.1 on a second address. Does not
@@ -204,8 +208,15 @@ struct ClientConnection {
 
 impl ClientConnection {
     async fn serve(self, stream: TcpStream, tls: Option<Arc<TlsAcceptor>>) {
-        let _ = stream.set_nodelay(true);
-        let Some(tls) = tls else { return self.serve_http(stream).await };
+        let _ = tune(&stream);
+        let Some(tls) = tls else {
+            // A connection that sends nothing must not stay open.
+            let first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut [0])).await;
+            if matches!(first, Ok(Ok(1..))) {
+                self.serve_http(stream).await;
+            }
+            return;
+        };
         let remote = stream.peer_addr().ok();
         if let Some((stream, _)) = tls.accept(stream, remote, || ()).await {
             self.serve_http(stream).await;
@@ -244,6 +255,13 @@ where
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let _ = http.serve_connection(TokioIo::new(connection), answer).await;
+}
+
+/// Sends small messages immediately, and notices that the other end has vanished.
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE_TIME).with_interval(KEEP_ALIVE_TIME);
+    SockRef::from(stream).set_tcp_keepalive(&keep_alive)
 }
 
 /// Listens on a TCP address.

@@ -12,6 +12,10 @@ pub(crate) fn is_no_leader(status: &Status) -> bool {
     status.code() == Code::Unavailable && status.message() == NO_LEADER
 }
 
+pub(crate) fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("context deadline exceeded")
+}
+
 /// The end of a stream when the proxy stops. The text is etcd's.
 pub(crate) fn stopped() -> Status {
     Status::unavailable("etcdserver: server stopped")

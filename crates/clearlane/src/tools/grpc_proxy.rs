@@ -26,7 +26,7 @@ use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Count, Duration as Time, Number, OneOf, Switch, Text};
 use crate::config::{LogConfig, LogFormat, LogOutput, value};
-use crate::{logging, run};
+use crate::{logging, process_limits, run};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["grpc-proxy", "start"],
@@ -139,7 +139,7 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
     let tls = acceptor(flags)?;
     let address = socket_address(flags, "listen-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         let config = proxy_config(flags).await?;
         let listener =
             serve::listen(address).map_err(|error| format!("--listen-addr {address}: {error}"))?;
@@ -169,7 +169,10 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         }
         proxy.serve(listener, tls).await;
         Ok(())
-    })
+    });
+    // A DNS query in progress may take long, and its result is no longer needed.
+    runtime.shutdown_background();
+    done
 }
 
 fn tls_is_on(flags: &FlagReader) -> bool {
@@ -232,6 +235,7 @@ async fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
         request_bytes_max: size("max-send-bytes"),
         keep_alive_interval: time(flags, "grpc-keepalive-interval")?,
         keep_alive_timeout: time(flags, "grpc-keepalive-timeout")?,
+        connections_max: process_limits::proxied_connections_max(),
         concurrent_streams_max: u32::try_from(flags.count("max-concurrent-streams"))
             .unwrap_or(u32::MAX),
     })

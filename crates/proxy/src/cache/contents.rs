@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use clearlane_engine::KeyRange;
 use clearlane_mvcc::{
     EncodedLen, IndexSnapshot as _, PersistentIndex, PersistentSnapshot, Revision,
@@ -138,7 +139,7 @@ impl Contents {
                 },
             );
             record_bytes += bytes_of(&key);
-            records.push((modified, Arc::new(key)));
+            records.push((modified, Arc::new(own(key))));
         }
         let mut index = PersistentIndex::default();
         index.restore(vec![builder.finish()]);
@@ -218,7 +219,7 @@ impl Contents {
         let mut bytes = 0;
         for (sub, event) in batch.into_iter().enumerate() {
             let kind = event.r#type();
-            let Some(record) = event.kv else { continue };
+            let Some(record) = event.kv.map(own) else { continue };
             let at = Revision::new(revision, sub as i64);
             let current = Arc::new(record);
             let ended = match kind {
@@ -303,6 +304,17 @@ impl Snapshot {
     pub fn count(&self, range: KeyRange<'_>, at: i64) -> u64 {
         self.index.count(range, at)
     }
+}
+
+/// Copies the key and the value. A decoded record shares the memory of the whole response, which
+/// would stay in memory as long as one of its records.
+fn own(record: KeyValue) -> KeyValue {
+    let mut bytes = Vec::with_capacity(record.key.len() + record.value.len());
+    bytes.extend_from_slice(&record.key);
+    bytes.extend_from_slice(&record.value);
+    let (mut key, value) = (Bytes::from(bytes), record.key.len());
+    let value = key.split_off(value);
+    KeyValue { key, value, ..record }
 }
 
 fn bytes_of(record: &KeyValue) -> usize {

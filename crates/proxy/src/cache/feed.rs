@@ -100,6 +100,7 @@ pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> String {
             }
             Interruption::Replaced(why) => {
                 tracing::error!(scope = %scope.span, why, "the cluster behind the proxy was replaced");
+                cache.forget_revisions();
                 scope.reset(true);
             }
             Interruption::Refused(why) => return why,
@@ -121,9 +122,14 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
     };
     let fed = async {
         if scope.revision() == 0 {
-            timeout(LIST_TIMEOUT, list(scope, cache, channel.clone()))
-                .await
-                .map_err(|_| Interruption::Lost("the list took too long".to_owned()))??;
+            tokio::select! {
+                listed = timeout(LIST_TIMEOUT, list(scope, cache, channel.clone())) => {
+                    listed.map_err(|_| Interruption::Lost("the list took too long".to_owned()))??;
+                }
+                () = cache.upstream.lost(&member) => {
+                    return Err(Interruption::Lost("the member does not answer".to_owned()));
+                }
+            }
         }
         follow(scope, cache, &member, channel).await
     };
@@ -165,6 +171,9 @@ async fn list(scope: &Scope, cache: &Cache, channel: Channel) -> Result<(), Inte
         let average = page_bytes / kvs.len().max(1);
         page_keys = i64::try_from(PAGE_BYTES / average.max(1)).unwrap_or(PAGE_KEYS_MAX);
         page_keys = page_keys.clamp(1, PAGE_KEYS_MAX);
+        if kvs.iter().any(|kv| !(1..=revision).contains(&kv.mod_revision)) {
+            return Err(Interruption::Gap("a key has a revision that does not exist".to_owned()));
+        }
         let last = kvs.last().map(|kv| kv.key.clone());
         keys.extend(kvs);
         match last {
@@ -304,13 +313,13 @@ fn check_cluster(scope: &Scope, header: &ResponseHeader) -> Result<(), Interrupt
 }
 
 /// Makes probes while clients use the scope, so that serializable reads can be answered.
-pub(super) async fn keep_fresh(scope: &Arc<Scope>, cache: &Cache) {
+pub(super) async fn keep_fresh(scope: &Arc<Scope>, cache: &Arc<Cache>) {
     loop {
         sleep(cache.config.probe_interval).await;
         if scope.idle_time() > cache.config.probe_idle_max || scope.published().is_none() {
             continue;
         }
-        let Ok(probe) = cache.prober.probe().await else { continue };
+        let Ok(probe) = cache.probe().await else { continue };
         let deadline = Instant::now() + cache.config.lag_max;
         if scope.wait_for(probe.header.revision, deadline).await.is_some() {
             scope.mark_fresh(probe.started);

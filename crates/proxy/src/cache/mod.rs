@@ -55,9 +55,10 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
+use tonic::Status;
 
 use self::contents::HistoryLimits;
-use self::probe::Prober;
+use self::probe::{Probe, Prober};
 use self::range::Span;
 use self::scope::Scope;
 use crate::upstream::Upstream;
@@ -118,6 +119,8 @@ pub struct Cache {
     pub metrics: CacheMetrics,
     /// The newest revision in any response of the proxy. A watch from "now" starts after it.
     seen: AtomicI64,
+    /// The newest revision that a probe has shown.
+    known_revision: AtomicI64,
     scopes: ArcSwap<Vec<Arc<Scope>>>,
     state: Mutex<CacheState>,
 }
@@ -153,6 +156,7 @@ impl Cache {
             config,
             metrics: CacheMetrics::default(),
             seen: AtomicI64::new(0),
+            known_revision: AtomicI64::new(0),
             scopes: ArcSwap::default(),
             state: Mutex::default(),
         });
@@ -168,6 +172,50 @@ impl Cache {
             }
         });
         cache
+    }
+
+    /// Makes a probe, and checks that the cluster is still the same one. A probe is linearizable, so
+    /// its revision cannot be lower than a revision that was known before. If it is, the cluster
+    /// was restored from a backup or replaced, and everything that the cache has is wrong.
+    pub async fn probe(self: &Arc<Self>) -> Result<Probe, Status> {
+        let mut known = self.known_revision.load(Ordering::Acquire);
+        let mut cluster_id = 0;
+        for scope in self.scopes.load().iter() {
+            if let Some(state) = scope.published() {
+                known = known.max(state.snapshot.revision);
+                cluster_id = state.header.cluster_id;
+            }
+        }
+        let probe = self.prober.probe().await?;
+        let header = &probe.header;
+        if header.revision < known || cluster_id != 0 && header.cluster_id != cluster_id {
+            tracing::error!(
+                known,
+                found = header.revision,
+                "the cluster behind the proxy was replaced, or restored from a backup"
+            );
+            self.forget_cluster();
+            return Err(Status::unavailable("clearlane grpc-proxy: the cluster was replaced"));
+        }
+        self.known_revision.fetch_max(header.revision, Ordering::AcqRel);
+        Ok(probe)
+    }
+
+    /// Forgets everything about the cluster, ends all watches, and starts to cache again.
+    fn forget_cluster(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        self.forget_revisions();
+        for it in &mut state.tasks {
+            it.task.abort();
+            it.scope.reset(true);
+            it.task = tokio::spawn(Arc::clone(self).run_scope(Arc::clone(&it.scope)));
+        }
+    }
+
+    /// Forgets which revisions the cluster and the clients had.
+    fn forget_revisions(&self) {
+        self.known_revision.store(0, Ordering::Release);
+        self.seen.store(0, Ordering::Release);
     }
 
     /// Notes the revision of a response to a client.
@@ -213,11 +261,12 @@ impl Cache {
     }
 
     /// Returns the scope for a watcher of this range. Starts to cache the range if necessary, and
-    /// waits until it is loaded. Returns `None` if it cannot be cached, or at the deadline.
+    /// waits until it is loaded. Returns `None` if it cannot be cached, or is not loaded within
+    /// `patience` of its creation.
     pub async fn scope_for_watch(
         self: &Arc<Self>,
         span: &Span,
-        deadline: Instant,
+        patience: Duration,
     ) -> Option<Arc<Scope>> {
         let known = self.scopes.load().iter().find(|scope| scope.span.covers(span)).cloned();
         let scope = match known {
@@ -229,6 +278,7 @@ impl Cache {
         };
         scope.touch();
         let mut revisions = scope.revisions();
+        let deadline = scope.created + patience;
         let loaded = timeout_at(deadline, revisions.wait_for(|revision| *revision != 0)).await;
         loaded.ok()?.ok()?;
         Some(scope)
@@ -256,15 +306,17 @@ impl Cache {
     }
 
     async fn run_scope(self: Arc<Self>, scope: Arc<Scope>) {
-        let why = tokio::select! {
-            why = feed::run(&scope, &self) => why,
-            () = feed::keep_fresh(&scope, &self) => return,
-        };
-        tracing::warn!(scope = %scope.span, why, "the range cannot be cached for now");
-        scope.reset(false);
-        if self.refuse(&scope) {
+        loop {
+            let why = tokio::select! {
+                why = feed::run(&scope, &self) => why,
+                () = feed::keep_fresh(&scope, &self) => return,
+            };
+            tracing::warn!(scope = %scope.span, why, "the range cannot be cached for now");
+            scope.reset(false);
+            if !self.refuse(&scope) {
+                return;
+            }
             tokio::time::sleep(REFUSAL_TIME).await;
-            Box::pin(self.run_scope(scope)).await;
         }
     }
 
@@ -272,7 +324,9 @@ impl Cache {
     /// again. Otherwise the scope is dropped.
     fn refuse(&self, scope: &Arc<Scope>) -> bool {
         let mut state = self.state.lock();
-        state.refused.push((scope.span.clone(), Instant::now()));
+        let now = Instant::now();
+        state.refused.retain(|(_, time)| now.duration_since(*time) < REFUSAL_TIME);
+        state.refused.push((scope.span.clone(), now));
         let known = state.tasks.iter().position(|it| Arc::ptr_eq(&it.scope, scope));
         let Some(at) = known else { return false };
         if state.tasks[at].is_configured {

@@ -148,6 +148,9 @@ impl Prober {
             match answer {
                 Ok(Ok(answer)) => {
                     let header = answer.into_inner().header.unwrap_or_default();
+                    if header.revision <= 0 {
+                        return Err(Status::unavailable("the probe has no revision"));
+                    }
                     return Ok(Probe { header, started });
                 }
                 Ok(Err(status)) if is_transport_error(&status) && Instant::now() < deadline => {

@@ -54,7 +54,7 @@ impl Cache {
                 }
                 Condition::Probe => {
                     let deadline = Instant::now() + WAIT_MAX;
-                    let probe = self.prober.probe().await.ok()?;
+                    let probe = self.probe().await.ok()?;
                     let state = scope.wait_for(probe.header.revision, deadline).await?;
                     scope.mark_fresh(probe.started);
                     (state, probe.header.revision)

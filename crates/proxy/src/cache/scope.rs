@@ -34,6 +34,9 @@ use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snaps
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
 
+/// Maximum number of revisions that one call of [`Scope::catch_up`] looks at.
+const CATCH_UP_REVISIONS: usize = 4096;
+
 /// A state of the scope that readers can use.
 #[derive(Debug)]
 pub struct Published {
@@ -90,7 +93,7 @@ pub struct Scope {
     /// the contents of now.
     fresh_until_ms: AtomicU64,
     used_ms: AtomicU64,
-    created: Instant,
+    pub(super) created: Instant,
     limits: HistoryLimits,
 }
 
@@ -287,7 +290,11 @@ impl Scope {
             return CatchUp::NotHere;
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
-        for events in contents.events_from(from) {
+        for (scanned, events) in contents.events_from(from).enumerate() {
+            // The scope's lock must not be held for long.
+            if scanned >= CATCH_UP_REVISIONS {
+                return CatchUp::Events(found, events.revision);
+            }
             let picks = picks_of(&watcher.keys, events);
             if picks.is_empty() {
                 continue;

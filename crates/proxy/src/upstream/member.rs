@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -21,9 +22,10 @@ const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
 /// After this number of unanswered probes in a row, a new connection is opened: the old one may
 /// lead nowhere. A stopped process gets its old connection back if it continues earlier.
 const UNANSWERED_MAX: u32 = 3;
-/// The window of a connection: the bytes that a member may send before the proxy reads them.
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+/// The bytes that a member may send on a connection before the proxy reads them. All calls share a
+/// connection, so slow clients must not use up this window: it is the largest possible one.
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
@@ -41,6 +43,8 @@ pub struct Member {
     url: String,
     channel: ArcSwapOption<Channel>,
     state: watch::Sender<MemberState>,
+    /// Number of connections so far.
+    generation: AtomicU64,
     /// Wakes the task before the next probe is due.
     doubted: Notify,
     is_stopped: watch::Sender<bool>,
@@ -53,6 +57,7 @@ impl Member {
             url,
             channel: ArcSwapOption::empty(),
             state: watch::channel(MemberState::Down).0,
+            generation: AtomicU64::new(0),
             doubted: Notify::new(),
             is_stopped: watch::channel(false).0,
             changed,
@@ -74,6 +79,11 @@ impl Member {
 
     pub fn state(&self) -> MemberState {
         *self.state.borrow()
+    }
+
+    /// Returns a number that changes with each new connection.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     pub fn channel(&self) -> Option<Channel> {
@@ -127,6 +137,7 @@ impl Member {
     }
 
     async fn probe_until_lost(&self, channel: &Channel) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
         self.channel.store(Some(Arc::new(channel.clone())));
         self.set_state(MemberState::Connected);
         let mut unanswered = 0;
@@ -171,7 +182,10 @@ async fn probe(channel: &Channel) -> ProbeResult {
     match KvClient::new(channel.clone()).range(request).await {
         Ok(_) => ProbeResult::Serves,
         Err(status) if is_transport_error(&status) => ProbeResult::Disconnected,
-        Err(status) if status.code() == Code::Unavailable => ProbeResult::CannotServe,
+        // A learner rejects reads with a failed precondition.
+        Err(status) if matches!(status.code(), Code::Unavailable | Code::FailedPrecondition) => {
+            ProbeResult::CannotServe
+        }
         // With auth, the probe has no user. etcd refuses it only after the read's quorum.
         Err(_) => ProbeResult::Serves,
     }

@@ -141,15 +141,23 @@ impl Upstream {
         timeout(CONNECTION_PATIENCE, found).await.ok().flatten()
     }
 
-    /// Returns when this member is suspect or lost, and another one is ready. A call that waits for
-    /// this member should then try another one.
+    /// Returns true if this member is suspect or down, and another one is ready.
+    pub fn is_lost(&self, member: &Member) -> bool {
+        let is_ready = |other: &Arc<Member>| other.state() == MemberState::Ready;
+        matches!(member.state(), MemberState::Suspect | MemberState::Down)
+            && self.members.load().iter().any(is_ready)
+    }
+
+    /// Returns when a call that waits for this member should try another one: the member is
+    /// [lost](Upstream::is_lost), or has a newer connection than the call. Behind a load balancer,
+    /// a new connection may lead to another member.
     pub async fn lost(&self, member: &Member) {
         let mut changed = self.changed.subscribe();
+        let generation = member.generation();
         loop {
             changed.borrow_and_update();
-            let is_lost = matches!(member.state(), MemberState::Suspect | MemberState::Down);
-            let is_ready = |other: &Arc<Member>| other.state() == MemberState::Ready;
-            if is_lost && self.members.load().iter().any(is_ready) {
+            let is_replaced = member.generation() != generation;
+            if is_replaced && member.state() == MemberState::Ready || self.is_lost(member) {
                 return;
             }
             if changed.changed().await.is_err() {

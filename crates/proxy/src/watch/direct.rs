@@ -43,6 +43,10 @@ pub(super) struct DirectStream {
     /// their IDs upstream. A rejection has no ID, so only the order shows which watch it is about.
     unanswered: VecDeque<(u64, i64)>,
     next_id: i64,
+    /// The newest ID of a watch whose creation was answered.
+    answered_max: i64,
+    /// The newest answered ID at the time of the outstanding request for progress.
+    progress_covers: Option<i64>,
 }
 
 impl DirectStream {
@@ -58,7 +62,14 @@ impl DirectStream {
             };
             let _ = sender.send(end).await;
         });
-        DirectStream { requests, events, unanswered: VecDeque::new(), next_id: 1 }
+        DirectStream {
+            requests,
+            events,
+            unanswered: VecDeque::new(),
+            next_id: 1,
+            answered_max: 0,
+            progress_covers: None,
+        }
     }
 
     /// Creates a watch upstream, and returns its ID there.
@@ -75,13 +86,33 @@ impl DirectStream {
         self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
     }
 
-    pub(super) fn request_progress(&self) {
-        self.send(RequestUnion::ProgressRequest(WatchProgressRequest::default()));
+    /// Requests progress, unless a request is outstanding. A watch that is created after the request
+    /// is not part of the answer: a member may send its creation before an answer that it has made
+    /// earlier.
+    pub(super) fn request_progress(&mut self) {
+        if self.progress_covers.is_none() {
+            self.progress_covers = Some(self.answered_max);
+            self.send(RequestUnion::ProgressRequest(WatchProgressRequest::default()));
+        }
+    }
+
+    /// Sends an outstanding request again: a member drops it while a watch is not synced.
+    pub(super) fn repeat_progress(&mut self) {
+        if self.progress_covers.is_some() {
+            self.send(RequestUnion::ProgressRequest(WatchProgressRequest::default()));
+        }
+    }
+
+    /// Progress has arrived. Returns the newest ID of the watches that it is about.
+    pub(super) fn progress_arrived(&mut self) -> i64 {
+        self.progress_covers.take().unwrap_or(0)
     }
 
     /// A creation was answered. Returns the number of its watch, and the ID upstream.
     pub(super) fn answered(&mut self) -> Option<(u64, i64)> {
-        self.unanswered.pop_front()
+        let answered = self.unanswered.pop_front()?;
+        self.answered_max = self.answered_max.max(answered.1);
+        Some(answered)
     }
 
     fn send(&self, request: RequestUnion) {

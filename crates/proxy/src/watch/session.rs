@@ -27,7 +27,7 @@ use clearlane_proto::mvccpb::Event;
 use futures_util::future::{Either, pending, select_all};
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
@@ -46,6 +46,8 @@ use crate::status;
 /// Longest time that a new watch waits until its range is cached. Then it goes upstream, and joins
 /// the cache later.
 const SCOPE_PATIENCE: Duration = Duration::from_millis(500);
+/// Number of deliveries after which the client's requests are handled.
+const DELIVERIES_PER_TURN: usize = 256;
 /// Interval between two attempts of direct watches to join the cache.
 const JOIN_INTERVAL: Duration = Duration::from_secs(1);
 /// etcd's default of `--watch-progress-notify-interval`.
@@ -75,8 +77,9 @@ pub(crate) struct Session {
     upstream_ids: HashMap<i64, u64>,
     /// The numbers of watches that must read the history of their scope.
     lagging: VecDeque<u64>,
-    /// The scopes of the watches. One whose last watch has ended may still be here.
+    /// The scopes of the watches, as of the last `refresh_scopes`.
     scopes: Vec<Arc<Scope>>,
+    are_scopes_stale: bool,
     ids: WatchIdAllocator,
     direct: Option<DirectStream>,
     reopen_delay: Duration,
@@ -115,6 +118,7 @@ impl Session {
             upstream_ids: HashMap::new(),
             lagging: VecDeque::new(),
             scopes: Vec::new(),
+            are_scopes_stale: false,
             ids: WatchIdAllocator::default(),
             direct: None,
             reopen_delay: REOPEN_DELAY_MIN,
@@ -152,8 +156,9 @@ impl Session {
         let mut join = interval_at(Instant::now() + JOIN_INTERVAL, JOIN_INTERVAL);
         join.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.drain_queue().await?;
+            let has_more = self.drain_queue().await?;
             let queue = Arc::clone(&self.queue);
+            self.refresh_scopes();
             let leaderless = self.leaderless();
             let reopen = self.reopen_at;
             tokio::select! {
@@ -161,7 +166,7 @@ impl Session {
                     Ok(request) => self.handle_request(request).await?,
                     Err(status) => return self.end(status).await,
                 },
-                () = queue.filled() => {}
+                () = async { if !has_more { queue.filled().await } } => {}
                 event = next_event(&mut self.direct) => self.handle_direct(event).await?,
                 reached = scopes_reached(&mut self.scopes_reached) => {
                     self.scopes_reached = None;
@@ -216,20 +221,19 @@ impl Session {
         })
     }
 
-    /// Notes that a watch uses a scope, and drops the scopes that no watch uses any more.
-    fn note_scope(&mut self, scope: &Arc<Scope>) {
-        if self.scopes.iter().any(|known| Arc::ptr_eq(known, scope)) {
+    /// Collects the scopes of the watches again, after a watch has joined or left one.
+    fn refresh_scopes(&mut self) {
+        if !std::mem::take(&mut self.are_scopes_stale) {
             return;
         }
-        let watchers = &self.watchers;
-        let is_used = |scope: &Arc<Scope>| {
-            watchers.values().any(|watcher| match &watcher.source {
-                Source::Scope { scope: used, .. } => Arc::ptr_eq(used, scope),
-                Source::Direct { .. } => false,
-            })
-        };
-        self.scopes.retain(is_used);
-        self.scopes.push(Arc::clone(scope));
+        self.scopes.clear();
+        for watcher in self.watchers.values() {
+            if let Source::Scope { scope, .. } = &watcher.source
+                && !self.scopes.iter().any(|known| Arc::ptr_eq(known, scope))
+            {
+                self.scopes.push(Arc::clone(scope));
+            }
+        }
     }
 
     // ---- requests ----
@@ -299,7 +303,7 @@ impl Session {
         let published = self.cache.scopes().iter().find_map(|scope| scope.published());
         match published {
             Some(state) => state.header,
-            None => match self.cache.prober.probe().await {
+            None => match self.cache.probe().await {
                 Ok(probe) => probe.header,
                 Err(_) => self.last_header,
             },
@@ -314,14 +318,21 @@ impl Session {
         }
         let key = if create.key.is_empty() { vec![0].into() } else { create.key.clone() };
         let span = Span::of_request(&key, &create.range_end);
-        let deadline = Instant::now() + SCOPE_PATIENCE;
-        let scope = self.cache.scope_for_watch(&span, deadline).await?;
+        let scope = self.cache.scope_for_watch(&span, SCOPE_PATIENCE).await?;
         if !scope.is_fresh(self.cache.config.lag_max) {
-            let probe = self.cache.prober.probe().await.ok()?;
-            scope.wait_for(probe.header.revision, Instant::now() + SCOPE_PATIENCE).await?;
+            let deadline = Instant::now() + SCOPE_PATIENCE;
+            let probe = timeout_at(deadline, self.cache.probe()).await.ok()?.ok()?;
+            scope.wait_for(probe.header.revision, deadline).await?;
             scope.mark_fresh(probe.started);
         }
         Some(scope)
+    }
+
+    /// Returns the scope that a direct watch can join now.
+    fn joinable_scope(&self, create: &WatchCreateRequest) -> Option<Arc<Scope>> {
+        let key = if create.key.is_empty() { vec![0].into() } else { create.key.clone() };
+        let scope = self.cache.covering(&Span::of_request(&key, &create.range_end))?;
+        scope.is_fresh(self.cache.config.lag_max).then_some(scope)
     }
 
     fn attach(
@@ -335,7 +346,7 @@ impl Session {
         if let Source::Scope { is_lagging: true, .. } = watcher.source {
             self.lagging.push_back(number);
         }
-        self.note_scope(scope);
+        self.are_scopes_stale = true;
         Some(attached)
     }
 
@@ -364,7 +375,10 @@ impl Session {
         let watcher = self.watchers.remove(&number)?;
         self.numbers.remove(&watcher.id);
         match &watcher.source {
-            Source::Scope { scope, handle, .. } => scope.remove(handle),
+            Source::Scope { scope, handle, .. } => {
+                scope.remove(handle);
+                self.are_scopes_stale = true;
+            }
             Source::Direct { upstream_id, .. } => drop(self.upstream_ids.remove(upstream_id)),
         }
         Some(watcher)
@@ -372,8 +386,11 @@ impl Session {
 
     // ---- events of scopes ----
 
-    /// Sends everything that the scopes have delivered, then what lagging watches have missed.
-    async fn drain_queue(&mut self) -> Step {
+    /// Sends what the scopes have delivered, and then what lagging watches have missed. Stops after
+    /// a number of deliveries, so that the client's requests are handled meanwhile. Returns true if
+    /// it has stopped early.
+    async fn drain_queue(&mut self) -> Result<bool, Ended> {
+        let mut left = DELIVERIES_PER_TURN;
         loop {
             while let Some(delivery) = self.queue.take() {
                 match delivery {
@@ -397,13 +414,22 @@ impl Session {
                     }
                     Delivery::Ended(number) => self.end_replaced(number).await?,
                 }
+                left -= 1;
+                if left == 0 {
+                    return Ok(true);
+                }
             }
             match self.lagging.pop_front() {
                 Some(number) => self.catch_up(number).await?,
                 None => break,
             }
+            left -= 1;
+            if left == 0 {
+                return Ok(true);
+            }
         }
-        self.send_progress().await
+        self.send_progress().await?;
+        Ok(false)
     }
 
     async fn send_events(&mut self, number: u64, revision: i64, wanted: Vec<Event>) -> Step {
@@ -464,10 +490,15 @@ impl Session {
     }
 
     async fn send_caught_up(&mut self, number: u64, found: Vec<Found>) -> Step {
+        // The watch has looked at all revisions below this one, also those without an event for it.
+        let reached = self.watchers.get(&number).map_or(0, |watcher| watcher.next);
         for (events, picks) in found {
             let Some(watcher) = self.watchers.get_mut(&number) else { break };
             let wanted = watcher.take_missed(&events, &picks);
             self.send_events(number, events.revision, wanted).await?;
+        }
+        if let Some(watcher) = self.watchers.get_mut(&number) {
+            watcher.next = watcher.next.max(reached);
         }
         Ok(())
     }
@@ -500,6 +531,7 @@ impl Session {
     fn create_upstream(&mut self, number: u64, create: WatchCreateRequest) {
         let upstream_id = self.direct().create(number, create);
         self.upstream_ids.insert(upstream_id, number);
+        self.are_scopes_stale = true;
         if let Some(watcher) = self.watchers.get_mut(&number) {
             watcher.source = Source::direct(upstream_id);
         }
@@ -510,6 +542,14 @@ impl Session {
             DirectEvent::Response(response) => {
                 self.reopen_delay = REOPEN_DELAY_MIN;
                 self.handle_direct_response(response).await
+            }
+            // A token may have expired since the stream was opened. The client opens a new stream
+            // with a new token. It also does so if a response was only sent in part.
+            DirectEvent::Lost
+                if !self.caller.is_anonymous()
+                    || self.watchers.values().any(|watcher| watcher.is_in_fragments) =>
+            {
+                self.end(status::connection_lost()).await
             }
             DirectEvent::Lost => {
                 self.direct = None;
@@ -591,17 +631,28 @@ impl Session {
 
     /// Asks the member how far the direct watches are, to let them join scopes.
     async fn try_to_join(&mut self) -> Step {
-        let can_join = self.caller.is_anonymous() && self.watchers.values().any(Watcher::can_join);
-        if can_join && let Some(direct) = &self.direct {
-            direct.request_progress();
+        let Some(direct) = &mut self.direct else { return Ok(()) };
+        if self.upstream_ids.is_empty() {
+            // All watches have left the stream.
+            self.direct = None;
+            return Ok(());
+        }
+        direct.repeat_progress();
+        let can_join = |watcher: &Watcher| {
+            watcher.can_join() && self.joinable_scope(&watcher.create).is_some()
+        };
+        if self.caller.is_anonymous() && self.watchers.values().any(can_join) {
+            self.direct().request_progress();
         }
         Ok(())
     }
 
-    /// The member has sent all events up to this revision, of all direct watches that it has.
+    /// The member has sent all events up to this revision, of the watches that it had created when
+    /// progress was requested.
     async fn handle_upstream_progress(&mut self, header: ResponseHeader) -> Step {
+        let newest_id = self.direct().progress_arrived();
         for watcher in self.watchers.values_mut() {
-            watcher.upstream_reached(header.revision);
+            watcher.upstream_reached(header.revision, newest_id);
         }
         self.progress.upstream_reached(header.revision);
         self.last_header = header;
@@ -617,7 +668,7 @@ impl Session {
         for number in direct {
             let Some(mut watcher) = self.watchers.remove(&number) else { continue };
             let Source::Direct { upstream_id, .. } = watcher.source else { continue };
-            let scope = self.usable_scope(&watcher.create).await;
+            let scope = self.joinable_scope(&watcher.create);
             let attached = scope.and_then(|scope| self.attach(number, &mut watcher, &scope));
             self.watchers.insert(number, watcher);
             if let Some((found, _)) = attached {
@@ -635,10 +686,11 @@ impl Session {
         if self.scopes_reached.is_some() {
             return;
         }
+        self.refresh_scopes();
         let scopes = self.scopes.clone();
         if !self.upstream_ids.is_empty() {
             self.progress.request_upstream();
-            if let Some(direct) = &self.direct {
+            if let Some(direct) = &mut self.direct {
                 direct.request_progress();
             }
             if scopes.is_empty() {
@@ -646,9 +698,9 @@ impl Session {
             }
         }
         self.progress.request_scopes();
-        let prober = Arc::clone(&self.cache.prober);
+        let cache = Arc::clone(&self.cache);
         self.scopes_reached = Some(Box::pin(async move {
-            let probe = prober.probe().await.ok()?;
+            let probe = cache.probe().await.ok()?;
             let deadline = Instant::now() + SCOPE_PATIENCE;
             let mut reached = probe.header.revision;
             for scope in scopes {
@@ -710,7 +762,8 @@ impl Session {
     }
 
     async fn drain_deliveries(&mut self) -> Step {
-        Box::pin(self.drain_queue()).await
+        while Box::pin(self.drain_queue()).await? {}
+        Ok(())
     }
 }
 

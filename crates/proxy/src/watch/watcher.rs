@@ -51,6 +51,8 @@ pub struct Watcher {
     pub is_canceled: bool,
     /// True if a response was sent since the last progress notice was due.
     pub is_active: bool,
+    /// True if a response was sent in part: more fragments of it must follow.
+    pub is_in_fragments: bool,
     pub source: Source,
 }
 
@@ -64,6 +66,7 @@ impl Watcher {
             is_created: false,
             is_canceled: false,
             is_active: true,
+            is_in_fragments: false,
             source: Source::direct(0),
         }
     }
@@ -99,10 +102,12 @@ impl Watcher {
         }
     }
 
-    /// Notes that the member has sent all events up to this revision, of all watches that it had
-    /// created.
-    pub fn upstream_reached(&mut self, revision: i64) {
-        if let Source::Direct { is_answered: true, .. } = self.source {
+    /// Notes that the member has sent all events up to this revision, of all watches up to this ID
+    /// upstream. It had created these watches when progress was requested.
+    pub fn upstream_reached(&mut self, revision: i64, newest_id: i64) {
+        if let Source::Direct { upstream_id, is_answered: true } = self.source
+            && upstream_id <= newest_id
+        {
             self.next = self.next.max(revision + 1);
         }
     }
@@ -118,6 +123,7 @@ impl Watcher {
     /// Notes that the events of a response upstream are sent to the client.
     pub fn take_upstream(&mut self, response: &WatchResponse) {
         self.is_active = true;
+        self.is_in_fragments = response.fragment;
         if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref())
             && !response.fragment
         {
@@ -196,7 +202,10 @@ impl Watcher {
         };
         match scope.catch_up(handle, self.next, bytes_max) {
             CatchUp::NotHere => None,
-            CatchUp::Events(found, _) => Some(found),
+            CatchUp::Events(found, next) => {
+                self.next = next;
+                Some(found)
+            }
             CatchUp::Synced(found, _) => {
                 *is_lagging = false;
                 Some(found)

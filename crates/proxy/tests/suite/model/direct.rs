@@ -151,7 +151,8 @@ impl Simulation {
     fn direct_progress(&mut self, number: usize, revision: i64) {
         let session = &mut self.sessions[number];
         for watcher in session.watchers.values_mut() {
-            watcher.upstream_reached(revision);
+            // The members of the model answer in order, so progress is about all created watches.
+            watcher.upstream_reached(revision, i64::MAX);
             if self.bug == Some(Bug::UnansweredProgress)
                 && watcher.is_direct()
                 && watcher.is_created
