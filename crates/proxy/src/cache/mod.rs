@@ -174,8 +174,8 @@ impl Cache {
         cache
     }
 
-    /// Makes a probe, and checks that the cluster is still the same one. A probe is linearizable, so
-    /// its revision cannot be lower than a revision that was known before. If it is, the cluster
+    /// Makes a probe, and checks that the cluster is still the same one. A probe is linearizable,
+    /// so its revision cannot be lower than a revision that was known before. If it is, the cluster
     /// was restored from a backup or replaced, and everything that the cache has is wrong.
     pub async fn probe(self: &Arc<Self>) -> Result<Probe, Status> {
         let mut known = self.known_revision.load(Ordering::Acquire);

@@ -86,9 +86,9 @@ impl DirectStream {
         self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
     }
 
-    /// Requests progress, unless a request is outstanding. A watch that is created after the request
-    /// is not part of the answer: a member may send its creation before an answer that it has made
-    /// earlier.
+    /// Requests progress, unless a request is outstanding. A watch that is created after the
+    /// request is not part of the answer: a member may send its creation before an answer that it
+    /// has made earlier.
     pub(super) fn request_progress(&mut self) {
         if self.progress_covers.is_none() {
             self.progress_covers = Some(self.answered_max);

@@ -10,6 +10,9 @@
 //!   scope's history.
 //! * The end of the client's requests does not end the stream, as in etcd.
 
+mod progress;
+mod upstream;
+
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -236,8 +239,6 @@ impl Session {
         }
     }
 
-    // ---- requests ----
-
     async fn handle_request(&mut self, request: WatchRequest) -> Step {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) => self.create(create).await,
@@ -384,8 +385,6 @@ impl Session {
         Some(watcher)
     }
 
-    // ---- events of scopes ----
-
     /// Sends what the scopes have delivered, and then what lagging watches have missed. Stops after
     /// a number of deliveries, so that the client's requests are handled meanwhile. Returns true if
     /// it has stopped early.
@@ -519,251 +518,6 @@ impl Session {
         let response = message(self.last_header);
         self.send(WatchResponse { watch_id: watcher.id, canceled: true, cancel_reason, ..response })
             .await
-    }
-
-    // ---- direct watches ----
-
-    fn direct(&mut self) -> &mut DirectStream {
-        let (cache, caller) = (&self.cache, &self.caller);
-        self.direct.get_or_insert_with(|| DirectStream::open(Arc::clone(&cache.upstream), caller))
-    }
-
-    fn create_upstream(&mut self, number: u64, create: WatchCreateRequest) {
-        let upstream_id = self.direct().create(number, create);
-        self.upstream_ids.insert(upstream_id, number);
-        self.are_scopes_stale = true;
-        if let Some(watcher) = self.watchers.get_mut(&number) {
-            watcher.source = Source::direct(upstream_id);
-        }
-    }
-
-    async fn handle_direct(&mut self, event: DirectEvent) -> Step {
-        match event {
-            DirectEvent::Response(response) => {
-                self.reopen_delay = REOPEN_DELAY_MIN;
-                self.handle_direct_response(response).await
-            }
-            // A token may have expired since the stream was opened. The client opens a new stream
-            // with a new token. It also does so if a response was only sent in part.
-            DirectEvent::Lost
-                if !self.caller.is_anonymous()
-                    || self.watchers.values().any(|watcher| watcher.is_in_fragments) =>
-            {
-                self.end(status::connection_lost()).await
-            }
-            DirectEvent::Lost => {
-                self.direct = None;
-                self.watchers.values_mut().for_each(Watcher::set_lost);
-                self.reopen_at = Some(Instant::now() + self.reopen_delay);
-                self.reopen_delay = (self.reopen_delay * 2).min(REOPEN_DELAY_MAX);
-                let mut canceled: Vec<u64> = self.watchers.keys().copied().collect();
-                canceled.retain(|number| self.watchers[number].is_canceled);
-                for number in canceled {
-                    self.end_canceled(number).await?;
-                }
-                Ok(())
-            }
-            DirectEvent::Ended(status) => self.end(status).await,
-        }
-    }
-
-    /// Creates the direct watches again after their connection was lost.
-    fn reopen(&mut self) {
-        self.reopen_at = None;
-        self.direct = None;
-        self.upstream_ids.clear();
-        let mut lost: Vec<u64> = self.watchers.keys().copied().collect();
-        lost.retain(|number| self.watchers[number].is_direct());
-        lost.sort_unstable();
-        for number in lost {
-            let create = self.watchers[&number].continuation();
-            self.create_upstream(number, create);
-        }
-        if self.progress.is_upstream_pending() {
-            self.direct().request_progress();
-        }
-    }
-
-    async fn handle_direct_response(&mut self, mut response: WatchResponse) -> Step {
-        if response.created {
-            let Some((number, id)) = self.direct().answered() else { return Ok(()) };
-            return self.handle_created(number, id, response).await;
-        }
-        if response.watch_id == INVALID_WATCH_ID && !response.canceled {
-            let header = response.header.unwrap_or_default();
-            return self.handle_upstream_progress(header).await;
-        }
-        let Some(number) = self.upstream_ids.get(&response.watch_id).copied() else {
-            return Ok(());
-        };
-        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
-        response.watch_id = watcher.id;
-        watcher.take_upstream(&response);
-        if response.canceled {
-            self.forget(number);
-        }
-        self.send(response).await
-    }
-
-    async fn handle_created(&mut self, number: u64, id: i64, mut response: WatchResponse) -> Step {
-        let Some(watcher) = self.watchers.get_mut(&number) else {
-            // The client has canceled it since the request.
-            return Ok(());
-        };
-        if !matches!(watcher.source, Source::Direct { upstream_id, .. } if upstream_id == id) {
-            // It has joined a scope since the request.
-            return Ok(());
-        }
-        let is_told = std::mem::replace(&mut watcher.is_created, true);
-        watcher.set_answered(response.header.as_ref().map_or(0, |header| header.revision));
-        if response.canceled {
-            response.created = !is_told;
-            response.watch_id = if is_told { watcher.id } else { INVALID_WATCH_ID };
-            self.forget(number);
-            return self.send(response).await;
-        }
-        if is_told {
-            return Ok(());
-        }
-        response.watch_id = watcher.id;
-        self.send(response).await
-    }
-
-    /// Asks the member how far the direct watches are, to let them join scopes.
-    async fn try_to_join(&mut self) -> Step {
-        let Some(direct) = &mut self.direct else { return Ok(()) };
-        if self.upstream_ids.is_empty() {
-            // All watches have left the stream.
-            self.direct = None;
-            return Ok(());
-        }
-        direct.repeat_progress();
-        let can_join = |watcher: &Watcher| {
-            watcher.can_join() && self.joinable_scope(&watcher.create).is_some()
-        };
-        if self.caller.is_anonymous() && self.watchers.values().any(can_join) {
-            self.direct().request_progress();
-        }
-        Ok(())
-    }
-
-    /// The member has sent all events up to this revision, of the watches that it had created when
-    /// progress was requested.
-    async fn handle_upstream_progress(&mut self, header: ResponseHeader) -> Step {
-        let newest_id = self.direct().progress_arrived();
-        for watcher in self.watchers.values_mut() {
-            watcher.upstream_reached(header.revision, newest_id);
-        }
-        self.progress.upstream_reached(header.revision);
-        self.last_header = header;
-        if self.caller.is_anonymous() {
-            self.join_scopes().await?;
-        }
-        Ok(())
-    }
-
-    async fn join_scopes(&mut self) -> Step {
-        let mut direct: Vec<u64> = self.watchers.keys().copied().collect();
-        direct.retain(|number| self.watchers[number].can_join());
-        for number in direct {
-            let Some(mut watcher) = self.watchers.remove(&number) else { continue };
-            let Source::Direct { upstream_id, .. } = watcher.source else { continue };
-            let scope = self.joinable_scope(&watcher.create);
-            let attached = scope.and_then(|scope| self.attach(number, &mut watcher, &scope));
-            self.watchers.insert(number, watcher);
-            if let Some((found, _)) = attached {
-                self.upstream_ids.remove(&upstream_id);
-                self.direct().cancel(upstream_id);
-                self.send_caught_up(number, found).await?;
-            }
-        }
-        Ok(())
-    }
-
-    // ---- progress ----
-
-    fn request_progress(&mut self) {
-        if self.scopes_reached.is_some() {
-            return;
-        }
-        self.refresh_scopes();
-        let scopes = self.scopes.clone();
-        if !self.upstream_ids.is_empty() {
-            self.progress.request_upstream();
-            if let Some(direct) = &mut self.direct {
-                direct.request_progress();
-            }
-            if scopes.is_empty() {
-                return;
-            }
-        }
-        self.progress.request_scopes();
-        let cache = Arc::clone(&self.cache);
-        self.scopes_reached = Some(Box::pin(async move {
-            let probe = cache.probe().await.ok()?;
-            let deadline = Instant::now() + SCOPE_PATIENCE;
-            let mut reached = probe.header.revision;
-            for scope in scopes {
-                let state = scope.wait_for(probe.header.revision, deadline).await?;
-                reached = reached.min(state.snapshot.revision);
-            }
-            Some(reached)
-        }));
-    }
-
-    /// Sends progress if all events up to its revision were sent. The queue must be drained.
-    async fn send_progress(&mut self) -> Step {
-        if self.progress.is_upstream_pending() && self.upstream_ids.is_empty() {
-            // The direct watches have joined scopes, or were canceled.
-            self.progress.clear();
-            self.request_progress();
-        }
-        let Some(revision) = self.progress.revision() else { return Ok(()) };
-        let mut created = self.watchers.values().filter(|watcher| watcher.is_created);
-        // A scope may be ahead of the report, so that later events were sent already.
-        if revision < self.last_event || !created.all(|watcher| watcher.has_sent(revision)) {
-            self.progress.clear();
-            self.request_progress();
-            return Ok(());
-        }
-        if !self.queue.is_empty() || !self.lagging.is_empty() {
-            // The session drains it and calls again.
-            return Ok(());
-        }
-        self.progress.clear();
-        let mut header = match self.last_header.revision {
-            0 => self.current_header().await,
-            _ => self.last_header,
-        };
-        header.revision = revision;
-        self.send(WatchResponse { watch_id: INVALID_WATCH_ID, ..message(header) }).await
-    }
-
-    /// Sends a progress notice for each idle watch that wants them.
-    async fn send_notices(&mut self) -> Step {
-        let mut idle = Vec::new();
-        for (number, watcher) in &mut self.watchers {
-            let Source::Scope { scope, is_lagging: false, .. } = &watcher.source else { continue };
-            if watcher.create.progress_notify && !std::mem::take(&mut watcher.is_active) {
-                idle.extend(scope.published().map(|state| (*number, state.header)));
-            }
-        }
-        // Every event up to these revisions must be sent first.
-        self.drain_deliveries().await?;
-        for (number, header) in idle {
-            if let Some(watcher) = self.watchers.get(&number)
-                && watcher.has_sent(header.revision)
-            {
-                let watch_id = watcher.id;
-                self.send(WatchResponse { watch_id, ..message(header) }).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn drain_deliveries(&mut self) -> Step {
-        while Box::pin(self.drain_queue()).await? {}
-        Ok(())
     }
 }
 
