@@ -1,6 +1,6 @@
-//! Tests of the program's allocator. The allocator takes blocks that have exactly the size of a
-//! page buffer from a pool, and returns them to the pool when they are freed. The tests allocate,
-//! resize and free such blocks, also on several threads.
+//! Tests of the program's allocator. It keeps a pool of blocks that have exactly the size of a page
+//! buffer. An allocation of this size takes a block from the pool, and freeing the block returns
+//! it. The tests allocate, resize and free such blocks, on one thread and on several.
 
 use std::sync::mpsc;
 use std::thread;

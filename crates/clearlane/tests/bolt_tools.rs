@@ -236,7 +236,7 @@ fn what_is_no_bolt_file_is_refused_in_one_line() {
     for (name, command) in names.iter().flat_map(|name| COMMANDS.map(|command| (name, command))) {
         let file = path(name);
         let arguments = with_arguments(command, text(&file));
-        // `pages` succeeds for a file that was cut off, and lists the pages that are left.
+        // `pages` succeeds for a truncated file, and lists the remaining pages.
         if command == "pages" && *name == "cut" {
             done(&arguments);
         } else {

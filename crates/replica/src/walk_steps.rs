@@ -181,7 +181,8 @@ mod tests {
 
     type Read<'r> = dyn Fn(KeyRange<'_>, RangeOptions, &mut RecordVisitor<'_>) -> Result<u64> + 'r;
 
-    /// Returns the records that a read finds until it has `wanted` records, and the count.
+    /// Runs a read that stops after `wanted` records. Returns these records, and the count that the
+    /// read has reported.
     fn found(
         read: &Read<'_>,
         range: KeyRange<'_>,

@@ -1,5 +1,5 @@
-//! The program `clearlane-load`: puts a server of etcd's API under load from outside, and measures
-//! what its clients wait for.
+//! The program `clearlane-load`: sends load to a server that implements etcd's API, and measures
+//! how long clients wait.
 //!
 //! In a run, each request is *due* at a fixed time, which depends only on the seed. Its latency is
 //! measured from that time, even if the driver sends the request late (`docs/measuring.md`).

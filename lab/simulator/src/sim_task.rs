@@ -176,9 +176,10 @@ impl SimTask {
         self.time_account.add(TimeKind::NETWORK, ns);
     }
 
-    /// Waits until a worker has set the signal, and accounts for the wait as the worker has spent
-    /// the time. Some of the time does not appear in the worker's account, because the worker's
-    /// step started earlier or served another task. This time is attributed to `name`.
+    /// Waits until a worker has set the signal. The waiting time is added to this task's account
+    /// under the kinds of time that the worker spent it on. Some of the time does not appear in the
+    /// worker's account, because the worker's step started earlier or served another task. This
+    /// time is attributed to `name`.
     pub async fn wait_for_worker(&mut self, name: TimeKind, worker: &TimeAccount, done: &Signal) {
         let (begin_ns, before) = (self.world.now_ns(), worker.account());
         done.wait().await;

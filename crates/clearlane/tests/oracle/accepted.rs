@@ -202,8 +202,8 @@ pub(crate) fn is_joined(scenario: &str, step: u64) -> bool {
     matches!(find(scenario, step), Some(Joined))
 }
 
-/// Applies an accepted difference to both replies: sorts the list or removes the fields that may
-/// differ.
+/// Removes an accepted difference from both replies, so that they can be compared: sorts the list
+/// whose order may differ, or removes the fields that may differ.
 pub(crate) fn level(scenario: &str, step: u64, etcds: &mut Value, ours: &mut Value) {
     match find(scenario, step) {
         Some(AnyOrder(field)) => {

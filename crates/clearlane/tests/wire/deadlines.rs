@@ -186,8 +186,9 @@ fn a_client_that_takes_nothing_is_reset_at_its_deadline() {
     });
 }
 
-/// Reads a response without returning capacity to the server. Returns its status, or the reason for
-/// the reset. A response has a status if no part of its message was ready at the deadline.
+/// Reads a response without sending window updates. Returns the gRPC status if the server has sent
+/// one, or the reason of the reset. The server can send a status only if no part of the message was
+/// ready at the deadline.
 async fn end_without_capacity(answer: ResponseFuture) -> Result<String, Option<h2::Reason>> {
     let (head, mut body) = answer.await.map_err(|error| error.reason())?.into_parts();
     while let Some(piece) = body.data().await {

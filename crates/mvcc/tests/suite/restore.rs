@@ -38,8 +38,8 @@ enum Operation {
     /// Runs one transaction. `Some(lease)` puts the key, and attaches it to the lease unless the
     /// lease is 0. `None` deletes the key.
     Write(Vec<(u8, Option<i64>)>),
-    /// Compacts at the current revision minus the first number. Stops after removing as many
-    /// records as the second number.
+    /// Compacts at the current revision minus the first number. The second number is the maximum
+    /// number of records to remove. Then the compaction stops, as if it were interrupted.
     Compact(i64, usize),
     /// Skips revisions, so that they have no records, as if a compaction had removed the records.
     Skip(i64),

@@ -164,8 +164,8 @@ fn order_of(compare: &Compare) -> impl Ord {
     (walk_of(compare), compare.target, compare.result, given_number(compare))
 }
 
-/// Returns whether one of two neighbours in the evaluation order follows from the other. If so,
-/// stores the stricter compare in `kept`.
+/// Returns whether one of two adjacent compares in the evaluation order implies the other, so that
+/// one of them is redundant. If so, stores the stricter compare in `kept`.
 fn is_decided_by<'r>(compare: &mut &'r Compare, kept: &mut &'r Compare) -> bool {
     let question = |of: &'r Compare| (walk_of(of), of.target, of.result);
     if question(compare) != question(kept) {

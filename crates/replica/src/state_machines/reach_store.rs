@@ -62,7 +62,8 @@ pub(super) fn reach_store(
         "store-index" = index,
         "the log ends before the store; it continues after the store"
     );
-    // A vote in a term that is not in the log was not sent: etcd sends a vote after it is synced.
+    // If the store's term is newer than the log's, the member cannot have sent a vote in it,
+    // because etcd syncs a vote to the log before it sends the vote.
     let state = match store.term > state.term {
         true => HardState { term: store.term, vote: 0, ..state },
         false => state,

@@ -176,8 +176,9 @@ pub(super) type Column = Vec<String>;
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Shown {
-    /// A table of the phases `calm` and `beside`, and a plot of each class. `quantile` is `p99`, or
-    /// `max` for an event that happens once in a phase.
+    /// Compares two phases of the plan: `calm`, with cheap requests only, and `beside`, with
+    /// something expensive at the same time. Shows a table and a plot of each class. `quantile` is
+    /// `p99`, or `max` for an event that happens once in a phase.
     Beside {
         classes: Vec<String>,
         quantile: String,

@@ -42,8 +42,8 @@ use super::record_chunk::RecordChunk;
 
 /// Maximum number of batches for looking up names. Each batch may need a walk over the index.
 const BATCHES: usize = 16;
-/// Approximate maximum number of bytes of keys in one batch of a response with only keys, unless a
-/// sixteenth of the response is more.
+/// Approximate maximum size of one batch of a keys-only response, in bytes. A batch is larger if
+/// the response would otherwise need more than [`BATCHES`] batches.
 const KEYS_ONLY_BYTES: usize = 4 << 20;
 /// The cost of finding and decoding a record, expressed in bytes read.
 const RECORD_COST_BYTES: usize = 64;
