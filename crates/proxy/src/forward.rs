@@ -195,7 +195,14 @@ async fn try_forward(
             Some(member) => member,
             None => upstream.wait_and_pick().await.ok_or_else(status::no_member)?,
         };
-        let Some(channel) = member.channel() else { continue };
+        let Some(channel) = member.channel() else {
+            // The connection was lost just now.
+            if Instant::now() > deadline {
+                return Err(status::no_member());
+            }
+            sleep(RETRY_DELAY).await;
+            continue;
+        };
         let lost = async {
             if call.is_long() {
                 // It waits for other clients, or works for long: only its connection counts.

@@ -9,7 +9,6 @@ use crate::upstream::MemberState;
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub connections: AtomicU64,
-    pub watch_streams: AtomicU64,
 }
 
 pub(crate) fn page(services: &Services) -> String {

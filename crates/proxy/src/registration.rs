@@ -95,6 +95,7 @@ impl RegistrationState {
             && let Some(channel) = self.upstream.pick().and_then(|it| it.channel())
         {
             let mut client = LeaseClient::new(channel);
+            // If this fails, the lease ends after its TTL.
             let _ = in_time(client.lease_revoke(LeaseRevokeRequest { id })).await;
         }
     }

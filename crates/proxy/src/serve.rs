@@ -208,6 +208,7 @@ struct ClientConnection {
 
 impl ClientConnection {
     async fn serve(self, stream: TcpStream, tls: Option<Arc<TlsAcceptor>>) {
+        // This fails only if the client has left, which the first read shows.
         let _ = tune(&stream);
         let Some(tls) = tls else {
             // A connection that sends nothing must not stay open.

@@ -205,6 +205,7 @@ async fn follow(
     let (requests, receiver) = mpsc::channel(4);
     let create = RequestUnion::CreateRequest(watch_request(scope));
     let create = WatchRequest { request_union: Some(create) };
+    // The receiver exists, and the channel is empty.
     let _ = requests.send(create).await;
     let mut request = Request::new(ReceiverStream::new(receiver));
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));

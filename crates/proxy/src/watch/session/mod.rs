@@ -143,6 +143,7 @@ impl Session {
         tokio::select! {
             _ = self.serve(requests) => {}
             () = stopped => {
+                // A client that does not read sees only the end of its connection.
                 let _ = self.responses.try_send(Err(status::stopped()));
             }
         }
