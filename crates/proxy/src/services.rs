@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use crate::cache::Cache;
 use crate::cluster::Members;
 use crate::lease::KeepAlives;
+use crate::login::CertificateUsers;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
 use crate::upstream::Upstream;
@@ -18,6 +19,7 @@ pub struct Services {
     pub keep_alives: Arc<KeepAlives>,
     pub members: Members,
     pub namespace: Option<Namespace>,
+    pub certificate_users: CertificateUsers,
     pub metrics: Metrics,
     /// Becomes true when the proxy stops. Streams then end.
     pub stopped: watch::Receiver<bool>,
