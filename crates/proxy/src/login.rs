@@ -37,8 +37,8 @@ use crate::upstream::{Upstream, is_transport_error};
 /// Longest time of a login, over several members if necessary.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Time after which a failed login is tried again, and after which a cluster without auth is asked
-/// again. A login costs a member tens of milliseconds of processor time.
+/// A failed login, and the result that the cluster has no auth, are used for this time. A login
+/// costs a member tens of milliseconds of processor time.
 const RECHECK_TIME: Duration = Duration::from_secs(1);
 /// The message of a member whose cluster has no auth.
 const AUTH_NOT_ENABLED: &str = "etcdserver: authentication is not enabled";

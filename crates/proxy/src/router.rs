@@ -203,11 +203,11 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
         Box::pin(async move {
             let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
             let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
-            let stream = services.keep_alives.stream_of(&caller);
+            let group = services.keep_alives.group_of(&caller);
             let stopped = services.stopped();
             tokio::spawn(async move {
                 tokio::select! {
-                    () = lease::serve_client(stream, request.into_inner(), sender) => {}
+                    () = lease::serve_client(group, request.into_inner(), sender) => {}
                     () = stopped => {}
                 }
             });

@@ -3,8 +3,8 @@
 use tonic::{Code, Status};
 
 const NO_LEADER: &str = "etcdserver: no leader";
-/// Errors after which a client of etcd logs in again. A member that sends one of them has not
-/// carried out the call.
+/// These errors let a client of etcd log in again. A member that sends one of them has not carried
+/// out the call.
 const TOKEN_REJECTIONS: [&str; 3] = [
     "etcdserver: invalid auth token",
     "etcdserver: revision of auth store is old",

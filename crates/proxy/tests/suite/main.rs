@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod gateway;
+mod keep_alives;
 mod login;
 mod member;
 mod model;

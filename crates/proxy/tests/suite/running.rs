@@ -13,7 +13,7 @@ use clearlane_proxy::upstream::UpstreamConfig;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::member::Member;
 
@@ -34,6 +34,11 @@ impl RunningProxy {
         tokio::spawn(async move { served.serve(listener, tls).await });
         RunningProxy { proxy, address }
     }
+
+    pub(crate) async fn connect(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        endpoint.connect().await.unwrap()
+    }
 }
 
 /// Returns the configuration of a proxy for one member.
@@ -41,6 +46,16 @@ pub(crate) fn config(member: &Member) -> ProxyConfig {
     let endpoints = vec![member.address.to_string()];
     let upstream = UpstreamConfig { endpoints, ..UpstreamConfig::default() };
     ProxyConfig { upstream, ..ProxyConfig::default() }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let waits = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    assert!(tokio::time::timeout(TIMEOUT, waits).await.is_ok(), "not in time: {what}");
 }
 
 /// A client's stream of watches.
@@ -59,6 +74,14 @@ impl WatchStream {
 
     pub(crate) async fn send(&self, request: RequestUnion) {
         self.requests.send(WatchRequest { request_union: Some(request) }).await.unwrap();
+    }
+
+    /// Returns when the request was sent. Does not borrow the stream.
+    pub(crate) fn send_later(&self, request: RequestUnion) -> impl Future<Output = ()> + use<> {
+        let requests = self.requests.clone();
+        async move {
+            requests.send(WatchRequest { request_union: Some(request) }).await.unwrap();
+        }
     }
 
     pub(crate) async fn next(&mut self) -> WatchResponse {

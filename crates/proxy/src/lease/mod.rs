@@ -1,0 +1,309 @@
+//! Keep-alives: the streams of all clients share a few streams upstream.
+//!
+//! ```text
+//!   client a ── renew 7 ─▶ ┐                        ┌── renew 7, once ─▶ member
+//!   client b ── renew 7 ─▶ ├─ renewals in flight ──┤
+//!   client c ── renew 9 ─▶ ┘  7: a, b   9: c        └── renew 9 ───────▶
+//! ```
+//!
+//! A request goes upstream at once, unless a renewal of the same lease is in flight. Then it gets
+//! the answer of that renewal. So a client has its answer after one round trip, and the proxy never
+//! renews a lease for which no client has asked. If the clients of a lease stop asking, it ends
+//! after its TTL. A client gets its answers in the order in which the members send them.
+//!
+//! A member checks the token of a stream. So callers with different tokens never share a stream,
+//! and all clients without a token share theirs. [`pipeline`] decides which renewal is sent on
+//! which stream, and which client an error is about.
+
+pub mod pipeline;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
+use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveResponse};
+use futures_util::StreamExt as _;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Status, Streaming};
+
+use self::pipeline::{End, IN_FLIGHT_MAX, Pipeline, STREAMS_MAX, Work};
+use crate::identity::Caller;
+use crate::status;
+use crate::upstream::{Upstream, is_transport_error};
+
+/// A renewal fails after this time, over several connections if necessary, unless other renewals of
+/// the group were answered in the meantime.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time that a renewal waits for its answer.
+const PATIENCE_MAX: Duration = Duration::from_secs(20);
+/// Maximum number of requests of one client that are in flight.
+const CLIENT_RENEWALS_MAX: usize = 1024;
+const RECONNECT_DELAY: Duration = Duration::from_millis(50);
+/// A stream that was opened because the first one was busy is closed after this time without work.
+const IDLE_TIME: Duration = Duration::from_secs(10);
+
+type Answer = Result<LeaseKeepAliveResponse, Status>;
+
+/// The streams upstream, by the callers that share them.
+#[derive(Debug)]
+pub struct KeepAlives {
+    upstream: Arc<Upstream>,
+    groups: Mutex<HashMap<Caller, Weak<KeepAliveGroup>>>,
+}
+
+impl KeepAlives {
+    pub fn new(upstream: Arc<Upstream>) -> KeepAlives {
+        KeepAlives { upstream, groups: Mutex::default() }
+    }
+
+    /// Returns the group of these callers. Its streams end when nobody holds it any more.
+    pub(crate) fn group_of(&self, caller: &Caller) -> Arc<KeepAliveGroup> {
+        let mut groups = self.groups.lock();
+        if let Some(group) = groups.get(caller).and_then(Weak::upgrade) {
+            return group;
+        }
+        groups.retain(|_, group| group.strong_count() > 0);
+        let renewals = Arc::new(Renewals {
+            upstream: Arc::clone(&self.upstream),
+            caller: caller.clone(),
+            pipeline: Mutex::default(),
+            wakes: Default::default(),
+            answered: AtomicU64::new(0),
+        });
+        let group = Arc::new(KeepAliveGroup { renewals, tasks: Mutex::default() });
+        groups.insert(caller.clone(), Arc::downgrade(&group));
+        group
+    }
+
+    /// Renews a lease without a token.
+    pub(crate) async fn renew(&self, lease: i64) -> Answer {
+        self.group_of(&Caller::default()).renew(lease).await
+    }
+}
+
+/// Merges the renewals of callers with the same token.
+#[derive(Debug)]
+pub(crate) struct KeepAliveGroup {
+    renewals: Arc<Renewals>,
+    /// The tasks of the streams. Dropping the group ends them.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl KeepAliveGroup {
+    /// Renews a lease, and returns the member's answer. Must be called on a runtime.
+    async fn renew(&self, lease: i64) -> Answer {
+        let mut answer = self.join(lease);
+        let deadline = Instant::now() + PATIENCE_MAX;
+        loop {
+            let answered = self.renewals.answered.load(Ordering::Relaxed);
+            let time = deadline.min(Instant::now() + PATIENCE);
+            match timeout_at(time, &mut answer).await {
+                Ok(Ok(answer)) => return answer,
+                // It waits for its turn.
+                Err(_)
+                    if time < deadline
+                        && self.renewals.answered.load(Ordering::Relaxed) != answered => {}
+                Ok(Err(_)) | Err(_) => break,
+            }
+        }
+        drop(answer);
+        self.renewals.pipeline.lock().give_up(lease, |client| !client.is_closed());
+        Err(Status::unavailable("etcdserver: request timed out"))
+    }
+
+    fn join(&self, lease: i64) -> oneshot::Receiver<Answer> {
+        let (sender, answer) = oneshot::channel();
+        let work = self.renewals.pipeline.lock().join(lease, sender);
+        match work {
+            Work::Nothing => {}
+            Work::Wake(stream) => self.renewals.wakes[stream].notify_one(),
+            Work::Open(stream) => {
+                let mut tasks = self.tasks.lock();
+                while tasks.try_join_next().is_some() {}
+                tasks.spawn(Arc::clone(&self.renewals).serve(stream));
+            }
+        }
+        answer
+    }
+}
+
+#[derive(Debug)]
+struct Renewals {
+    upstream: Arc<Upstream>,
+    caller: Caller,
+    pipeline: Mutex<Pipeline<oneshot::Sender<Answer>>>,
+    /// Wake the tasks of the streams.
+    wakes: [Notify; STREAMS_MAX],
+    /// Number of renewals that members have answered.
+    answered: AtomicU64,
+}
+
+/// How the connection of a stream has ended.
+enum Ended {
+    Lost,
+    /// The member has rejected the token of the proxy's login, and there will be a new one.
+    TokenExpired,
+    Rejected(Status),
+    Failed(Status),
+    /// The stream had nothing to do.
+    Idle,
+}
+
+impl Renewals {
+    /// Serves a stream until it is closed. The first stream stays open.
+    async fn serve(self: Arc<Self>, stream: usize) {
+        let mut is_token_rejected = false;
+        loop {
+            while !self.pipeline.lock().has_work(stream) {
+                if stream > 0 && self.pipeline.lock().close(stream) {
+                    return;
+                }
+                self.wakes[stream].notified().await;
+            }
+            let ended = self.serve_connection(stream, &mut is_token_rejected).await;
+            let (end, status, delay) = match ended {
+                Ended::Idle => continue,
+                Ended::Lost => (End::Lost, None, RECONNECT_DELAY),
+                Ended::TokenExpired => (End::Lost, None, Duration::ZERO),
+                Ended::Rejected(status) => (End::Rejected, Some(status), Duration::ZERO),
+                Ended::Failed(status) => (End::Failed, Some(status), RECONNECT_DELAY),
+            };
+            let failed = self.pipeline.lock().ended(stream, end);
+            for client in failed {
+                let status = status.clone().unwrap_or_else(status::connection_lost);
+                let _ = client.send(Err(status));
+            }
+            sleep(delay).await;
+        }
+    }
+
+    /// `is_token_rejected` is true if the last connection has ended because of the login's token.
+    async fn serve_connection(&self, stream: usize, is_token_rejected: &mut bool) -> Ended {
+        let member = self.upstream.wait_and_pick().await;
+        let Some((member, channel)) =
+            member.and_then(|member| member.channel().map(|channel| (member, channel)))
+        else {
+            return Ended::Failed(status::no_member());
+        };
+        let (metadata, token) = match self.caller.credentials(&self.upstream).await {
+            Ok(credentials) => credentials,
+            Err(status) => return Ended::Failed(status),
+        };
+        let (requests, receiver) = mpsc::channel(IN_FLIGHT_MAX);
+        self.send_unsent(stream, &requests);
+        let mut request = Request::new(ReceiverStream::new(receiver));
+        *request.metadata_mut() = metadata;
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        let mut client = LeaseClient::new(channel);
+        let renewing = async {
+            let opening = client.lease_keep_alive(request);
+            let mut opening = std::pin::pin!(opening);
+            // The member answers the call when it answers its first request.
+            let mut answers = loop {
+                tokio::select! {
+                    opened = opening.as_mut() => break opened?.into_inner(),
+                    () = self.wakes[stream].notified() => self.send_unsent(stream, &requests),
+                }
+            };
+            let mut idle_at = Instant::now() + IDLE_TIME;
+            loop {
+                tokio::select! {
+                    answer = answers.message() => match answer? {
+                        Some(answer) => {
+                            *is_token_rejected = false;
+                            self.answer(stream, answer);
+                            self.send_unsent(stream, &requests);
+                            idle_at = Instant::now() + IDLE_TIME;
+                        }
+                        None => return Ok(Ended::Lost),
+                    },
+                    () = self.wakes[stream].notified() => self.send_unsent(stream, &requests),
+                    () = sleep_until(idle_at), if stream > 0 => {
+                        if !self.pipeline.lock().has_work(stream) {
+                            return Ok(Ended::Idle);
+                        }
+                        idle_at = Instant::now() + IDLE_TIME;
+                    }
+                }
+            }
+        };
+        let ended: Result<Ended, Status> = tokio::select! {
+            ended = renewing => ended,
+            () = self.upstream.lost(&member) => Ok(Ended::Lost),
+        };
+        let status = match ended {
+            Ok(ended) => return ended,
+            Err(status) => status,
+        };
+        let is_about_token = status::is_token_rejection(status.message());
+        if let Some(login) = self.caller.login().filter(|_| is_about_token)
+            && !std::mem::replace(is_token_rejected, true)
+        {
+            login.reject(token.as_ref()).await;
+            return Ended::TokenExpired;
+        }
+        if is_about_token {
+            return Ended::Failed(status);
+        }
+        if is_transport_error(&status) {
+            member.doubt();
+            return Ended::Lost;
+        }
+        // A member has sent this status.
+        if status::is_no_leader(&status) {
+            member.doubt();
+            return Ended::Failed(status);
+        }
+        Ended::Rejected(status)
+    }
+
+    fn send_unsent(&self, stream: usize, requests: &mpsc::Sender<LeaseKeepAliveRequest>) {
+        let mut pipeline = self.pipeline.lock();
+        // The channel has room for all renewals in flight. Sending fails only if the stream has
+        // ended, and then they are sent again.
+        while let Some(id) = pipeline.next_to_send(stream) {
+            let _ = requests.try_send(LeaseKeepAliveRequest { id });
+        }
+    }
+
+    fn answer(&self, stream: usize, answer: LeaseKeepAliveResponse) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        let clients = self.pipeline.lock().answered(stream, answer.id);
+        for client in clients {
+            let _ = client.send(Ok(answer));
+        }
+    }
+}
+
+/// Serves one client's stream. Many requests may be in flight.
+pub(crate) async fn serve_client(
+    group: Arc<KeepAliveGroup>,
+    requests: Streaming<LeaseKeepAliveRequest>,
+    responses: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
+) {
+    let mut answers = requests
+        .map(|request| {
+            let group = Arc::clone(&group);
+            async move { group.renew(request?.id).await }
+        })
+        .buffer_unordered(CLIENT_RENEWALS_MAX);
+    loop {
+        let answer = tokio::select! {
+            answer = answers.next() => answer,
+            () = responses.closed() => return,
+        };
+        // As in etcd, the end of the requests ends the stream, and so does an error.
+        let Some(answer) = answer else { return };
+        let is_error = answer.is_err();
+        if responses.send(answer).await.is_err() || is_error {
+            return;
+        }
+    }
+}
