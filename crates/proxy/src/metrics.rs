@@ -46,10 +46,22 @@ pub(crate) fn page(services: &Services) -> String {
         sum(&|scope| scope.watchers()),
     );
     add(
+        "etcd_grpc_proxy_events_coalescing_total",
+        "counter",
+        "Total number of events coalescing",
+        cache.metrics.coalesced.load(Ordering::Relaxed),
+    );
+    add(
         "clearlane_grpc_proxy_cache_bytes",
         "gauge",
         "Memory of the cached ranges and their history, estimated",
         sum(&|scope| scope.bytes()),
+    );
+    add(
+        "clearlane_grpc_proxy_cache_dropped_total",
+        "counter",
+        "Cached ranges that were dropped because of --cache-bytes",
+        cache.metrics.dropped.load(Ordering::Relaxed),
     );
     add(
         "clearlane_grpc_proxy_connections",

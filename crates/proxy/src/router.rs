@@ -9,7 +9,7 @@ use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeRequest, WatchRequest, WatchResponse,
 };
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;

@@ -119,7 +119,7 @@ const FLAGS: &[Flag] = &[
     flag("cache-on-demand", Switch, "true")
         .help("Cache the ranges that clients watch or often read."),
     flag("cache-bytes", Count, "268435456")
-        .help("Maximum memory of one cached range. A larger range is not cached."),
+        .help("Maximum memory of all cached ranges together, with their events."),
     flag("cache-history-bytes", Count, "67108864")
         .help("Maximum memory of the events that are kept for watches of one cached range."),
     flag("cache-max-lag", Time, "1s").help(

@@ -317,7 +317,8 @@ fn own(record: KeyValue) -> KeyValue {
     KeyValue { key, value, ..record }
 }
 
-fn bytes_of(record: &KeyValue) -> usize {
+/// Returns the memory of a record, estimated.
+pub(super) fn bytes_of(record: &KeyValue) -> usize {
     record.key.len() + record.value.len() + RECORD_OVERHEAD_BYTES
 }
 

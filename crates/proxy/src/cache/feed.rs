@@ -34,8 +34,9 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 use super::Cache;
+use super::budget::Refusal;
+use super::contents::{BrokenFeed, bytes_of};
 use super::scope::Scope;
-use crate::cache::contents::BrokenFeed;
 use crate::status;
 use crate::upstream::Member;
 
@@ -63,7 +64,7 @@ pub enum Interruption {
     /// The cluster is another one, or was restored from a backup.
     Replaced(String),
     /// The scope must not be cached.
-    Refused(String),
+    Refused(Refusal, String),
 }
 
 impl From<Status> for Interruption {
@@ -72,7 +73,7 @@ impl From<Status> for Interruption {
         match status.code() {
             Code::OutOfRange => Interruption::Gap(message),
             Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument => {
-                Interruption::Refused(message)
+                Interruption::Refused(Refusal::NotPermitted, message)
             }
             _ => Interruption::Lost(message),
         }
@@ -86,11 +87,16 @@ impl From<BrokenFeed> for Interruption {
 }
 
 /// Feeds the scope until it may not be cached. Returns the reason.
-pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> String {
+pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) {
     let mut delay = RETRY_DELAY_MIN;
     loop {
         let started = Instant::now();
-        match feed(scope, cache).await {
+        let interruption = feed(scope, cache).await;
+        if scope.revision() == 0 {
+            // The part of a list that has arrived was dropped.
+            scope.set_listed_bytes(0);
+        }
+        match interruption {
             Interruption::Lost(why) => {
                 tracing::debug!(scope = %scope.span, why, "the watch of a cached range was lost");
             }
@@ -103,7 +109,7 @@ pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> String {
                 cache.forget_revisions();
                 scope.reset(true);
             }
-            Interruption::Refused(why) => return why,
+            Interruption::Refused(refusal, why) => return (refusal, why),
         }
         if started.elapsed() > RETRY_DELAY_MAX {
             delay = RETRY_DELAY_MIN;
@@ -140,7 +146,7 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
 }
 
 /// Reads all keys of the scope at one revision.
-async fn list(scope: &Scope, cache: &Cache, channel: Channel) -> Result<(), Interruption> {
+async fn list(scope: &Arc<Scope>, cache: &Cache, channel: Channel) -> Result<(), Interruption> {
     let (mut key, range_end) = scope.span.to_request();
     let mut client = KvClient::new(channel).max_decoding_message_size(usize::MAX);
     let (mut keys, mut bytes, mut page_keys) = (Vec::new(), 0, FIRST_PAGE_KEYS);
@@ -161,13 +167,9 @@ async fn list(scope: &Scope, cache: &Cache, channel: Channel) -> Result<(), Inte
             revision = header.revision;
         }
         let page_bytes: usize = kvs.iter().map(|kv| kv.encoded_len()).sum();
-        bytes += page_bytes;
-        if bytes > cache.config.bytes_max {
-            return Err(Interruption::Refused(format!(
-                "it has more than {} bytes",
-                cache.config.bytes_max
-            )));
-        }
+        bytes += kvs.iter().map(bytes_of).sum::<usize>();
+        scope.set_listed_bytes(bytes);
+        make_room(scope, cache)?;
         let average = page_bytes / kvs.len().max(1);
         page_keys = i64::try_from(PAGE_BYTES / average.max(1)).unwrap_or(PAGE_KEYS_MAX);
         page_keys = page_keys.clamp(1, PAGE_KEYS_MAX);
@@ -184,6 +186,18 @@ async fn list(scope: &Scope, cache: &Cache, channel: Channel) -> Result<(), Inte
             }
         }
     }
+}
+
+fn make_room(scope: &Arc<Scope>, cache: &Cache) -> Result<(), Interruption> {
+    if cache.make_room(scope) {
+        return Ok(());
+    }
+    let why = format!(
+        "it has {} bytes, and all cached ranges together may have {}",
+        scope.bytes(),
+        cache.config.bytes_max
+    );
+    Err(Interruption::Refused(Refusal::TooLarge, why))
 }
 
 fn after(key: &Bytes) -> Bytes {
@@ -224,11 +238,7 @@ async fn follow(
                     asked = None;
                 }
                 handle(scope, response)?;
-                if scope.bytes() > cache.config.bytes_max {
-                    return Err(Interruption::Refused(format!(
-                        "it has more than {} bytes", cache.config.bytes_max
-                    )));
-                }
+                make_room(scope, cache)?;
             }
             () = scope.wanted.notified(), if asked.is_none() => {
                 if scope.take_wants_progress() {
@@ -288,7 +298,9 @@ pub fn handle(scope: &Scope, response: WatchResponse) -> Result<(), Interruption
     if response.canceled {
         let why = response.cancel_reason;
         return Err(match response.compact_revision {
-            0 if why.contains("permission denied") => Interruption::Refused(why),
+            0 if why.contains("permission denied") => {
+                Interruption::Refused(Refusal::NotPermitted, why)
+            }
             0 => Interruption::Lost(why),
             compacted => Interruption::Gap(format!("revision {compacted} is compacted")),
         });

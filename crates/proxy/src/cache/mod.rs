@@ -39,6 +39,7 @@
 //! cluster has no auth; and then everyone may read everything. All calls with a token go upstream,
 //! where the member checks them. So the cache can never show one user what another one may read.
 
+pub mod budget;
 pub mod contents;
 pub mod feed;
 pub mod probe;
@@ -57,6 +58,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
+use self::budget::{Decision, Refusal, Refusals, Usage};
 use self::contents::HistoryLimits;
 use self::probe::{Probe, Prober};
 use self::range::Span;
@@ -71,8 +73,6 @@ const COUNTED_RANGES_MAX: usize = 1024;
 const SCOPES_MAX: usize = 64;
 /// A range that nobody uses is dropped after this time, unless it is configured.
 const IDLE_MAX: Duration = Duration::from_secs(300);
-/// A range that could not be cached is tried again after this time.
-const REFUSAL_TIME: Duration = Duration::from_secs(60);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -81,8 +81,11 @@ pub struct CacheConfig {
     pub prefixes: Vec<Vec<u8>>,
     /// If true, ranges that clients read or watch often are cached as well.
     pub on_demand: bool,
-    /// Maximum memory of one cached range, with its history.
+    /// Maximum memory of all cached ranges together, with their histories. [`budget`] describes
+    /// which range is dropped first.
     pub bytes_max: usize,
+    /// A range is in use for this time after a client has used it, and while it has watchers.
+    pub in_use_time: Duration,
     pub history: HistoryLimits,
     /// A serializable read is forwarded if the cache may be older than this.
     pub lag_max: Duration,
@@ -97,6 +100,7 @@ impl Default for CacheConfig {
             prefixes: Vec::new(),
             on_demand: true,
             bytes_max: 256 << 20,
+            in_use_time: Duration::from_secs(10),
             history: HistoryLimits::default(),
             lag_max: Duration::from_secs(1),
             probe_interval: Duration::from_millis(200),
@@ -109,6 +113,11 @@ impl Default for CacheConfig {
 pub struct CacheMetrics {
     pub hits: AtomicU64,
     pub misses: AtomicU64,
+    /// Number of ranges that were dropped because of the budget.
+    pub dropped: AtomicU64,
+    /// Number of deliveries that needed no event of a member: for each revision, the watches that
+    /// got its events, except the first one.
+    pub coalesced: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -116,7 +125,7 @@ pub struct Cache {
     pub config: CacheConfig,
     pub upstream: Arc<Upstream>,
     pub prober: Arc<Prober>,
-    pub metrics: CacheMetrics,
+    pub metrics: Arc<CacheMetrics>,
     /// The newest revision in any response of the proxy. A watch from "now" starts after it.
     seen: AtomicI64,
     /// The newest revision that a probe has shown.
@@ -130,7 +139,7 @@ struct CacheState {
     tasks: Vec<ScopeTask>,
     /// The numbers of forwarded reads, by the prefix that would be cached.
     reads: std::collections::HashMap<Vec<u8>, u32>,
-    refused: Vec<(Span, Instant)>,
+    refusals: Refusals,
 }
 
 #[derive(Debug)]
@@ -143,7 +152,7 @@ struct ScopeTask {
 impl Drop for ScopeTask {
     fn drop(&mut self) {
         self.task.abort();
-        self.scope.reset(false);
+        self.scope.close();
     }
 }
 
@@ -154,7 +163,7 @@ impl Cache {
             prober: Prober::new(Arc::clone(&upstream)),
             upstream,
             config,
-            metrics: CacheMetrics::default(),
+            metrics: Arc::default(),
             seen: AtomicI64::new(0),
             known_revision: AtomicI64::new(0),
             scopes: ArcSwap::default(),
@@ -290,14 +299,12 @@ impl Cache {
         if let Some(known) = state.tasks.iter().find(|it| it.scope.span.covers(&span)) {
             return Some(Arc::clone(&known.scope));
         }
-        let now = Instant::now();
-        state.refused.retain(|(_, time)| now.duration_since(*time) < REFUSAL_TIME);
-        if state.refused.iter().any(|(refused, _)| span.covers(refused))
+        if state.refusals.forbid(&span, Instant::now())
             || !is_configured && state.tasks.len() >= SCOPES_MAX
         {
             return None;
         }
-        let scope = Scope::new(span, self.config.history);
+        let scope = Scope::new(span, self.config.history, Arc::clone(&self.metrics));
         scope.touch();
         let task = tokio::spawn(Arc::clone(self).run_scope(Arc::clone(&scope)));
         state.tasks.push(ScopeTask { scope: Arc::clone(&scope), is_configured, task });
@@ -307,35 +314,82 @@ impl Cache {
 
     async fn run_scope(self: Arc<Self>, scope: Arc<Scope>) {
         loop {
-            let why = tokio::select! {
-                why = feed::run(&scope, &self) => why,
+            let (refusal, why) = tokio::select! {
+                refused = feed::run(&scope, &self) => refused,
                 () = feed::keep_fresh(&scope, &self) => return,
             };
-            tracing::warn!(scope = %scope.span, why, "the range cannot be cached for now");
             scope.reset(false);
-            if !self.refuse(&scope) {
+            let Some((pause, is_configured)) = self.refuse(&scope, refusal) else { return };
+            let pause_seconds = pause.as_secs();
+            tracing::warn!(
+                scope = %scope.span, why, pause_seconds, "the range cannot be cached for now"
+            );
+            if !is_configured {
                 return;
             }
-            tokio::time::sleep(REFUSAL_TIME).await;
+            tokio::time::sleep(pause).await;
         }
     }
 
-    /// Notes that a range cannot be cached. Returns true if it is configured, and must be tried
-    /// again. Otherwise the scope is dropped.
-    fn refuse(&self, scope: &Arc<Scope>) -> bool {
+    /// Notes that a range cannot be cached, and drops its scope unless it is configured. Returns the
+    /// pause before the next attempt, and true if the range is configured. Returns `None` if the
+    /// scope was dropped already.
+    fn refuse(&self, scope: &Arc<Scope>, refusal: Refusal) -> Option<(Duration, bool)> {
         let mut state = self.state.lock();
-        let now = Instant::now();
-        state.refused.retain(|(_, time)| now.duration_since(*time) < REFUSAL_TIME);
-        state.refused.push((scope.span.clone(), now));
-        let known = state.tasks.iter().position(|it| Arc::ptr_eq(&it.scope, scope));
-        let Some(at) = known else { return false };
-        if state.tasks[at].is_configured {
+        let at = state.tasks.iter().position(|it| Arc::ptr_eq(&it.scope, scope))?;
+        if refusal == Refusal::TooLarge {
+            self.metrics.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        let pause = state.refusals.add(&scope.span, refusal, Instant::now());
+        let is_configured = state.tasks[at].is_configured;
+        if !is_configured {
+            // Dropping it aborts the caller at its next wait, and there is none.
+            let dropped = state.tasks.swap_remove(at);
+            self.publish(&state);
+            drop(state);
+            drop(dropped);
+        }
+        Some((pause, is_configured))
+    }
+
+    /// Makes room for a scope that has grown: if all scopes together are too large, drops others.
+    /// Returns false if this scope must be dropped instead.
+    pub(super) fn make_room(&self, scope: &Arc<Scope>) -> bool {
+        let total: usize = self.scopes.load().iter().map(|scope| scope.bytes()).sum();
+        if total <= self.config.bytes_max {
             return true;
         }
-        // Dropping it aborts the caller at its next wait, and there is none.
-        state.tasks.swap_remove(at);
+        let mut state = self.state.lock();
+        let usages: Vec<Usage> = state.tasks.iter().map(|it| self.usage(it)).collect();
+        let growing = state.tasks.iter().position(|it| Arc::ptr_eq(&it.scope, scope));
+        let Some(growing) = growing else { return false };
+        let is_loading = scope.revision() == 0;
+        let victims = match budget::decide(&usages, growing, is_loading, self.config.bytes_max) {
+            Decision::Drop(victims) => victims,
+            Decision::DropGrowing => return false,
+        };
+        let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+        for (at, it) in std::mem::take(&mut state.tasks).into_iter().enumerate() {
+            if victims.contains(&at) { dropped.push(it) } else { kept.push(it) }
+        }
+        state.tasks = kept;
+        for it in &dropped {
+            let span = &it.scope.span;
+            let pause = state.refusals.add(span, Refusal::Displaced, Instant::now());
+            let (bytes, pause_seconds) = (it.scope.bytes(), pause.as_secs());
+            tracing::info!(scope = %span, bytes, pause_seconds, "a range made room for another one");
+        }
+        self.metrics.dropped.fetch_add(dropped.len() as u64, Ordering::Relaxed);
         self.publish(&state);
-        false
+        drop(state);
+        drop(dropped);
+        true
+    }
+
+    fn usage(&self, it: &ScopeTask) -> Usage {
+        let (bytes, idle) = (it.scope.bytes(), it.scope.idle_time());
+        let is_in_use = it.scope.watchers() > 0 || idle < self.config.in_use_time;
+        Usage { bytes, is_configured: it.is_configured, is_in_use, idle }
     }
 
     fn publish(&self, state: &CacheState) {

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
+use super::CacheMetrics;
 use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
@@ -93,8 +94,11 @@ pub struct Scope {
     /// the contents of now.
     fresh_until_ms: AtomicU64,
     used_ms: AtomicU64,
+    /// Memory of the contents, or of the part of a list that has arrived.
+    bytes: AtomicUsize,
     pub(super) created: Instant,
     limits: HistoryLimits,
+    metrics: Arc<CacheMetrics>,
 }
 
 #[derive(Debug, Default)]
@@ -104,10 +108,12 @@ struct ScopeState {
     group: WatcherGroup<u64>,
     synced: HashMap<u64, Arc<ScopeWatcher>>,
     header: ResponseHeader,
+    /// True if the scope was dropped. Its feed ends, and may not load anything until then.
+    is_closed: bool,
 }
 
 impl Scope {
-    pub fn new(span: Span, limits: HistoryLimits) -> Arc<Scope> {
+    pub fn new(span: Span, limits: HistoryLimits, metrics: Arc<CacheMetrics>) -> Arc<Scope> {
         Arc::new(Scope {
             span,
             state: Mutex::default(),
@@ -118,8 +124,10 @@ impl Scope {
             wants_progress: AtomicBool::new(false),
             fresh_until_ms: AtomicU64::new(0),
             used_ms: AtomicU64::new(0),
+            bytes: AtomicUsize::new(0),
             created: Instant::now(),
             limits,
+            metrics,
         })
     }
 
@@ -132,8 +140,18 @@ impl Scope {
         *self.revision.borrow()
     }
 
+    /// Returns the memory of the contents, estimated. While a list arrives, it is the memory of the
+    /// part that has arrived.
     pub fn bytes(&self) -> usize {
-        self.state.lock().contents.as_ref().map_or(0, Contents::bytes)
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Notes how large the part of the list is that has arrived. Called by the feed.
+    pub(super) fn set_listed_bytes(&self, bytes: usize) {
+        let state = self.state.lock();
+        if !state.is_closed {
+            self.bytes.store(bytes, Ordering::Relaxed);
+        }
     }
 
     pub fn watchers(&self) -> usize {
@@ -220,6 +238,9 @@ impl Scope {
     /// Sets the contents. Called by the feed after a list.
     pub fn load(&self, contents: Contents, header: &ResponseHeader) {
         let mut state = self.state.lock();
+        if state.is_closed {
+            return;
+        }
         state.contents = Some(contents);
         state.header = *header;
         self.publish(&state);
@@ -233,7 +254,8 @@ impl Scope {
         let applied = contents.apply(events)?;
         state.header = *header;
         for events in applied {
-            state.deliver(&events);
+            let coalesced = state.deliver(&events).saturating_sub(1);
+            self.metrics.coalesced.fetch_add(coalesced as u64, Ordering::Relaxed);
         }
         self.publish(&state);
         Ok(())
@@ -251,6 +273,7 @@ impl Scope {
     fn publish(&self, state: &ScopeState) {
         let Some(contents) = &state.contents else { return };
         let header = ResponseHeader { revision: contents.revision(), ..state.header };
+        self.bytes.store(contents.bytes(), Ordering::Relaxed);
         self.published.store(Some(Arc::new(Published { snapshot: contents.snapshot(), header })));
         self.revision.send_replace(contents.revision());
     }
@@ -258,11 +281,22 @@ impl Scope {
     /// Forgets the contents. Detaches all watchers, or ends them if their revisions mean nothing to
     /// the cluster any more. Called by the feed.
     pub fn reset(&self, watchers_end: bool) {
+        self.reset_locked(&mut self.state.lock(), watchers_end);
+    }
+
+    /// Forgets the contents for good, and detaches all watchers.
+    pub(super) fn close(&self) {
         let mut state = self.state.lock();
+        state.is_closed = true;
+        self.reset_locked(&mut state, false);
+    }
+
+    fn reset_locked(&self, state: &mut ScopeState, watchers_end: bool) {
         // After an error of `apply`, the contents may be newer than what the watchers have got.
         let delivered = self.revision();
         self.published.store(None);
         self.revision.send_replace(0);
+        self.bytes.store(0, Ordering::Relaxed);
         state.contents = None;
         state.group = WatcherGroup::default();
         let mut synced: Vec<_> = std::mem::take(&mut state.synced).into_values().collect();
@@ -325,7 +359,8 @@ impl Scope {
 }
 
 impl ScopeState {
-    fn deliver(&mut self, events: &Arc<RevisionEvents>) {
+    /// Returns the number of watchers that the events are for.
+    fn deliver(&mut self, events: &Arc<RevisionEvents>) -> usize {
         // In the order of the numbers, so that a test can repeat which queue is full.
         let mut picks: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (number, event) in (0..).zip(&events.events) {
@@ -333,6 +368,7 @@ impl ScopeState {
                 picks.entry(*watcher).or_default().push(number);
             });
         }
+        let receivers = picks.len();
         for (number, picks) in picks {
             let Some(watcher) = self.synced.get(&number).cloned() else { continue };
             if events.revision < watcher.first_revision
@@ -343,6 +379,7 @@ impl ScopeState {
             self.remove(&watcher);
             watcher.queue.push(Delivery::Lagging(number, events.revision));
         }
+        receivers
     }
 
     fn remove(&mut self, watcher: &ScopeWatcher) {

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a test fails by panicking, and reports")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod budget;
 mod gateway;
 mod keep_alives;
 mod login;

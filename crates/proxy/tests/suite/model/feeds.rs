@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{WatchProgressRequest, WatchResponse};
+use clearlane_proxy::cache::budget::Refusal;
 use clearlane_proxy::cache::contents::HistoryLimits;
 use clearlane_proxy::cache::feed::{self, Interruption};
 use clearlane_proxy::cache::range::Span;
@@ -35,7 +36,7 @@ pub(super) struct Feed {
 impl Feed {
     pub(super) fn new(span: Span, revisions_max: usize) -> Feed {
         let limits = HistoryLimits { revisions_max, bytes_max: usize::MAX };
-        let scope = Scope::new(span, limits);
+        let scope = Scope::new(span, limits, Arc::default());
         Feed { scope, stream: None, requested: None, newest_header: 0, unreached: Vec::new() }
     }
 }
@@ -62,7 +63,9 @@ impl Simulation {
                     let revision = self.world.revision;
                     self.after(1..30, Action::Feed(number, FeedStep::Listed(revision)));
                 } else {
-                    self.interrupt(number, Interruption::Refused("auth is enabled".to_owned()));
+                    let why = "auth is enabled".to_owned();
+                    let refused = Interruption::Refused(Refusal::NotPermitted, why);
+                    self.interrupt(number, refused);
                 }
             }
             FeedStep::Listed(revision) => {
@@ -123,7 +126,7 @@ impl Simulation {
                 scope.reset(true);
                 1..30
             }
-            Interruption::Refused(_) => {
+            Interruption::Refused(..) => {
                 scope.reset(false);
                 20..60
             }
