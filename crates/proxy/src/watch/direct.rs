@@ -5,6 +5,11 @@
 //! before the history of the cache. A task holds the stream and passes its responses to the
 //! session. When the connection is lost, the session opens a new stream, and creates its watches
 //! again from their next revisions.
+//!
+//! The channel of requests needs no limit. The session takes no request of the client while the
+//! unanswered creations have [`UNANSWERED_BYTES_MAX`], so that HTTP/2 slows the client down. It
+//! cancels each watch once, and has one request for progress at a time, which it repeats once a
+//! second.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +19,7 @@ use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Status};
@@ -22,6 +28,11 @@ use crate::identity::Caller;
 use crate::status;
 use crate::upstream::{Upstream, is_transport_error};
 
+/// The client's requests are not read while the creations that the member has not answered have this
+/// number of bytes.
+const UNANSWERED_BYTES_MAX: usize = 1 << 20;
+/// Estimated memory of a creation in addition to its message.
+const CREATION_OVERHEAD_BYTES: usize = 256;
 /// Number of responses that the session has not yet taken. Then the task does not read, and the
 /// member holds further events back.
 const UNREAD_RESPONSES_MAX: usize = 4;
@@ -42,14 +53,24 @@ pub(super) enum DirectEvent {
 pub(super) struct DirectStream {
     requests: mpsc::UnboundedSender<WatchRequest>,
     events: mpsc::Receiver<DirectEvent>,
-    /// The watches whose creation was not answered, in the order of the requests: their numbers and
-    /// their IDs upstream. A rejection has no ID, so only the order shows which watch it is about.
-    unanswered: VecDeque<(u64, i64)>,
+    /// The watches whose creation was not answered, in the order of the requests. A rejection has no
+    /// ID, so only the order shows which watch it is about.
+    unanswered: VecDeque<Unanswered>,
+    unanswered_bytes: usize,
     next_id: i64,
     /// The newest ID of a watch whose creation was answered.
     answered_max: i64,
     /// The newest answered ID at the time of the outstanding request for progress.
     progress_covers: Option<i64>,
+}
+
+/// A watch whose creation was not answered.
+#[derive(Debug)]
+struct Unanswered {
+    number: u64,
+    upstream_id: i64,
+    /// Estimated memory of the request.
+    bytes: usize,
 }
 
 impl DirectStream {
@@ -69,6 +90,7 @@ impl DirectStream {
             requests,
             events,
             unanswered: VecDeque::new(),
+            unanswered_bytes: 0,
             next_id: 1,
             answered_max: 0,
             progress_covers: None,
@@ -79,10 +101,18 @@ impl DirectStream {
     pub(super) fn create(&mut self, watch: u64, create: WatchCreateRequest) -> i64 {
         let watch_id = self.next_id;
         self.next_id += 1;
-        self.unanswered.push_back((watch, watch_id));
         let create = WatchCreateRequest { watch_id, ..create };
+        let bytes = create.encoded_len() + CREATION_OVERHEAD_BYTES;
+        self.unanswered_bytes += bytes;
+        self.unanswered.push_back(Unanswered { number: watch, upstream_id: watch_id, bytes });
         self.send(RequestUnion::CreateRequest(create));
         watch_id
+    }
+
+    /// Returns false while the member has not answered many creations. Then the client's requests
+    /// must wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.unanswered_bytes < UNANSWERED_BYTES_MAX
     }
 
     pub(super) fn cancel(&self, watch_id: i64) {
@@ -113,9 +143,10 @@ impl DirectStream {
 
     /// A creation was answered. Returns the number of its watch, and the ID upstream.
     pub(super) fn answered(&mut self) -> Option<(u64, i64)> {
-        let answered = self.unanswered.pop_front()?;
-        self.answered_max = self.answered_max.max(answered.1);
-        Some(answered)
+        let Unanswered { number, upstream_id, bytes } = self.unanswered.pop_front()?;
+        self.unanswered_bytes -= bytes;
+        self.answered_max = self.answered_max.max(upstream_id);
+        Some((number, upstream_id))
     }
 
     fn send(&self, request: RequestUnion) {

@@ -168,8 +168,9 @@ impl Session {
             self.refresh_scopes();
             let leaderless = self.leaderless();
             let reopen = self.reopen_at;
+            let takes_requests = self.direct.as_ref().is_none_or(DirectStream::has_room);
             tokio::select! {
-                request = next_request(&mut requests) => match request {
+                request = next_request(&mut requests), if takes_requests => match request {
                     Ok(request) => self.handle_request(request).await?,
                     Err(status) => return self.end(status).await,
                 },
@@ -358,6 +359,9 @@ impl Session {
     async fn cancel(&mut self, id: i64) -> Step {
         let Some(number) = self.numbers.get(&id).copied() else { return Ok(()) };
         let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
+        if watcher.is_canceled {
+            return Ok(());
+        }
         if let Source::Direct { upstream_id, .. } = watcher.source
             && self.direct.is_some()
             && self.reopen_at.is_none()
