@@ -19,6 +19,7 @@
 //! | [`watch`] | the watches of clients |
 //! | [`lease`] | keep-alives |
 //! | `forward`, `seen_body` | calls that go upstream as they are |
+//! | `frames`, `gzip` | messages of a body that are changed one by one; their compression |
 //! | [`namespace`] | the part of the keys that clients see |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
 //! | `pages`, [`metrics`] | health and metrics over HTTP/1.1 |
@@ -36,6 +37,8 @@ pub mod watch;
 pub mod lease;
 mod forward;
 mod seen_body;
+mod frames;
+mod gzip;
 pub mod namespace;
 pub mod cluster;
 pub mod registration;

@@ -9,9 +9,6 @@
 //!
 //! The empty key stays empty, because a member must reject it.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use bytes::{Buf as _, Bytes, BytesMut};
 use clearlane_proto::etcdserverpb::request_op::Request as Operation;
 use clearlane_proto::etcdserverpb::response_op::Response as Outcome;
@@ -27,11 +24,11 @@ use clearlane_proto::v3electionpb::{
 };
 use clearlane_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest};
 use clearlane_proto::{Message, nested};
-use http_body::{Body, Frame};
 use tonic::Status;
 
 use crate::cache::range::end_of_prefix;
-use crate::forward::{FRAME_HEAD_BYTES, frame, message_of};
+use crate::forward::{frame, message_of};
+use crate::frames::map_frames;
 
 #[derive(Clone, Debug)]
 pub struct Namespace {
@@ -260,11 +257,9 @@ impl Namespace {
             }
             _ => return body,
         };
-        tonic::body::Body::new(ChangedBody {
-            body,
-            unread: BytesMut::new(),
-            namespace: self.clone(),
-            change,
+        let namespace = self.clone();
+        map_frames(body, usize::MAX, move |framed| {
+            change(&namespace, message_of(&framed).ok_or_else(malformed)?)
         })
     }
 }
@@ -281,53 +276,6 @@ fn changed<M: Message + Default>(
     let mut decoded = M::decode(message).map_err(|_| malformed())?;
     change(&mut decoded);
     Ok(frame(&decoded))
-}
-
-/// A response body whose messages are changed one by one. Trailers pass unchanged.
-struct ChangedBody {
-    body: tonic::body::Body,
-    /// The bytes of a message that has not arrived in full.
-    unread: BytesMut,
-    namespace: Namespace,
-    change: ChangeMessage,
-}
-
-impl ChangedBody {
-    /// Returns the next message that has arrived in full, changed.
-    fn next_message(&mut self) -> Option<Result<Bytes, Status>> {
-        let [_, length @ ..] = *self.unread.first_chunk::<FRAME_HEAD_BYTES>()?;
-        let length = u32::from_be_bytes(length) as usize + FRAME_HEAD_BYTES;
-        if self.unread.len() < length {
-            return None;
-        }
-        let whole = self.unread.split_to(length).freeze();
-        let message = message_of(&whole).ok_or_else(malformed);
-        Some(message.and_then(|message| (self.change)(&self.namespace, message)))
-    }
-}
-
-impl Body for ChangedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        loop {
-            if let Some(message) = self.next_message() {
-                return Poll::Ready(Some(message.map(Frame::data)));
-            }
-            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                None => return Poll::Ready(None),
-                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.unread.extend_from_slice(&data),
-                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-                },
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,12 +16,14 @@ use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
-use tonic::codec::Streaming;
+use tonic::codec::{Codec, Streaming};
 use tonic::{Status, server};
 use tonic_prost::ProstCodec;
 
 use crate::connection::ConnectionState;
 use crate::forward::{self, Call};
+use crate::frames;
+use crate::gzip;
 use crate::identity::Caller;
 use crate::lease;
 use crate::login::Login;
@@ -32,6 +34,10 @@ use crate::watch::session::Session;
 
 /// Number of responses of a stream that wait for the connection.
 const UNSENT_RESPONSES_MAX: usize = 2;
+
+/// Maximum size of a compressed request on a stream, and of the same request decompressed. It is
+/// tonic's limit for plain requests.
+const STREAMED_BYTES_MAX: usize = 4 << 20;
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
@@ -81,6 +87,31 @@ impl Router {
             Err(status) => return status.into_http(),
         };
         let mut call = Call { uri: head.uri, headers: head.headers, body };
+        // The body may change, and the connection upstream has its own headers about the length.
+        call.headers.remove(CONTENT_LENGTH);
+        if self.services.namespace.is_some() {
+            match gzip::is_gzip(&call.headers) {
+                Ok(true) => return self.packed_call(call).await,
+                Ok(false) => {}
+                Err(status) => return status.into_http(),
+            }
+        }
+        self.plain_call(call).await
+    }
+
+    /// Serves a call in a namespace whose message is compressed. Its keys must be changed.
+    async fn packed_call(self, mut call: Call) -> Response<Body> {
+        match gzip::decompress_frame(call.body, self.services.request_bytes_max) {
+            Ok(body) => call.body = body,
+            Err(status) => return status.into_http(),
+        }
+        // The keys in the response must be changed also.
+        call.headers.remove(gzip::GRPC_ENCODING);
+        call.headers.remove(gzip::GRPC_ACCEPT_ENCODING);
+        compressed(self.plain_call(call).await)
+    }
+
+    async fn plain_call(self, mut call: Call) -> Response<Body> {
         if let Some(namespace) = &self.services.namespace {
             match namespace.change_request(call.path(), &call.body) {
                 Ok(body) => call.body = body,
@@ -141,12 +172,15 @@ impl Router {
     }
 
     async fn cached_range(&self, call: &Call) -> Option<Response<Body>> {
-        let is_plain = !call.headers.contains_key("grpc-encoding");
-        if !is_plain {
-            return None;
-        }
+        let is_packed = gzip::is_gzip(&call.headers).ok()?;
         let caller = Caller::new(&call.headers, self.login.as_ref());
-        let request = RangeRequest::decode(forward::message_of(&call.body)?).ok()?;
+        let body = match is_packed {
+            true => {
+                gzip::decompress_frame(call.body.clone(), self.services.request_bytes_max).ok()?
+            }
+            false => call.body.clone(),
+        };
+        let request = RangeRequest::decode(forward::message_of(&body)?).ok()?;
         let mut response =
             self.services.cache.read(&request, &caller, self.connection.seen()).await?;
         if let Some(namespace) = &self.services.namespace {
@@ -155,18 +189,56 @@ impl Router {
         let revision = response.header.as_ref().map_or(0, |header| header.revision);
         self.connection.note_seen(revision);
         self.services.cache.note_seen(revision);
-        Some(message_response(forward::frame(&response)))
+        let response = message_response(forward::frame(&response));
+        Some(if is_packed { compressed(response) } else { response })
     }
 
     async fn watch(self, request: Request<Incoming>) -> Response<Body> {
         let codec = ProstCodec::<WatchResponse, WatchRequest>::default();
-        server::Grpc::new(codec).streaming(StreamService(self), request).await
+        self.stream(codec, request).await
     }
 
     async fn keep_alive(self, request: Request<Incoming>) -> Response<Body> {
         let codec = ProstCodec::<LeaseKeepAliveResponse, LeaseKeepAliveRequest>::default();
-        server::Grpc::new(codec).streaming(StreamService(self), request).await
+        self.stream(codec, request).await
     }
+
+    /// Serves a stream, whose messages may be compressed.
+    async fn stream<C>(self, codec: C, mut request: Request<Incoming>) -> Response<Body>
+    where
+        C: Codec,
+        StreamService: server::StreamingService<C::Decode, Response = C::Encode>,
+        <StreamService as server::StreamingService<C::Decode>>::ResponseStream: Send + 'static,
+    {
+        let is_packed = match gzip::is_gzip(request.headers()) {
+            Ok(is_packed) => is_packed,
+            Err(status) => return status.into_http(),
+        };
+        let mut grpc = server::Grpc::new(codec);
+        if !is_packed {
+            return grpc.streaming(StreamService(self), request).await;
+        }
+        request.headers_mut().remove(gzip::GRPC_ENCODING);
+        let request = request.map(|body| {
+            frames::map_frames(Body::new(body), STREAMED_BYTES_MAX, |framed| {
+                gzip::decompress_frame(framed, STREAMED_BYTES_MAX)
+            })
+        });
+        compressed(grpc.streaming(StreamService(self), request).await)
+    }
+}
+
+/// Compresses the messages of a response.
+fn compressed(response: Response<Body>) -> Response<Body> {
+    if response.headers().contains_key("grpc-status") {
+        // It has only an error.
+        return response;
+    }
+    let mut response = response.map(|body| {
+        frames::map_frames(body, usize::MAX, |framed| Ok(gzip::compress_frame(framed)))
+    });
+    response.headers_mut().insert(gzip::GRPC_ENCODING, gzip::GZIP);
+    response
 }
 
 /// The streams that the proxy serves itself.

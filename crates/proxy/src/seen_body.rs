@@ -3,6 +3,7 @@
 //! Nearly all messages of etcd start with their header. The body passes every frame on at once, and
 //! looks only at the first one.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,11 +16,14 @@ use tonic::Status;
 
 use crate::cache::Cache;
 use crate::connection::ConnectionState;
+use crate::gzip;
 
 /// The number of bytes of a gRPC frame before its message.
 const FRAME_HEAD_BYTES: usize = 5;
 /// The first byte of a message that starts with its header: field 1, with a length.
 const HEADER_TAG: u8 = 0x0a;
+/// Maximum size of a header. Its length takes one byte.
+const HEADER_BYTES_MAX: usize = 41;
 
 pub(crate) struct SeenBody {
     body: tonic::body::Body,
@@ -71,11 +75,17 @@ impl Body for SeenBody {
 /// does not start with it.
 fn revision_of(frame: &[u8]) -> Option<i64> {
     let message = frame.get(FRAME_HEAD_BYTES..)?;
-    if frame[0] != 0 || *message.first()? != HEADER_TAG {
+    let start = match frame[0] {
+        0 => Cow::Borrowed(message),
+        // A forwarded response may be compressed.
+        1 => Cow::Owned(gzip::start_of(message, HEADER_BYTES_MAX + 2)),
+        _ => return None,
+    };
+    let message = &start[..];
+    if *message.first()? != HEADER_TAG {
         return None;
     }
     let length = usize::from(*message.get(1)?);
-    // A header has at most 41 bytes, so its length takes one byte.
     let header = ResponseHeader::decode(message.get(2..2 + length)?).ok()?;
     let is_header = header.cluster_id != 0 && header.revision > 0;
     is_header.then_some(header.revision)
@@ -98,6 +108,8 @@ mod tests {
         };
         let put = PutResponse { header: Some(header), ..PutResponse::default() };
         assert_eq!(revision_of(&frame(&put)), Some(77));
+        assert_eq!(revision_of(&gzip::compress_frame(frame(&put))), Some(77));
+        assert_eq!(revision_of(&gzip::compress_frame(frame(&put))[..20]), None);
         assert_eq!(revision_of(&frame(&PutResponse::default())), None);
         let blob = SnapshotResponse { blob: vec![1; 100].into(), ..SnapshotResponse::default() };
         assert_eq!(revision_of(&frame(&blob)), None);

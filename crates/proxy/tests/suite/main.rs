@@ -10,4 +10,5 @@ mod keep_alives;
 mod login;
 mod member;
 mod model;
+mod packed;
 mod running;
