@@ -22,7 +22,7 @@
 //! | `frames`, `gzip` | messages of a body that are changed one by one; their compression |
 //! | [`namespace`] | the part of the keys that clients see |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
-//! | `pages`, [`metrics`] | health and metrics over HTTP/1.1 |
+//! | [`pages`], [`metrics`] | health and metrics over HTTP/1.1 |
 //! | [`gateway`] | the TCP gateway, which shares nothing with the modules above |
 
 pub mod serve;
@@ -42,7 +42,7 @@ mod gzip;
 pub mod namespace;
 pub mod cluster;
 pub mod registration;
-mod pages;
+pub mod pages;
 pub mod metrics;
 mod status;
 pub mod gateway;

@@ -1,5 +1,8 @@
 //! The pages over HTTP/1.1: health and metrics.
 
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,11 +26,35 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE_BYTES_MAX: u64 = 16 << 20;
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
+type PageFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
+/// The function that makes the pages below `/debug/pprof/`. Its arguments are the part of the path
+/// after this prefix, and the query.
+#[derive(Clone)]
+pub struct ProfilePages(Arc<dyn Fn(String, String) -> PageFuture + Send + Sync>);
+
+impl ProfilePages {
+    pub fn new(page: impl Fn(String, String) -> PageFuture + Send + Sync + 'static) -> Self {
+        ProfilePages(Arc::new(page))
+    }
+}
+
+impl fmt::Debug for ProfilePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProfilePages")
+    }
+}
+
 pub(crate) async fn answer(services: &Services, request: Request<()>) -> Response<Body> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n".to_owned());
     }
-    match request.uri().path() {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    let profile = path.strip_prefix("/debug/pprof/").or((path == "/debug/pprof").then_some(""));
+    if let (Some(name), Some(pages)) = (profile, &services.profiles) {
+        return (pages.0)(name.to_owned(), query.to_owned()).await;
+    }
+    match path {
         "/health" | "/proxy/health" => health(services).await,
         "/metrics" => member_metrics(services).await,
         "/proxy/metrics" => {

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use clearlane_net::bulk_turn::BulkTurns;
 use clearlane_net::connection_limit::ConnectionLimit;
 use clearlane_net::listener::{ACCEPT_RETRY_DELAY, bind_tcp};
+use clearlane_net::ping_limiter::PingLimiter;
 use clearlane_net::tls::TlsAcceptor;
 use http::Request;
 use hyper::body::Incoming;
@@ -30,7 +32,7 @@ use crate::lease::KeepAlives;
 use crate::login::{CertificateUsers, Login};
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
-use crate::pages;
+use crate::pages::{self, ProfilePages};
 use crate::registration::{Registration, RegistrationConfig};
 use crate::router::Router;
 use crate::services::Services;
@@ -52,6 +54,8 @@ pub struct ProxyConfig {
     pub upstream: UpstreamConfig,
     pub cache: CacheConfig,
     pub namespace: Option<Namespace>,
+    /// The pages below `/debug/pprof/`. `None`: they are not served.
+    pub profiles: Option<ProfilePages>,
     /// The users for the certificates of clients.
     pub certificate_users: CertificateUsers,
     pub advertised_url: String,
@@ -60,6 +64,8 @@ pub struct ProxyConfig {
     pub request_bytes_max: usize,
     pub keep_alive_interval: Duration,
     pub keep_alive_timeout: Duration,
+    /// A client that pings more often loses its connection. Zero: clients may ping at any rate.
+    pub ping_interval_min: Duration,
     pub concurrent_streams_max: u32,
     /// Maximum number of open connections of clients.
     pub connections_max: usize,
@@ -71,6 +77,7 @@ impl Default for ProxyConfig {
             upstream: UpstreamConfig::default(),
             cache: CacheConfig::default(),
             namespace: None,
+            profiles: None,
             certificate_users: CertificateUsers::default(),
             advertised_url: String::new(),
             host_name: String::new(),
@@ -78,6 +85,7 @@ impl Default for ProxyConfig {
             request_bytes_max: 64 << 20,
             keep_alive_interval: Duration::from_secs(2 * 60 * 60),
             keep_alive_timeout: Duration::from_secs(20),
+            ping_interval_min: Duration::from_secs(5),
             concurrent_streams_max: u32::MAX,
             connections_max: 1 << 16,
         }
@@ -111,6 +119,7 @@ impl Proxy {
                 registration,
             },
             namespace: config.namespace.clone(),
+            profiles: config.profiles.clone(),
             certificate_users: config.certificate_users.clone(),
             metrics: Metrics::default(),
             stopped,
@@ -133,6 +142,7 @@ impl Proxy {
         let limit = ConnectionLimit::new("the proxy", self.config.connections_max);
         let mut stopped = self.stop.subscribe();
         let mut connections = JoinSet::new();
+        let turns = BulkTurns::start();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -149,6 +159,8 @@ impl Proxy {
                 services: Arc::clone(&self.services),
                 protocols: self.protocols(),
                 stopped: self.stop.subscribe(),
+                ping_interval_min: self.config.ping_interval_min,
+                turns: turns.clone(),
             };
             let tls = tls.clone();
             connections.spawn(async move {
@@ -209,6 +221,8 @@ struct ClientConnection {
     services: Arc<Services>,
     protocols: auto::Builder<TokioExecutor>,
     stopped: watch::Receiver<bool>,
+    ping_interval_min: Duration,
+    turns: BulkTurns,
 }
 
 impl ClientConnection {
@@ -240,6 +254,8 @@ impl ClientConnection {
         services.metrics.connections.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::default();
         let router = Router { services: Arc::clone(&services), connection, login };
+        let (interval, turns) = (self.ping_interval_min, self.turns.clone());
+        let stream = PingLimiter::new(stream, interval, HEAD_TIMEOUT, turns);
         let served = self.protocols.serve_connection(TokioIo::new(stream), router);
         let mut served = std::pin::pin!(served);
         let is_stopped = tokio::select! {

@@ -10,6 +10,7 @@ use crate::lease::KeepAlives;
 use crate::login::CertificateUsers;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
+use crate::pages::ProfilePages;
 use crate::upstream::Upstream;
 
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub struct Services {
     pub members: Members,
     pub namespace: Option<Namespace>,
     pub certificate_users: CertificateUsers,
+    pub profiles: Option<ProfilePages>,
     pub metrics: Metrics,
     /// Becomes true when the proxy stops. Streams then end.
     pub stopped: watch::Receiver<bool>,

@@ -17,9 +17,10 @@ use clearlane_proxy::cache::CacheConfig;
 use clearlane_proxy::cache::contents::HistoryLimits;
 use clearlane_proxy::login::CertificateUsers;
 use clearlane_proxy::namespace::Namespace;
+use clearlane_proxy::pages::ProfilePages;
 use clearlane_proxy::registration::RegistrationConfig;
 use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
-use clearlane_proxy::upstream::UpstreamConfig;
+use clearlane_proxy::upstream::{PingConfig, UpstreamConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Action, BoxError, Tool, srv_endpoints};
@@ -27,7 +28,7 @@ use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Count, Duration as Time, Number, OneOf, Switch, Text};
 use crate::config::{LogConfig, LogFormat, LogOutput, value};
-use crate::{logging, process_limits, run};
+use crate::{logging, process_limits, profiling, run};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["grpc-proxy", "start"],
@@ -39,6 +40,9 @@ pub(super) const TOOL: Tool = Tool {
 };
 
 const VERSIONS: &[&str] = &["", "TLS1.2", "TLS1.3"];
+
+/// Members of etcd close connections that ping more often than every five seconds.
+const PING_INTERVAL_MIN: Duration = Duration::from_secs(10);
 
 const FLAGS: &[Flag] = &[
     flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
@@ -63,14 +67,17 @@ const FLAGS: &[Flag] = &[
     flag("max-send-bytes", Count, "1572864").help("Maximum size of a request message in bytes."),
     flag("max-recv-bytes", Count, "2147483647")
         .ignored("Maximum size of a response message in bytes.", "responses have no limit"),
-    flag("dial-keepalive-time", Time, "0s")
-        .ignored("Interval of pings to members.", "each member is probed twice a second"),
+    flag("dial-keepalive-time", Time, "0s").help(
+        "Interval of pings to members, at least 10s. 0 turns them off: each member is probed twice \
+         a second anyway.",
+    ),
     flag("dial-keepalive-timeout", Time, "20s")
-        .ignored("Time for the answer to a ping.", "a member must answer a probe in 1.5 seconds"),
-    flag("permit-without-stream", Switch, "false")
-        .ignored("Ping members without open calls.", "each member is probed twice a second"),
-    flag("grpc-keepalive-min-time", Time, "5s")
-        .ignored("Minimum interval of a client's pings.", "clients may ping at any rate"),
+        .help("Time for the answer to a ping of --dial-keepalive-time."),
+    flag("permit-without-stream", Switch, "false").help("Ping members also without open calls."),
+    flag("grpc-keepalive-min-time", Time, "5s").help(
+        "Minimum interval of a client's pings. A client that pings more often loses its \
+         connection. 0 turns this off.",
+    ),
     flag("grpc-keepalive-interval", Time, "2h").help("Idle time after which a client is pinged."),
     flag("grpc-keepalive-timeout", Time, "20s").help("Time for a client's answer to a ping."),
     flag("max-concurrent-streams", Count, "4294967295")
@@ -100,8 +107,9 @@ const FLAGS: &[Flag] = &[
         "Second address for health and metrics: http://HOST:PORT, or https://HOST:PORT with the \
          certificate of --cert-file.",
     ),
-    flag("enable-pprof", Switch, "false")
-        .ignored("Serve profiles.", "profiles of the proxy are not served"),
+    flag("enable-pprof", Switch, "false").help(
+        "Serve profiles of processor time and memory below /debug/pprof/, in pprof's format.",
+    ),
     flag("experimental-serializable-ordering", Switch, "false").ignored(
         "Never answer with an older revision than before.",
         "the proxy always does this for each connection",
@@ -239,6 +247,7 @@ async fn proxy_config(
             dialer,
             uses_tls,
             sync_interval: time(flags, "endpoints-auto-sync-interval")?,
+            pings: pings(flags)?,
         },
         cache: CacheConfig {
             prefixes: words(flags.text("cache-prefix")).into_iter().map(String::into).collect(),
@@ -253,16 +262,35 @@ async fn proxy_config(
         },
         namespace: Namespace::new(flags.text("namespace")),
         certificate_users,
+        profiles: flags.switch("enable-pprof").then(|| {
+            let pages = profiling::start();
+            ProfilePages::new(move |name, query| {
+                let pages = pages.clone();
+                Box::pin(async move { pages.response(name, query).await })
+            })
+        }),
         registration: registration(flags, &advertised_url, &host_name)?,
         advertised_url,
         host_name,
         request_bytes_max: size("max-send-bytes"),
         keep_alive_interval: time(flags, "grpc-keepalive-interval")?,
         keep_alive_timeout: time(flags, "grpc-keepalive-timeout")?,
+        ping_interval_min: time(flags, "grpc-keepalive-min-time")?,
         connections_max: process_limits::proxied_connections_max(),
         concurrent_streams_max: u32::try_from(flags.count("max-concurrent-streams"))
             .unwrap_or(u32::MAX),
     })
+}
+
+/// Returns the pings to members, if the operator wants them. gRPC for Go has the same minimum.
+fn pings(flags: &FlagReader) -> Result<Option<PingConfig>, BoxError> {
+    let interval = time(flags, "dial-keepalive-time")?;
+    let pings = PingConfig {
+        interval: interval.max(PING_INTERVAL_MIN),
+        timeout: time(flags, "dial-keepalive-timeout")?,
+        without_calls: flags.switch("permit-without-stream"),
+    };
+    Ok((!interval.is_zero()).then_some(pings))
 }
 
 /// Returns the endpoints in SRV records as URLs, or else the value of `--endpoints`.

@@ -27,6 +27,15 @@ const UNANSWERED_MAX: u32 = 3;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
+/// Pings of HTTP/2 to the members. A connection without an answer is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PingConfig {
+    pub interval: Duration,
+    pub timeout: Duration,
+    /// If true, connections without calls are pinged also.
+    pub without_calls: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// There is no connection.
@@ -52,7 +61,12 @@ pub struct Member {
 }
 
 impl Member {
-    pub(super) fn start(url: String, dialer: Dialer, changed: watch::Sender<u64>) -> Arc<Member> {
+    pub(super) fn start(
+        url: String,
+        dialer: Dialer,
+        pings: Option<PingConfig>,
+        changed: watch::Sender<u64>,
+    ) -> Arc<Member> {
         let member = Arc::new(Member {
             url,
             channel: ArcSwapOption::empty(),
@@ -65,7 +79,7 @@ impl Member {
         let (task, mut stopped) = (Arc::clone(&member), member.is_stopped.subscribe());
         tokio::spawn(async move {
             tokio::select! {
-                () = task.run(&dialer) => {}
+                () = task.run(&dialer, pings) => {}
                 _ = stopped.wait_for(|stopped| *stopped) => task.set_state(MemberState::Down),
             }
         });
@@ -107,11 +121,11 @@ impl Member {
         }
     }
 
-    async fn run(&self, dialer: &Dialer) {
+    async fn run(&self, dialer: &Dialer, pings: Option<PingConfig>) {
         let mut delay = RECONNECT_DELAY_MIN;
         let mut is_logged = false;
         loop {
-            let connecting = dialer.connect_with(&self.url, tune);
+            let connecting = dialer.connect_with(&self.url, |endpoint| tune(endpoint, pings));
             match timeout(CONNECT_TIMEOUT, connecting).await {
                 Ok(Ok(channel)) => {
                     if is_logged {
@@ -162,11 +176,18 @@ impl Member {
     }
 }
 
-fn tune(endpoint: Endpoint) -> Endpoint {
-    endpoint
+fn tune(endpoint: Endpoint, pings: Option<PingConfig>) -> Endpoint {
+    let endpoint = endpoint
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .connect_timeout(CONNECT_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT);
+    match pings {
+        None => endpoint,
+        Some(pings) => endpoint
+            .http2_keep_alive_interval(pings.interval)
+            .keep_alive_timeout(pings.timeout)
+            .keep_alive_while_idle(pings.without_calls),
+    }
 }
 
 enum ProbeResult {

@@ -10,7 +10,7 @@
 //! A member is *ready* while it answers linearizable probes. So a member that is killed, stopped,
 //! cut off or whose disk hangs becomes *suspect* within [`PROBE_INTERVAL`] and [`PROBE_TIMEOUT`].
 //! Pings of HTTP/2 would not find a hung disk, and etcd closes connections that ping more often
-//! than every five seconds.
+//! than every five seconds. They are sent only if the operator wants them.
 //!
 //! If the cluster has no quorum, every member is suspect. Calls then go to any connected member,
 //! because serializable reads are still possible there.
@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 pub(crate) use self::member::is_transport_error;
-pub use self::member::{Member, MemberState};
+pub use self::member::{Member, MemberState, PingConfig};
 
 /// The pause between two probes of a member.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
@@ -45,6 +45,7 @@ pub struct UpstreamConfig {
     pub uses_tls: bool,
     /// After each interval, the client URLs of the members replace the endpoints. Zero: never.
     pub sync_interval: Duration,
+    pub pings: Option<PingConfig>,
 }
 
 #[derive(Debug)]
@@ -53,6 +54,7 @@ pub struct Upstream {
     turn: AtomicUsize,
     dialer: Dialer,
     uses_tls: bool,
+    pings: Option<PingConfig>,
     /// Changes whenever the state of a member changes.
     changed: watch::Sender<u64>,
 }
@@ -65,6 +67,7 @@ impl Upstream {
             turn: AtomicUsize::new(0),
             dialer: config.dialer.clone(),
             uses_tls: config.uses_tls,
+            pings: config.pings,
             changed: watch::channel(0).0,
         });
         upstream.set_endpoints(&config.endpoints);
@@ -85,11 +88,9 @@ impl Upstream {
                 continue;
             }
             let known = old.iter().find(|member| member.url() == url);
-            members.push(
-                known.cloned().unwrap_or_else(|| {
-                    Member::start(url, self.dialer.clone(), self.changed.clone())
-                }),
-            );
+            members.push(known.cloned().unwrap_or_else(|| {
+                Member::start(url, self.dialer.clone(), self.pings, self.changed.clone())
+            }));
         }
         for gone in old.iter().filter(|old| !members.iter().any(|new| new.url() == old.url())) {
             gone.stop();

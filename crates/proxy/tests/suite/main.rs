@@ -11,4 +11,5 @@ mod login;
 mod member;
 mod model;
 mod packed;
+mod pings;
 mod running;

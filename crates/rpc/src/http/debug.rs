@@ -51,6 +51,15 @@ impl DebugPages {
     pub fn new(page: impl Fn(String, String) -> Answer + Send + Sync + 'static) -> DebugPages {
         DebugPages(Arc::new(page))
     }
+
+    /// Makes the page with this name, which is the part of the path after `/debug/pprof/`.
+    pub async fn response(&self, name: String, query: String) -> Response<Body> {
+        let page = (self.0)(name, query).await;
+        match page.status {
+            StatusCode::OK => text(page.status, page.kind, page.body),
+            status => error_response(status, String::from_utf8_lossy(&page.body).trim_end()),
+        }
+    }
 }
 
 impl fmt::Debug for DebugPages {
@@ -68,19 +77,15 @@ impl HttpService {
         is_get: bool,
     ) -> Option<Response<Body>> {
         let name = path.strip_prefix(PPROF).or((path == "/debug/pprof").then_some(""));
-        let page = match (path, name, &self.config.profiles) {
-            ("/debug/vars", ..) if is_get => return Some(self.variables()),
-            ("/debug/vars", ..) => return Some(not_a_get()),
-            (_, Some(_), Some(_)) if !is_get => return Some(not_a_get()),
+        match (path, name, &self.config.profiles) {
+            ("/debug/vars", ..) if is_get => Some(self.variables()),
+            ("/debug/vars", ..) => Some(not_a_get()),
+            (_, Some(_), Some(_)) if !is_get => Some(not_a_get()),
             (_, Some(name), Some(pages)) => {
-                (pages.0)(name.to_owned(), query.unwrap_or_default().to_owned()).await
+                Some(pages.response(name.to_owned(), query.unwrap_or_default().to_owned()).await)
             }
-            _ => return None,
-        };
-        Some(match page.status {
-            StatusCode::OK => text(page.status, page.kind, page.body),
-            status => error_response(status, String::from_utf8_lossy(&page.body).trim_end()),
-        })
+            _ => None,
+        }
     }
 
     /// Returns etcd's variables, except variables that have no meaning here. The program's
