@@ -39,6 +39,7 @@
 //! cluster has no auth; and then everyone may read everything. All calls with a token go upstream,
 //! where the member checks them. So the cache can never show one user what another one may read.
 
+mod backfill;
 pub mod contents;
 pub mod feed;
 pub mod probe;

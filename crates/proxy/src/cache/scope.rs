@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
+use super::backfill::Backfill;
 use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
@@ -54,6 +55,8 @@ pub struct ScopeWatcher {
     pub queue: Arc<SessionQueue>,
     /// Events below this revision are not for the watcher.
     pub first_revision: i64,
+    /// True if the watcher needs the previous values, which older events do not have.
+    pub needs_previous: bool,
 }
 
 /// The result of [`Scope::catch_up`].
@@ -95,6 +98,7 @@ pub struct Scope {
     used_ms: AtomicU64,
     pub(super) created: Instant,
     limits: HistoryLimits,
+    pub(super) backfill: Backfill,
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +124,7 @@ impl Scope {
             used_ms: AtomicU64::new(0),
             created: Instant::now(),
             limits,
+            backfill: Backfill::default(),
         })
     }
 
@@ -286,7 +291,11 @@ impl Scope {
     pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64, bytes_max: usize) -> CatchUp {
         let mut state = self.state.lock();
         let Some(contents) = &state.contents else { return CatchUp::NotHere };
-        if from <= contents.base() {
+        let base = match watcher.needs_previous {
+            true => contents.base(),
+            false => contents.history_base(),
+        };
+        if from <= base {
             return CatchUp::NotHere;
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
@@ -309,6 +318,19 @@ impl Scope {
         state.group.insert(&watcher.keys, watcher.number);
         state.synced.insert(watcher.number, Arc::clone(watcher));
         CatchUp::Synced(found, revision)
+    }
+
+    /// The history has every event after this revision. `None` if nothing is loaded.
+    pub(super) fn history_base(&self) -> Option<i64> {
+        self.state.lock().contents.as_ref().map(Contents::history_base)
+    }
+
+    /// Puts all events from `from + 1` to `base` before the history. Returns false if the history
+    /// does not begin after `base` any more, or has no room for them.
+    pub(super) fn extend_history(&self, events: Vec<Event>, from: i64, base: i64) -> bool {
+        let mut state = self.state.lock();
+        let contents = state.contents.as_mut();
+        contents.is_some_and(|contents| contents.extend_history(events, from, base))
     }
 
     pub fn remove(&self, watcher: &ScopeWatcher) {

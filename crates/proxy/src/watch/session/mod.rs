@@ -30,7 +30,7 @@ use clearlane_proto::mvccpb::Event;
 use futures_util::future::{Either, pending, select_all};
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
@@ -326,6 +326,10 @@ impl Session {
             let probe = timeout_at(deadline, self.cache.probe()).await.ok()?.ok()?;
             scope.wait_for(probe.header.revision, deadline).await?;
             scope.mark_fresh(probe.started);
+        }
+        if create.start_revision > 0 && !create.prev_kv {
+            let backfill = scope.backfill(&self.cache, create.start_revision);
+            let _ = timeout(SCOPE_PATIENCE, backfill).await;
         }
         Some(scope)
     }
