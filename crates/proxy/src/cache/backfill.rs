@@ -84,11 +84,13 @@ impl Scope {
             let fetched = timeout(ATTEMPT_TIME, fetch(self, cache, lowest, base)).await;
             let Ok(Ok(fetched)) = fetched else { return false };
             let refused = match fetched {
-                Fetched::Events(events) if self.extend_history(events, lowest - 1, base) => {
-                    return true;
+                Fetched::Events(events) => {
+                    if self.extend_history(events, lowest - 1, base) {
+                        return true;
+                    }
+                    // The history is full.
+                    base
                 }
-                // The history is full.
-                Fetched::Events(_) => base,
                 Fetched::CompactedBefore(first) | Fetched::TooManyBefore(first) => first,
             };
             self.backfill.refused_before.fetch_max(refused, Ordering::Relaxed);
