@@ -192,7 +192,8 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
 async fn many_watches_are_one() {
     let dir = tempfile::tempdir().unwrap();
     let members = started(dir.path()).await;
-    let mut client = KvClient::connect(members[0].url()).await.unwrap();
+    let direct = Endpoint::from_shared(members[0].url()).unwrap().connect().await.unwrap();
+    let mut client = KvClient::new(direct);
     let mut first = 0;
     for number in 0..100 {
         let put = PutRequest { key: format!("{PREFIX}{number}").into(), ..PutRequest::default() };
