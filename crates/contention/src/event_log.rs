@@ -110,7 +110,8 @@ impl<E: RecordedEvent> EventLog<E> {
         self.collect_and([], 0);
     }
 
-    /// Collects the new events, and then adds events from another source, which has lost some.
+    /// Collects the new events, and then adds the events of another source. `lost` is the number of
+    /// events that the source has lost.
     pub fn collect_and(&self, others: impl IntoIterator<Item = E>, lost: u64) {
         if let Some(newest) = &mut *self.newest.lock() {
             // The lock of `new_events` is released before the events are moved, because requests
