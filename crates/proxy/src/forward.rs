@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use clearlane_contention::timeline::LaneKind;
 use clearlane_proto::etcdserverpb::StatusRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use http::{HeaderMap, Request, Response, Uri};
@@ -94,6 +95,20 @@ impl Call {
                     | "/etcdserverpb.Auth/Authenticate"
                     | "/v3electionpb.Election/Leader"
             )
+    }
+
+    /// Returns the name and the kind of the call's lane in a timeline.
+    pub(crate) fn lane(&self) -> (&'static str, LaneKind) {
+        match self.path() {
+            "/etcdserverpb.KV/Range" => ("range", LaneKind::Read),
+            "/etcdserverpb.KV/RangeStream" => ("range stream", LaneKind::Read),
+            "/etcdserverpb.KV/Put" => ("put", LaneKind::Write),
+            "/etcdserverpb.KV/DeleteRange" => ("delete range", LaneKind::Write),
+            "/etcdserverpb.KV/Txn" => ("txn", LaneKind::Write),
+            "/etcdserverpb.KV/Compact" => ("compact", LaneKind::Write),
+            _ if self.is_read() => ("other read", LaneKind::Read),
+            _ => ("other write", LaneKind::Write),
+        }
     }
 
     /// Returns true if a member may rightly take long to answer.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use clearlane_contention::timeline::LaneKind;
 use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeRequest, WatchRequest, WatchResponse,
@@ -27,6 +28,7 @@ use crate::lease;
 use crate::pages;
 use crate::seen_body::SeenBody;
 use crate::services::Services;
+use crate::trace::{RequestTrace, WaitFor};
 use crate::watch::session::Session;
 
 /// Number of responses of a stream that wait for the connection.
@@ -71,6 +73,7 @@ impl Router {
 
     /// Serves a call with one request message.
     async fn call(self, request: Request<Incoming>) -> Response<Body> {
+        let mut trace = self.services.trace.request();
         let (head, body) = request.into_parts();
         let body = match forward::collect(body, self.services.request_bytes_max).await {
             Ok(body) => body,
@@ -85,18 +88,24 @@ impl Router {
         }
         match call.path() {
             RANGE => {
-                if let Some(response) = self.cached_range(&call).await {
+                if let Some(response) = self.cached_range(&call, &mut trace).await {
+                    trace.end("cached range", LaneKind::Read);
                     return response;
                 }
             }
             MEMBER_LIST => {
                 if let Some(list) = self.services.members.list().await {
+                    trace.end("member list", LaneKind::Read);
                     return message_response(forward::frame(&list));
                 }
             }
             _ => {}
         }
+        trace.start_wait();
         let response = forward::forward(&self.services.upstream, &call, &self.connection).await;
+        trace.end_wait(|| WaitFor::Member);
+        let (class, kind) = call.lane();
+        trace.end(class, kind);
         let cache = Arc::clone(&self.services.cache);
         let response = response.map(|body| Body::new(SeenBody::new(body, cache, self.connection)));
         match &self.services.namespace {
@@ -105,7 +114,7 @@ impl Router {
         }
     }
 
-    async fn cached_range(&self, call: &Call) -> Option<Response<Body>> {
+    async fn cached_range(&self, call: &Call, trace: &mut RequestTrace) -> Option<Response<Body>> {
         let is_plain = !call.headers.contains_key("grpc-encoding");
         if !is_plain {
             return None;
@@ -113,7 +122,7 @@ impl Router {
         let caller = Caller::new(&call.headers);
         let request = RangeRequest::decode(forward::message_of(&call.body)?).ok()?;
         let mut response =
-            self.services.cache.read(&request, &caller, self.connection.seen()).await?;
+            self.services.cache.read(&request, &caller, self.connection.seen(), trace).await?;
         if let Some(namespace) = &self.services.namespace {
             namespace.remove_from_range(&mut response);
         }

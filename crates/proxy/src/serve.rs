@@ -33,6 +33,7 @@ use crate::pages;
 use crate::registration::{Registration, RegistrationConfig};
 use crate::router::Router;
 use crate::services::Services;
+use crate::trace::ProxyTrace;
 use crate::upstream::{Upstream, UpstreamConfig};
 
 /// Maximum number of connections to the port for metrics.
@@ -97,8 +98,9 @@ impl Proxy {
         let registration = config.registration.clone().map(|config| {
             Registration::start(config, Arc::clone(&upstream), Arc::clone(&keep_alives))
         });
+        let trace = Arc::<ProxyTrace>::default();
         let services = Arc::new(Services {
-            cache: Cache::start(Arc::clone(&upstream), config.cache.clone()),
+            cache: Cache::start(Arc::clone(&upstream), config.cache.clone(), Arc::clone(&trace)),
             upstream,
             keep_alives,
             members: Members {
@@ -108,6 +110,7 @@ impl Proxy {
             },
             namespace: config.namespace.clone(),
             metrics: Metrics::default(),
+            trace,
             stopped,
             request_bytes_max: config.request_bytes_max,
         });

@@ -9,6 +9,7 @@ use crate::cluster::Members;
 use crate::lease::KeepAlives;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
+use crate::trace::ProxyTrace;
 use crate::upstream::Upstream;
 
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub struct Services {
     pub members: Members,
     pub namespace: Option<Namespace>,
     pub metrics: Metrics,
+    pub trace: Arc<ProxyTrace>,
     /// Becomes true when the proxy stops. Streams then end.
     pub stopped: watch::Receiver<bool>,
     /// Maximum number of bytes of a request message.

@@ -26,7 +26,7 @@ use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Count, Duration as Time, Number, OneOf, Switch, Text};
 use crate::config::{LogConfig, LogFormat, LogOutput, value};
-use crate::{logging, process_limits, run};
+use crate::{logging, process_limits, run, timeline};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["grpc-proxy", "start"],
@@ -120,6 +120,10 @@ const FLAGS: &[Flag] = &[
     flag("cache-max-lag", Time, "1s").help(
         "Maximum age of the answer to a serializable read. An older read is forwarded.",
     ),
+    flag("timeline", Text, "").help(
+        "File for a timeline of what each request and each watch event waited for (empty: none). \
+         SIGUSR1 stops the recording and writes the file, or starts a new recording.",
+    ),
 ];
 
 fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxError> {
@@ -136,6 +140,10 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         .into());
     }
     let metrics = metrics_address(flags, tls_is_on(flags))?;
+    let recording = flags.path("timeline");
+    if let Some(file) = &recording {
+        timeline::check_writable(file)?;
+    }
     let tls = acceptor(flags)?;
     let address = socket_address(flags, "listen-addr")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -151,6 +159,11 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         });
         let metrics = metrics.transpose()?;
         let proxy = Arc::new(Proxy::start(config));
+        let (trace, header) = (Arc::clone(&proxy.services().trace), timeline::header_of_proxy());
+        if recording.is_some() {
+            timeline::Recorder::start(&*trace);
+        }
+        let on_signal = timeline::record_on_signal(&trace, &header, recording.as_deref());
         tracing::info!(%address, "started gRPC proxy");
         run::notify_systemd();
         let mut ends = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -167,7 +180,11 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
             let proxy = Arc::clone(&proxy);
             tokio::spawn(async move { proxy.serve_pages(listener, tls).await });
         }
-        proxy.serve(listener, tls).await;
+        tokio::select! {
+            () = proxy.serve(listener, tls) => {}
+            failed = on_signal => return Err(failed.into()),
+        }
+        timeline::write(&*trace, &header, recording.as_deref());
         Ok(())
     });
     // A DNS query in progress may take long, and its result is no longer needed.

@@ -223,7 +223,9 @@ async fn follow(
                 if is_progress(&response) {
                     asked = None;
                 }
+                let traced = cache.trace.start_fan_out(scope);
                 handle(scope, response)?;
+                cache.trace.end_fan_out(scope, traced);
                 if scope.bytes() > cache.config.bytes_max {
                     return Err(Interruption::Refused(format!(
                         "it has more than {} bytes", cache.config.bytes_max

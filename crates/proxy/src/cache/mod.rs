@@ -62,6 +62,7 @@ use self::contents::HistoryLimits;
 use self::probe::{Probe, Prober};
 use self::range::Span;
 use self::scope::Scope;
+use crate::trace::ProxyTrace;
 use crate::upstream::Upstream;
 
 /// A range is cached when this number of reads in it was forwarded.
@@ -118,6 +119,7 @@ pub struct Cache {
     pub upstream: Arc<Upstream>,
     pub prober: Arc<Prober>,
     pub metrics: CacheMetrics,
+    pub(crate) trace: Arc<ProxyTrace>,
     /// The newest revision in any response of the proxy. A watch from "now" starts after it.
     seen: AtomicI64,
     /// The newest revision that a probe has shown.
@@ -150,12 +152,17 @@ impl Drop for ScopeTask {
 
 impl Cache {
     /// Starts to cache the configured prefixes. Must be called on a runtime.
-    pub fn start(upstream: Arc<Upstream>, config: CacheConfig) -> Arc<Cache> {
+    pub fn start(
+        upstream: Arc<Upstream>,
+        config: CacheConfig,
+        trace: Arc<ProxyTrace>,
+    ) -> Arc<Cache> {
         let cache = Arc::new(Cache {
-            prober: Prober::new(Arc::clone(&upstream)),
+            prober: Prober::new(Arc::clone(&upstream), Arc::clone(&trace)),
             upstream,
             config,
             metrics: CacheMetrics::default(),
+            trace,
             seen: AtomicI64::new(0),
             known_revision: AtomicI64::new(0),
             scopes: ArcSwap::default(),

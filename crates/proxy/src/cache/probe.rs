@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
 
+use crate::trace::ProxyTrace;
 use crate::upstream::{Upstream, is_transport_error};
 
 /// Maximum number of probes in flight.
@@ -75,6 +76,8 @@ pub struct Probe {
     pub header: ResponseHeader,
     /// The probe started at this time.
     pub started: Instant,
+    /// The number in a recording, or 0 if nothing is recorded.
+    pub(crate) number: u32,
 }
 
 type Outcome = Option<Result<Probe, Status>>;
@@ -83,6 +86,7 @@ type Outcome = Option<Result<Probe, Status>>;
 #[derive(Debug)]
 pub struct Prober {
     upstream: Arc<Upstream>,
+    trace: Arc<ProxyTrace>,
     state: Mutex<ProberState>,
 }
 
@@ -93,8 +97,8 @@ struct ProberState {
 }
 
 impl Prober {
-    pub fn new(upstream: Arc<Upstream>) -> Arc<Prober> {
-        Arc::new(Prober { upstream, state: Mutex::default() })
+    pub fn new(upstream: Arc<Upstream>, trace: Arc<ProxyTrace>) -> Arc<Prober> {
+        Arc::new(Prober { upstream, trace, state: Mutex::default() })
     }
 
     /// Makes a probe that starts after this call, or uses one that others make.
@@ -118,7 +122,9 @@ impl Prober {
 
     async fn run(self: Arc<Self>, mut batch: watch::Sender<Outcome>) {
         loop {
-            let outcome = self.ask().await;
+            let traced = self.trace.start_probe();
+            let outcome = self.ask(traced.map_or(0, |(number, _)| number)).await;
+            self.trace.end_probe(traced);
             batch.send_replace(Some(outcome));
             let mut state = self.state.lock();
             if !state.batches.ended() {
@@ -128,7 +134,7 @@ impl Prober {
         }
     }
 
-    async fn ask(&self) -> Result<Probe, Status> {
+    async fn ask(&self, number: u32) -> Result<Probe, Status> {
         let started = Instant::now();
         let deadline = started + PROBE_PATIENCE;
         loop {
@@ -151,7 +157,7 @@ impl Prober {
                     if header.revision <= 0 {
                         return Err(Status::unavailable("the probe has no revision"));
                     }
-                    return Ok(Probe { header, started });
+                    return Ok(Probe { header, started, number });
                 }
                 Ok(Err(status)) if is_transport_error(&status) && Instant::now() < deadline => {
                     member.doubt();
