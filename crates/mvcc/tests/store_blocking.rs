@@ -19,8 +19,8 @@ mod hooked_engine;
 #[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
 #[path = "../../backend/tests/support/blocked_threads.rs"]
 mod blocked_threads;
-#[path = "support/blocking_page.rs"]
-mod blocking_page;
+#[path = "support/wait_table.rs"]
+mod wait_table;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -409,7 +409,7 @@ fn every_situation_in_every_era() {
     }
     let expected = std::fs::read_to_string(&path).unwrap();
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
-    blocking_page::check(&found, SITUATIONS);
+    wait_table::check(&found, SITUATIONS);
 }
 
 fn held_up_by_an_open_read(era: Era) -> &'static str {
