@@ -17,7 +17,7 @@
 //! * The older events have no previous values. A watch that wants previous values goes to a member.
 //! * Only watches use these events. Reads at such old revisions go to a member.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
@@ -38,27 +38,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 /// Watches that wait for a longer attempt go to a member.
 const ATTEMPT_TIME: Duration = Duration::from_secs(5);
 
-/// Which older events were asked for, and which cannot be had.
-#[derive(Debug)]
-pub(super) struct Backfill {
-    /// One attempt runs at a time.
-    attempt: tokio::sync::Mutex<()>,
-    /// The lowest start of the watches that wait, `i64::MAX` without any.
-    wanted_from: AtomicI64,
-    /// Events before this revision are compacted, or too many for the history.
-    refused_before: AtomicI64,
-}
-
-impl Default for Backfill {
-    fn default() -> Backfill {
-        Backfill {
-            attempt: tokio::sync::Mutex::default(),
-            wanted_from: AtomicI64::new(i64::MAX),
-            refused_before: AtomicI64::new(0),
-        }
-    }
-}
-
 enum Fetched {
     Events(Vec<Event>),
     /// The member has no events before this revision.
@@ -68,7 +47,7 @@ enum Fetched {
 }
 
 impl Scope {
-    /// Adds the events from revision `from` on to the history. Returns true if the history has them.
+    /// Adds the events from revision `from` on to the history. Returns true if it has them.
     pub(crate) async fn backfill(&self, cache: &Cache, from: i64) -> bool {
         if self.backfill.refused_before.load(Ordering::Relaxed) > from {
             return false;

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -30,7 +30,6 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use super::backfill::Backfill;
 use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
@@ -99,6 +98,27 @@ pub struct Scope {
     pub(super) created: Instant,
     limits: HistoryLimits,
     pub(super) backfill: Backfill,
+}
+
+/// Which older events were asked for, and which cannot be had.
+#[derive(Debug)]
+pub(super) struct Backfill {
+    /// One attempt runs at a time.
+    pub(super) attempt: tokio::sync::Mutex<()>,
+    /// The lowest start of the watches that wait, `i64::MAX` without any.
+    pub(super) wanted_from: AtomicI64,
+    /// Events before this revision are compacted, or too many for the history.
+    pub(super) refused_before: AtomicI64,
+}
+
+impl Default for Backfill {
+    fn default() -> Backfill {
+        Backfill {
+            attempt: tokio::sync::Mutex::default(),
+            wanted_from: AtomicI64::new(i64::MAX),
+            refused_before: AtomicI64::new(0),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
