@@ -181,7 +181,7 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
             tokio::spawn(async move { proxy.serve_pages(listener, tls).await });
         }
         tokio::select! {
-            () = proxy.serve(listener, tls) => {}
+            served = proxy.serve(listener, tls) => served?,
             failed = on_signal => return Err(failed.into()),
         }
         timeline::write(&*trace, &header, recording.as_deref());

@@ -54,6 +54,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
@@ -126,6 +127,8 @@ pub struct Cache {
     known_revision: AtomicI64,
     scopes: ArcSwap<Vec<Arc<Scope>>>,
     state: Mutex<CacheState>,
+    /// Runs the feeds. The network threads have no time for them.
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -167,6 +170,7 @@ impl Cache {
             known_revision: AtomicI64::new(0),
             scopes: ArcSwap::default(),
             state: Mutex::default(),
+            runtime: Handle::current(),
         });
         for prefix in &cache.config.prefixes {
             cache.add(Span::of_prefix(prefix), true);
@@ -216,7 +220,7 @@ impl Cache {
         for it in &mut state.tasks {
             it.task.abort();
             it.scope.reset(true);
-            it.task = tokio::spawn(Arc::clone(self).run_scope(Arc::clone(&it.scope)));
+            it.task = self.runtime.spawn(Arc::clone(self).run_scope(Arc::clone(&it.scope)));
         }
     }
 
@@ -307,7 +311,7 @@ impl Cache {
         }
         let scope = Scope::new(span, self.config.history);
         scope.touch();
-        let task = tokio::spawn(Arc::clone(self).run_scope(Arc::clone(&scope)));
+        let task = self.runtime.spawn(Arc::clone(self).run_scope(Arc::clone(&scope)));
         state.tasks.push(ScopeTask { scope: Arc::clone(&scope), is_configured, task });
         self.publish(&state);
         Some(scope)

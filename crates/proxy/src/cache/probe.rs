@@ -17,6 +17,7 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{RangeRequest, ResponseHeader};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
@@ -88,6 +89,7 @@ pub struct Prober {
     upstream: Arc<Upstream>,
     trace: Arc<ProxyTrace>,
     state: Mutex<ProberState>,
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -97,8 +99,10 @@ struct ProberState {
 }
 
 impl Prober {
+    /// Must be called on the runtime that makes the probes.
     pub fn new(upstream: Arc<Upstream>, trace: Arc<ProxyTrace>) -> Arc<Prober> {
-        Arc::new(Prober { upstream, trace, state: Mutex::default() })
+        let runtime = Handle::current();
+        Arc::new(Prober { upstream, trace, state: Mutex::default(), runtime })
     }
 
     /// Makes a probe that starts after this call, or uses one that others make.
@@ -108,7 +112,7 @@ impl Prober {
             match state.batches.join() {
                 Joined::Start => {
                     let (sender, result) = watch::channel(None);
-                    tokio::spawn(Arc::clone(self).run(sender));
+                    self.runtime.spawn(Arc::clone(self).run(sender));
                     result
                 }
                 Joined::First | Joined::Wait => {

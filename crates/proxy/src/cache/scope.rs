@@ -202,6 +202,9 @@ impl Scope {
     /// Waits until all changes up to this revision are known, and returns the state. Returns `None`
     /// at the deadline, or if the scope is reset before it.
     pub async fn wait_for(&self, revision: i64, deadline: Instant) -> Option<Arc<Published>> {
+        if let Some(state) = self.published().filter(|it| it.snapshot.revision >= revision) {
+            return Some(state);
+        }
         let mut known = self.revision.subscribe();
         loop {
             known.mark_unchanged();
