@@ -253,9 +253,9 @@ async fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
         keep_alive_interval: time(flags, "grpc-keepalive-interval")?,
         keep_alive_timeout: time(flags, "grpc-keepalive-timeout")?,
         connections_max: process_limits::proxied_connections_max(),
-        ..ProxyConfig::default()
         concurrent_streams_max: u32::try_from(flags.count("max-concurrent-streams"))
             .unwrap_or(u32::MAX),
+        ..ProxyConfig::default()
     })
 }
 
