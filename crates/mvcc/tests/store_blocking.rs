@@ -425,7 +425,7 @@ fn held_up_by_an_open_read(era: Era) -> &'static str {
         [true, true, true, true, true, true] => "every other read and write",
         [false, true, true, true, true, true] => "a put or a commit, then every request",
         [false, false, false, true, true, true] => {
-            "a commit for a snapshot or a compaction, then every request"
+            "a commit for a snapshot or large puts, or a compaction, then every request"
         }
         [false, false, false, false, false, false] => "nothing: see [what blocks]",
         other => panic!("era {era}: the table has no words for {other:?}"),
