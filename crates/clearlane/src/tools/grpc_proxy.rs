@@ -100,7 +100,7 @@ const FLAGS: &[Flag] = &[
         .ignored("Serve profiles.", "profiles of the proxy are not served"),
     flag("experimental-serializable-ordering", Switch, "false").ignored(
         "Never answer with an older revision than before.",
-        "the proxy always does this for each connection",
+        "answers from the cache always have this order for each connection",
     ),
     flag("experimental-leasing-prefix", Text, "").help(
         "Not available: the cache answers linearizable reads without leases. Any value is an error.",
