@@ -267,6 +267,13 @@ async fn try_forward(
     }
 }
 
+/// Returns true if the member has rejected the token of the call. Members send such an error in the
+/// head of the response.
+pub(crate) fn is_token_rejected<B>(response: &Response<B>) -> bool {
+    Status::from_header_map(response.headers())
+        .is_some_and(|status| status::is_token_rejection(status.message()))
+}
+
 enum Failure {
     /// The member has certainly not received the call.
     Unsent,

@@ -85,9 +85,10 @@ impl KeepAliveStream {
         let renewals = Arc::new(Renewals { upstream, caller, pending, added });
         let serving = Arc::clone(&renewals);
         let task = tokio::spawn(async move {
+            let mut is_token_rejected = false;
             loop {
                 serving.added.notified().await;
-                serving.serve().await;
+                serving.serve(&mut is_token_rejected).await;
             }
         });
         Arc::new(KeepAliveStream { renewals, task })
@@ -151,19 +152,24 @@ impl Renewals {
         }
     }
 
-    /// Serves renewals until none is pending and the stream has ended.
-    async fn serve(&self) {
+    /// Serves renewals until none is pending and the stream has ended. `is_token_rejected` is true
+    /// if the last stream has ended because of the login's token.
+    async fn serve(&self, is_token_rejected: &mut bool) {
         let member = self.upstream.wait_and_pick().await;
         let Some((member, channel)) =
             member.and_then(|member| member.channel().map(|channel| (member, channel)))
         else {
             return self.fail_all(&status::no_member());
         };
+        let (metadata, token) = match self.caller.credentials(&self.upstream).await {
+            Ok(credentials) => credentials,
+            Err(status) => return self.fail_all(&status),
+        };
         let (requests, receiver) = mpsc::unbounded_channel();
         self.pending.lock().values_mut().for_each(|renewal| renewal.is_sent = false);
         self.send_unsent(&requests);
         let mut request = Request::new(UnboundedReceiverStream::new(receiver));
-        *request.metadata_mut() = self.caller.metadata();
+        *request.metadata_mut() = metadata;
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         let mut client = LeaseClient::new(channel);
         let renewing = async {
@@ -179,7 +185,10 @@ impl Renewals {
             loop {
                 tokio::select! {
                     answer = answers.message() => match answer? {
-                        Some(answer) => self.answer(answer),
+                        Some(answer) => {
+                            *is_token_rejected = false;
+                            self.answer(answer);
+                        }
                         None => return Ok(()),
                     },
                     () = self.added.notified() => self.send_unsent(&requests),
@@ -191,11 +200,18 @@ impl Renewals {
             () = self.upstream.lost(&member) => Ok(()),
         };
         if let Err(status) = ended {
-            // A member has sent this status: it has no leader, or rejects the token.
-            if !is_transport_error(&status) {
+            let login = self.caller.login();
+            if let Some(login) = login.filter(|_| status::is_token_rejection(status.message()))
+                && !std::mem::replace(is_token_rejected, true)
+            {
+                login.reject(token.as_ref()).await;
+            } else if !is_transport_error(&status) {
+                // A member has sent this status: it has no leader, or rejects the token.
                 self.fail_all(&status);
+                member.doubt();
+            } else {
+                member.doubt();
             }
-            member.doubt();
         }
         if !self.pending.lock().is_empty() {
             sleep(RECONNECT_DELAY).await;

@@ -13,7 +13,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`serve`], `router`, `services` | connections; who answers a request |
-//! | `identity`, [`connection`] | the caller of one request; what one connection has seen |
+//! | [`identity`], [`login`], [`connection`] | the caller of one request; the user of a certificate; what one connection has seen |
 //! | [`upstream`] | the members: connections, health, and the choice among them |
 //! | [`cache`] | copies of key ranges; why a read from a copy is linearizable |
 //! | [`watch`] | the watches of clients |
@@ -29,6 +29,7 @@ pub mod serve;
 mod router;
 pub mod services;
 pub mod identity;
+pub mod login;
 pub mod connection;
 pub mod upstream;
 pub mod cache;

@@ -25,6 +25,7 @@ use crate::connection::ConnectionState;
 use crate::forward::{self, Call};
 use crate::identity::Caller;
 use crate::lease;
+use crate::login::Login;
 use crate::pages;
 use crate::seen_body::SeenBody;
 use crate::services::Services;
@@ -37,6 +38,7 @@ const UNSENT_RESPONSES_MAX: usize = 2;
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
 
 /// Serves the requests of one connection.
@@ -44,6 +46,8 @@ const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
 pub(crate) struct Router {
     pub(crate) services: Arc<Services>,
     pub(crate) connection: Arc<ConnectionState>,
+    /// The login for the client's certificate.
+    pub(crate) login: Option<Arc<Login>>,
 }
 
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -102,7 +106,7 @@ impl Router {
             _ => {}
         }
         trace.start_wait();
-        let response = forward::forward(&self.services.upstream, &call, &self.connection).await;
+        let response = self.forward(&mut call).await;
         trace.end_wait(|| WaitFor::Member);
         let (class, kind) = call.lane();
         trace.end(class, kind);
@@ -114,12 +118,43 @@ impl Router {
         }
     }
 
+    /// Forwards a call. If the client has a login and no token, the call gets the token of the
+    /// login. If the member rejects this token, the call was not carried out, so it is repeated
+    /// once with a new token.
+    async fn forward(&self, call: &mut Call) -> Response<Body> {
+        let upstream = &self.services.upstream;
+        let caller = Caller::new(&call.headers, self.login.as_ref());
+        let login = caller.login().filter(|_| call.path() != AUTHENTICATE);
+        let mut may_repeat = true;
+        loop {
+            let Some(login) = login else {
+                return forward::forward(upstream, call, &self.connection).await;
+            };
+            let token = match login.token(upstream).await {
+                Ok(token) => token,
+                Err(status) => return status.into_http(),
+            };
+            call.headers.remove("token");
+            if let Some(token) = &token {
+                call.headers.insert("token", token.clone());
+            }
+            let response = forward::forward(upstream, call, &self.connection).await;
+            if !forward::is_token_rejected(&response) {
+                return response;
+            }
+            login.reject(token.as_ref()).await;
+            if !std::mem::take(&mut may_repeat) {
+                return response;
+            }
+        }
+    }
+
     async fn cached_range(&self, call: &Call, trace: &mut RequestTrace) -> Option<Response<Body>> {
         let is_plain = !call.headers.contains_key("grpc-encoding");
         if !is_plain {
             return None;
         }
-        let caller = Caller::new(&call.headers);
+        let caller = Caller::new(&call.headers, self.login.as_ref());
         let request = RangeRequest::decode(forward::message_of(&call.body)?).ok()?;
         let mut response =
             self.services.cache.read(&request, &caller, self.connection.seen(), trace).await?;
@@ -155,9 +190,9 @@ impl server::StreamingService<WatchRequest> for StreamService {
     type Future = StreamFuture<Self::ResponseStream>;
 
     fn call(&mut self, request: tonic::Request<Streaming<WatchRequest>>) -> Self::Future {
-        let Router { services, connection } = self.0.clone();
+        let Router { services, connection, login } = self.0.clone();
         Box::pin(async move {
-            let caller = Caller::new(request.metadata().as_ref());
+            let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
             let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
             let session = Session::new(&services, caller, connection, sender);
             let stopped = services.stopped();
@@ -173,10 +208,10 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
     type Future = StreamFuture<Self::ResponseStream>;
 
     fn call(&mut self, request: tonic::Request<Streaming<LeaseKeepAliveRequest>>) -> Self::Future {
-        let services = Arc::clone(&self.0.services);
+        let Router { services, login, .. } = self.0.clone();
         Box::pin(async move {
             let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
-            let caller = Caller::new(request.metadata().as_ref());
+            let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
             let stream = services.keep_alives.stream_of(&caller);
             let stopped = services.stopped();
             tokio::spawn(async move {

@@ -39,6 +39,7 @@ use tokio::task::JoinSet;
 use crate::cache::{Cache, CacheConfig};
 use crate::cluster::Members;
 use crate::lease::KeepAlives;
+use crate::login::{CertificateUsers, Login};
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
 use crate::pages;
@@ -64,6 +65,8 @@ pub struct ProxyConfig {
     pub upstream: UpstreamConfig,
     pub cache: CacheConfig,
     pub namespace: Option<Namespace>,
+    /// The users for the certificates of clients.
+    pub certificate_users: CertificateUsers,
     pub advertised_url: String,
     pub host_name: String,
     pub registration: Option<RegistrationConfig>,
@@ -83,6 +86,7 @@ impl Default for ProxyConfig {
             upstream: UpstreamConfig::default(),
             cache: CacheConfig::default(),
             namespace: None,
+            certificate_users: CertificateUsers::default(),
             advertised_url: String::new(),
             host_name: String::new(),
             registration: None,
@@ -124,6 +128,7 @@ impl Proxy {
                 registration,
             },
             namespace: config.namespace.clone(),
+            certificate_users: config.certificate_users.clone(),
             metrics: Metrics::default(),
             trace,
             stopped,
@@ -277,23 +282,27 @@ impl ClientConnection {
             // A connection that sends nothing must not stay open.
             let first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut [0])).await;
             if matches!(first, Ok(Ok(1..))) {
-                self.serve_http(stream).await;
+                self.serve_http(stream, None).await;
             }
             return;
         };
         let remote = stream.peer_addr().ok();
-        if let Some((stream, _)) = tls.accept(stream, remote, || ()).await {
-            self.serve_http(stream).await;
+        if let Some((stream, name)) = tls.accept(stream, remote, || ()).await {
+            let users = &self.services.certificate_users;
+            let login = name.and_then(|name| users.login_of(&name).cloned());
+            self.serve_http(stream, login).await;
         }
     }
 
-    async fn serve_http<C>(mut self, stream: C)
+    /// `login` is the login for the certificate of the client, if there is one.
+    async fn serve_http<C>(mut self, stream: C, login: Option<Arc<Login>>)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let services = Arc::clone(&self.services);
         services.metrics.connections.fetch_add(1, Ordering::Relaxed);
-        let router = Router { services: Arc::clone(&services), connection: Arc::default() };
+        let connection = Arc::default();
+        let router = Router { services: Arc::clone(&services), connection, login };
         let stream = TokioIo::new(WholeWrites(stream));
         let served = self.protocols.serve_connection(stream, router);
         let mut served = std::pin::pin!(served);

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use crate::cache::Cache;
 use crate::cluster::Members;
 use crate::lease::KeepAlives;
+use crate::login::CertificateUsers;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
 use crate::trace::ProxyTrace;
@@ -19,6 +20,7 @@ pub struct Services {
     pub keep_alives: Arc<KeepAlives>,
     pub members: Members,
     pub namespace: Option<Namespace>,
+    pub certificate_users: CertificateUsers,
     pub metrics: Metrics,
     pub trace: Arc<ProxyTrace>,
     /// Becomes true when the proxy stops. Streams then end.

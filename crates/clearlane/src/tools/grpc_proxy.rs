@@ -16,6 +16,7 @@ use clearlane_net::tls::protocol::{self, ProtocolConfig, TlsVersion};
 use clearlane_net::tls::{CertificateFiles, Dialer, FlagPath, TlsAcceptor, TlsInfo};
 use clearlane_proxy::cache::CacheConfig;
 use clearlane_proxy::cache::contents::HistoryLimits;
+use clearlane_proxy::login::CertificateUsers;
 use clearlane_proxy::namespace::Namespace;
 use clearlane_proxy::registration::RegistrationConfig;
 use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
@@ -84,6 +85,10 @@ const FLAGS: &[Flag] = &[
     flag("key-file", Text, "").help("Private key of --cert-file (PEM file)."),
     flag("trusted-ca-file", Text, "")
         .help("Authority of clients. If it is set, each client must show a certificate (PEM file)."),
+    flag("client-cert-users", Text, "").help(
+        "File with the users of client certificates: lines COMMON-NAME USER PASSWORD-FILE. The \
+         proxy logs in for clients with such a certificate and without a token.",
+    ),
     flag("client-crl-file", Text, "").help("Revoked client certificates (PEM file)."),
     flag("auto-tls", Switch, "false").help("Use TLS towards clients with a generated certificate."),
     flag("self-signed-cert-validity", Count, "1")
@@ -146,13 +151,14 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         timeline::check_writable(file)?;
     }
     let tls = acceptor(flags)?;
+    let users = certificate_users(flags)?;
     let address = socket_address(flags, "listen-addr")?;
     // Clients have their own threads. Fewer threads for the rest mean fewer switches between them.
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads((cores / 2).max(1)).enable_all().build()?;
     let done = runtime.block_on(async {
-        let config = proxy_config(flags).await?;
+        let config = proxy_config(flags, users).await?;
         let listener =
             serve::listen(address).map_err(|error| format!("--listen-addr {address}: {error}"))?;
         let address = listener.local_addr()?;
@@ -224,7 +230,24 @@ fn metrics_address(
     Ok(Some((address, is_secure)))
 }
 
-async fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
+/// Reads the file of `--client-cert-users`. It is of no use if clients show no certificates.
+fn certificate_users(flags: &FlagReader) -> Result<CertificateUsers, BoxError> {
+    let Some(path) = flags.path("client-cert-users") else {
+        return Ok(CertificateUsers::default());
+    };
+    if !tls_is_on(flags) || flags.text("trusted-ca-file").is_empty() {
+        return Err("--client-cert-users needs --trusted-ca-file, and --cert-file or --auto-tls: \
+                    without them, clients show no certificates"
+            .into());
+    }
+    let users = CertificateUsers::read(&path);
+    users.map_err(|why| format!("--client-cert-users {}: {why}", path.display()).into())
+}
+
+async fn proxy_config(
+    flags: &FlagReader,
+    certificate_users: CertificateUsers,
+) -> Result<ProxyConfig, BoxError> {
     let (dialer, uses_tls) = dialer(flags)?;
     let endpoints = endpoints(flags, &dialer).await?;
     let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -250,6 +273,7 @@ async fn proxy_config(flags: &FlagReader) -> Result<ProxyConfig, BoxError> {
             ..CacheConfig::default()
         },
         namespace: Namespace::new(flags.text("namespace")),
+        certificate_users,
         registration: registration(flags, &advertised_url, &host_name)?,
         advertised_url,
         host_name,

@@ -31,6 +31,9 @@ pub(super) enum DirectEvent {
     Response(WatchResponse),
     /// The connection was lost. Another member can continue.
     Lost,
+    /// The member has rejected the token of the proxy's login. A stream with a new token can
+    /// continue.
+    TokenRejected,
     /// The member has ended the stream. The client gets the same status.
     Ended(Status),
 }
@@ -53,11 +56,11 @@ impl DirectStream {
     pub(super) fn open(upstream: Arc<Upstream>, caller: &Caller) -> DirectStream {
         let (requests, receiver) = mpsc::unbounded_channel();
         let (sender, events) = mpsc::channel(UNREAD_RESPONSES_MAX);
-        let mut request = Request::new(UnboundedReceiverStream::new(receiver));
-        *request.metadata_mut() = caller.metadata();
+        let request = Request::new(UnboundedReceiverStream::new(receiver));
+        let caller = caller.clone();
         tokio::spawn(async move {
             let end = tokio::select! {
-                end = run(&upstream, request, &sender) => end,
+                end = run(&upstream, &caller, request, &sender) => end,
                 () = sender.closed() => return,
             };
             let _ = sender.send(end).await;
@@ -127,9 +130,17 @@ impl DirectStream {
 
 async fn run(
     upstream: &Upstream,
-    request: Request<UnboundedReceiverStream<WatchRequest>>,
+    caller: &Caller,
+    mut request: Request<UnboundedReceiverStream<WatchRequest>>,
     responses: &mpsc::Sender<DirectEvent>,
 ) -> DirectEvent {
+    let token = match caller.credentials(upstream).await {
+        Ok((metadata, token)) => {
+            *request.metadata_mut() = metadata;
+            token
+        }
+        Err(status) => return DirectEvent::Ended(status),
+    };
     let member = upstream.wait_and_pick().await;
     let Some((member, channel)) =
         member.and_then(|member| member.channel().map(|channel| (member, channel)))
@@ -140,6 +151,12 @@ async fn run(
     let watched = async {
         let mut stream = client.watch(request).await?.into_inner();
         while let Some(response) = stream.message().await? {
+            if caller.login().is_some()
+                && response.canceled
+                && status::is_token_rejection(&response.cancel_reason)
+            {
+                return Err(status::token_rejected());
+            }
             if responses.send(DirectEvent::Response(response)).await.is_err() {
                 break;
             }
@@ -156,6 +173,12 @@ async fn run(
             member.doubt();
             DirectEvent::Lost
         }
-        Err(status) => DirectEvent::Ended(status),
+        Err(status) => match caller.login() {
+            Some(login) if status::is_token_rejection(status.message()) => {
+                login.reject(token.as_ref()).await;
+                DirectEvent::TokenRejected
+            }
+            _ => DirectEvent::Ended(status),
+        },
     }
 }

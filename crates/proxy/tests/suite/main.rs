@@ -4,4 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod gateway;
+mod login;
+mod member;
 mod model;
+mod running;

@@ -89,6 +89,8 @@ pub(crate) struct Session {
     ids: WatchIdAllocator,
     direct: Option<DirectStream>,
     reopen_delay: Duration,
+    /// True if the last stream upstream has ended because of the login's token.
+    is_token_rejected: bool,
     /// When lost direct watches are created again.
     reopen_at: Option<Instant>,
     progress: ProgressRequest,
@@ -129,6 +131,7 @@ impl Session {
             ids: WatchIdAllocator::default(),
             direct: None,
             reopen_delay: REOPEN_DELAY_MIN,
+            is_token_rejected: false,
             reopen_at: None,
             progress: ProgressRequest::default(),
             scopes_reached: None,

@@ -30,30 +30,45 @@ impl Session {
         match event {
             DirectEvent::Response(response) => {
                 self.reopen_delay = REOPEN_DELAY_MIN;
+                self.is_token_rejected = false;
                 self.handle_direct_response(response).await
             }
             // A token may have expired since the stream was opened. The client opens a new stream
             // with a new token. It also does so if a response was only sent in part.
             DirectEvent::Lost
-                if !self.caller.is_anonymous()
+                if self.caller.names_user()
                     || self.watchers.values().any(|watcher| watcher.is_in_fragments) =>
             {
                 self.end(status::connection_lost()).await
             }
-            DirectEvent::Lost => {
-                self.direct = None;
-                self.watchers.values_mut().for_each(Watcher::set_lost);
-                self.reopen_at = Some(Instant::now() + self.reopen_delay);
-                self.reopen_delay = (self.reopen_delay * 2).min(REOPEN_DELAY_MAX);
-                let mut canceled: Vec<u64> = self.watchers.keys().copied().collect();
-                canceled.retain(|number| self.watchers[number].is_canceled);
-                for number in canceled {
-                    self.end_canceled(number).await?;
-                }
-                Ok(())
+            DirectEvent::Lost => self.lose_direct().await,
+            // A second token was rejected also, so the cause is not its age.
+            DirectEvent::TokenRejected
+                if self.is_token_rejected
+                    || self.watchers.values().any(|watcher| watcher.is_in_fragments) =>
+            {
+                self.end(status::token_rejected()).await
+            }
+            DirectEvent::TokenRejected => {
+                self.is_token_rejected = true;
+                self.lose_direct().await
             }
             DirectEvent::Ended(status) => self.end(status).await,
         }
+    }
+
+    /// The stream upstream has ended. A new one is opened after a delay.
+    async fn lose_direct(&mut self) -> Step {
+        self.direct = None;
+        self.watchers.values_mut().for_each(Watcher::set_lost);
+        self.reopen_at = Some(Instant::now() + self.reopen_delay);
+        self.reopen_delay = (self.reopen_delay * 2).min(REOPEN_DELAY_MAX);
+        let mut canceled: Vec<u64> = self.watchers.keys().copied().collect();
+        canceled.retain(|number| self.watchers[number].is_canceled);
+        for number in canceled {
+            self.end_canceled(number).await?;
+        }
+        Ok(())
     }
 
     /// Creates the direct watches again after their connection was lost.

@@ -38,7 +38,7 @@ impl Connection {
         if let Some(user) = user {
             head.insert("token", format!("user-{user}").parse().unwrap());
         }
-        let (state, caller) = (ConnectionState::default(), Caller::new(&head));
+        let (state, caller) = (ConnectionState::default(), Caller::new(&head, None));
         Connection { state, user, caller, last: 0 }
     }
 }

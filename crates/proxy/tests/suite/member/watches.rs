@@ -1,0 +1,129 @@
+//! The watches of a [`Member`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::watch_server::Watch;
+use clearlane_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use clearlane_proxy::cache::range::Span;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Answer, Member};
+
+type Responses = mpsc::Sender<Result<WatchResponse, Status>>;
+
+/// A stream of watches.
+struct Stream {
+    member: Member,
+    token: Option<String>,
+    responses: Responses,
+    /// The range and the next revision of each watch.
+    watches: BTreeMap<i64, (Span, i64)>,
+}
+
+/// The client has left.
+struct Left;
+
+#[tonic::async_trait]
+impl Watch for Member {
+    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+
+    async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Answer<Self::WatchStream> {
+        let token = request.metadata().get("token").map(|it| it.to_str().unwrap().to_owned());
+        let (responses, receiver) = mpsc::channel(16);
+        let watches = BTreeMap::new();
+        let stream = Stream { member: self.clone(), token, responses, watches };
+        tokio::spawn(stream.serve(request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+impl Stream {
+    async fn serve(mut self, mut requests: Streaming<WatchRequest>) {
+        let mut revision = self.member.state.revision.subscribe();
+        let mut ignored = self.member.state.ignores_watches.subscribe();
+        loop {
+            if ignored.wait_for(|ignored| !*ignored).await.is_err() {
+                return;
+            }
+            let done = tokio::select! {
+                request = requests.message() => match request {
+                    Ok(Some(request)) => self.handle(request).await,
+                    _ => return,
+                },
+                _ = revision.changed() => Ok(()),
+            };
+            if done.is_err() || self.send_events().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn handle(&mut self, request: WatchRequest) -> Result<(), Left> {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(create)) => self.create(create).await,
+            Some(RequestUnion::CancelRequest(cancel)) => {
+                self.watches.remove(&cancel.watch_id);
+                let watch_id = cancel.watch_id;
+                self.send(WatchResponse { watch_id, canceled: true, ..Default::default() }).await
+            }
+            Some(RequestUnion::ProgressRequest(_)) => {
+                self.send_events().await?;
+                self.send(WatchResponse { watch_id: -1, ..Default::default() }).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn create(&mut self, create: WatchCreateRequest) -> Result<(), Left> {
+        self.member.state.counts.creates.fetch_add(1, Ordering::SeqCst);
+        if let Err(status) = self.member.check_token(self.token.as_deref()) {
+            let (code, why) = (status.code(), status.message());
+            let cancel_reason = format!("rpc error: code = {code:?} desc = {why}");
+            let (created, canceled) = (true, true);
+            let response = WatchResponse { created, canceled, cancel_reason, ..Default::default() };
+            return self.send(WatchResponse { watch_id: -1, ..response }).await;
+        }
+        let span = Span::of_request(&create.key, &create.range_end);
+        let next = match create.start_revision {
+            0 => *self.member.state.revision.borrow() + 1,
+            start => start,
+        };
+        let watch_id = create.watch_id;
+        self.watches.insert(watch_id, (span, next));
+        self.send(WatchResponse { watch_id, created: true, ..Default::default() }).await
+    }
+
+    async fn send_events(&mut self) -> Result<(), Left> {
+        let mut found = Vec::new();
+        {
+            let store = self.member.state.store.lock();
+            for (watch_id, (span, next)) in &mut self.watches {
+                let events = store.events.iter().filter(|event| {
+                    let record = event.kv.as_ref().unwrap();
+                    let key = &record.key[..];
+                    let is_inside =
+                        key >= &span.from[..] && span.to.as_ref().is_none_or(|to| key < &to[..]);
+                    record.mod_revision >= *next && is_inside
+                });
+                let events: Vec<_> = events.cloned().collect();
+                *next = (*next).max(store.revision + 1);
+                if !events.is_empty() {
+                    found.push((*watch_id, events));
+                }
+            }
+        }
+        for (watch_id, events) in found {
+            self.send(WatchResponse { watch_id, events, ..Default::default() }).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, response: WatchResponse) -> Result<(), Left> {
+        let response = WatchResponse { header: Some(self.member.header()), ..response };
+        self.responses.send(Ok(response)).await.map_err(|_| Left)
+    }
+}

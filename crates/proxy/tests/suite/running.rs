@@ -1,0 +1,68 @@
+//! A proxy of this process, and its clients.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clearlane_net::tls::TlsAcceptor;
+use clearlane_proto::etcdserverpb::watch_client::WatchClient;
+use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{WatchRequest, WatchResponse};
+use clearlane_proxy::serve::{Proxy, ProxyConfig, listen};
+use clearlane_proxy::upstream::UpstreamConfig;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use crate::member::Member;
+
+/// Time limit of a test that would otherwise wait forever.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) struct RunningProxy {
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) address: SocketAddr,
+}
+
+impl RunningProxy {
+    pub(crate) async fn start(config: ProxyConfig, tls: Option<Arc<TlsAcceptor>>) -> RunningProxy {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let proxy = Arc::new(Proxy::start(config));
+        let served = Arc::clone(&proxy);
+        tokio::spawn(async move { served.serve(listener, tls).await });
+        RunningProxy { proxy, address }
+    }
+}
+
+/// Returns the configuration of a proxy for one member.
+pub(crate) fn config(member: &Member) -> ProxyConfig {
+    let endpoints = vec![member.address.to_string()];
+    let upstream = UpstreamConfig { endpoints, ..UpstreamConfig::default() };
+    ProxyConfig { upstream, ..ProxyConfig::default() }
+}
+
+/// A client's stream of watches.
+pub(crate) struct WatchStream {
+    requests: mpsc::Sender<WatchRequest>,
+    responses: Streaming<WatchResponse>,
+}
+
+impl WatchStream {
+    pub(crate) async fn open(channel: Channel) -> WatchStream {
+        let (requests, receiver) = mpsc::channel(16);
+        let mut client = WatchClient::new(channel);
+        let responses = client.watch(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        WatchStream { requests, responses }
+    }
+
+    pub(crate) async fn send(&self, request: RequestUnion) {
+        self.requests.send(WatchRequest { request_union: Some(request) }).await.unwrap();
+    }
+
+    pub(crate) async fn next(&mut self) -> WatchResponse {
+        let next = tokio::time::timeout(TIMEOUT, self.responses.message()).await;
+        next.expect("a response in time").unwrap().expect("the stream is open")
+    }
+}
