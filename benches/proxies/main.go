@@ -660,8 +660,8 @@ func slow(f figures) {
 	}
 }
 
-// failover kills or stops a member of three, and measures the longest gap of a watch whose key is
-// put every 50 ms, and reads that fail.
+// failover kills or stops each member of three, and measures how long a watch waits for puts that
+// were acknowledged, and reads that fail.
 func failover(f figures) {
 	for what, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		for _, way := range ways[1:] {
@@ -676,9 +676,9 @@ func failover(f figures) {
 				writer, err := clientv3.New(clientv3.Config{Endpoints: survivors, Logger: zap.NewNop()})
 				must(err)
 				stop := make(chan bool)
-				var written, failed, finished atomic.Int64
-				var longest, gap time.Duration
-				var events int64
+				var failed atomic.Int64
+				var longest, late time.Duration
+				var acknowledged, arrived sync.Map
 				var group sync.WaitGroup
 				group.Go(func() {
 					for {
@@ -688,8 +688,8 @@ func failover(f figures) {
 						case <-time.After(50 * time.Millisecond):
 						}
 						ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-						if _, err := writer.Put(ctx, "f/x", value); err == nil {
-							written.Add(1)
+						if done, err := writer.Put(ctx, "f/x", value); err == nil {
+							acknowledged.Store(done.Header.Revision, time.Now())
 						}
 						cancel()
 					}
@@ -706,7 +706,6 @@ func failover(f figures) {
 						ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 						_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("f/x")})
 						cancel()
-						finished.Add(1)
 						if err != nil {
 							failed.Add(1)
 						}
@@ -714,14 +713,14 @@ func failover(f figures) {
 					}
 				})
 				go func() {
-					last := time.Now()
 					for {
 						response, err := stream.Recv()
 						if err != nil {
 							return
 						}
-						gap, last = max(gap, time.Since(last)), time.Now()
-						atomic.AddInt64(&events, int64(len(response.Events)))
+						for _, event := range response.Events {
+							arrived.Store(event.Kv.ModRevision, time.Now())
+						}
 					}
 				}()
 				time.Sleep(2 * time.Second)
@@ -730,10 +729,19 @@ func failover(f figures) {
 				close(stop)
 				group.Wait()
 				time.Sleep(500 * time.Millisecond)
-				f.add("member "+what+", longest gap of a watch, s", way, gap.Seconds())
+				lost := 0.0
+				acknowledged.Range(func(revision, at any) bool {
+					if arrival, has := arrived.Load(revision); has {
+						late = max(late, arrival.(time.Time).Sub(at.(time.Time)))
+					} else {
+						lost++
+					}
+					return true
+				})
+				f.add("member "+what+", longest wait of a watch for an acknowledged put, s", way, late.Seconds())
 				f.add("member "+what+", longest get, s", way, longest.Seconds())
 				f.add("member "+what+", gets that failed, of about 500", way, float64(failed.Load()))
-				f.add("member "+what+", events lost", way, float64(written.Load()-atomic.LoadInt64(&events)))
+				f.add("member "+what+", events lost", way, lost)
 				writer.Close()
 				w.close()
 			}
