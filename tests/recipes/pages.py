@@ -96,9 +96,19 @@ def eventually(what, holds):
         time.sleep(0.05)
 
 
+def expression(pattern):
+    """Returns the output that a page shows as a regular expression."""
+    return re.escape(pattern).replace(re.escape("..."), ".*")
+
+
 def matches(pattern, text):
     """Returns whether the text starts with the output that a page shows."""
-    return re.match(re.escape(pattern).replace(re.escape("..."), ".*"), text) is not None
+    return re.match(expression(pattern), text) is not None
+
+
+def contains(pattern, text):
+    """Returns whether the output that a page shows starts at any line of the text."""
+    return re.search("^" + expression(pattern), text, re.MULTILINE) is not None
 
 
 @dataclass
@@ -109,7 +119,7 @@ class Process:
     log: pathlib.Path
     environment: dict = field(default_factory=dict)
     directory: pathlib.Path | None = None
-    # The output of a process that is ready starts with this text. None: it contains `READY`.
+    # The output of a process that is ready contains these lines. Warnings may precede them. None: it contains `READY`.
     output: str | None = None
 
     def __post_init__(self):
@@ -127,7 +137,7 @@ class Process:
 
     def is_ready(self):
         is_over = self.process.poll() is not None
-        ready = READY in self.said() if self.output is None else matches(self.output, self.said())
+        ready = READY in self.said() if self.output is None else contains(self.output, self.said())
         assert ready or not is_over, f"{self.arguments} has ended:\n{self.said()}"
         return ready
 

@@ -1,4 +1,4 @@
-"""Follows the recipes of docs/recipes, with the files in deploy/: see pages.py.
+"""Follows the recipes of docs/recipes, with the files in deploy/, and the examples of Part I: see pages.py.
 
 `tests/recipes/run` runs these tests with the program, etcdctl, and a separate network, because they use the ports of
 the pages.
@@ -114,6 +114,27 @@ class ThreeHosts(Recipe):
         self.assertIn("rejected connection on client endpoint", refused)
         self.assertNotIn("rejected connection on peer endpoint", refused)
         self.assertNotIn("unknown key", refused)
+
+
+class HowEtcdWorks(unittest.TestCase):
+    """Follows the worked example of each chapter of Part I, once with Clearlane and once with etcd."""
+
+    def follow(self, replaced):
+        chapters = sorted((ROOT / "docs/how-etcd-works").glob("*.md"))
+        self.assertEqual(len(chapters), 8)
+        for chapter in chapters:
+            with self.subTest(chapter=chapter.name):
+                reader = Reader(replaced)
+                try:
+                    reader.follow(blocks_of(f"../how-etcd-works/{chapter.name}"))
+                finally:
+                    reader.close()
+
+    def test_with_clearlane(self):
+        self.follow({})
+
+    def test_with_etcd(self):
+        self.follow({"clearlane --": "etcd --"})
 
 
 class Authentication(Recipe):

@@ -248,7 +248,7 @@ fn start_member(config: &mut Config) -> Result<RunningMember, BoxError> {
     let member = &config.member;
     let OpenedMember { threads, transport } = member.open_as(identity)?;
     if config.timeline.is_some() {
-        threads.trace().start(timeline::TRACE_EVENTS_MAX);
+        timeline::Recorder::start(&*threads);
     }
     let metadata = threads.metadata();
     tracing::info!(
@@ -394,7 +394,8 @@ async fn supervise(mut running: RunningMember, mut config: Config) -> BoxError {
     let threads = Arc::clone(&running.threads);
     let stopped = wait_for_stop(running, &config).await;
     // The timeline of a failed member is also written, because it may show the cause.
-    timeline::write(&threads, config.member.era, config.timeline.as_deref());
+    let header = timeline::header_of_member(config.member.era);
+    timeline::write(&*threads, &header, config.timeline.as_deref());
     match stopped {
         Ok(kind) => end_by_signal(kind),
         Err(error) => error,
@@ -419,10 +420,11 @@ async fn wait_for_stop(
     let mut signals = running.signals.take().map_or_else(StopSignals::listen, Ok)?;
     let threads = Arc::clone(&running.threads);
     let mut failure = threads.failure();
-    let recording = config.timeline.as_deref();
+    let (header, recording) =
+        (timeline::header_of_member(config.member.era), config.timeline.as_deref());
     let kind = tokio::select! {
         Err(failure) = serve_clients(&mut running, config) => return Err(failure.into()),
-        failed = timeline::record_on_signal(&threads, config.member.era, recording) => {
+        failed = timeline::record_on_signal(&threads, &header, recording) => {
             return Err(failed.into());
         }
         kind = signals.recv() => kind,

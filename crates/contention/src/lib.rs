@@ -9,6 +9,7 @@
 //! | who waits, and who holds a lock, right now | [`Registry::waiting`], [`Registry::holding`] |
 //! | how long one operation waited | [`waited_ns`], [`take_longest_wait`] |
 //! | each wait and hold with its times | [`Registry::record`], [`timeline`] |
+//! | what else a process does, for the same timeline | [`event_log`] |
 //!
 //! Read [`rules`] first. `docs/locks.md` has the rest: how to use the crate, and what it costs.
 //!
@@ -31,6 +32,7 @@ mod rw_lock;
 mod histogram;
 mod lock_metrics;
 mod events;
+pub mod event_log;
 mod registry;
 pub mod timeline;
 mod span_index;

@@ -20,7 +20,7 @@
 //! * `behind`: for a `wait`, the lane that was the blocker when the wait started, if it is known.
 //! * `from`, `to`: times in nanoseconds.
 //!
-//! The simulator's model and a real server write the same format.
+//! The simulator's model, a real server and the gRPC proxy write the same format.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -112,7 +112,7 @@ pub fn lane_class(lane: &str) -> &str {
 /// The first line of a file, which names the recording. It may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimelineHeader {
-    /// The source of the recording: `the model` or `a server`.
+    /// The source of the recording: `the model`, `a server` or `a gRPC proxy`.
     pub recorded: String,
     pub scenario: Option<String>,
     pub era: Option<String>,

@@ -32,15 +32,17 @@ pub const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of expired leases that are revoked per second, as in etcd. Each revocation is a
 /// log entry.
 pub const REVOKED_PER_SECOND: usize = 1000;
-/// Maximum number of revocations that are proposed and not yet applied, as in etcd. A put waits for
-/// at most twice this number of revocations: the revocations that are not applied when the put
-/// arrives, and the revocations that replace them before the put is proposed.
+/// Maximum number of revocations that are proposed and not yet applied. A put waits for at most
+/// twice this number of revocations: the revocations that are not applied when the put arrives, and
+/// the revocations that replace them before the put is proposed. In etcd, the same number applies
+/// to each list of up to 500 expired leases, and revocations of several lists may be in progress.
 pub const PROPOSED_MAX: usize = 16;
 /// Maximum number of leases in `expiring` that one step visits. If more leases are due, the next
 /// step follows immediately.
 pub const LEASES_PER_STEP_MAX: usize = 2048;
 pub const CHECKPOINTS_PER_ENTRY_MAX: usize = 1000;
-/// Time until a revocation that was rejected when it was applied is proposed again, as in etcd.
+/// Time until a revocation that was rejected when it was applied is proposed again. etcd waits for
+/// its request timeout, 7 s by default, after it has scheduled the revocation.
 pub const REJECTED_REVOCATION_DELAY: Duration = Duration::from_secs(3);
 
 const REVOKED_PER_SCAN_MAX: usize = REVOKED_PER_SECOND / 2;
@@ -81,7 +83,8 @@ impl ExpirySchedule {
     /// Creates the schedule of a new leader. Each lease gets its full TTL, or the remaining time of
     /// its checkpoint, plus one election timeout. Leases with the same TTL would all expire at the
     /// same time, even if they were granted over several days. So if there are more than
-    /// [`REVOKED_PER_SECOND`] leases, their expiries are spread.
+    /// [`REVOKED_PER_SECOND`] leases, their expiries are spread. In etcd, this number of leases is
+    /// enough.
     pub(crate) fn start(leases: &mut LeaseMap, now: Duration, config: &Config) -> ExpirySchedule {
         let mut schedule = ExpirySchedule {
             checkpoint_interval: config.checkpoint_interval,

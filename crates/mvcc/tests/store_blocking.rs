@@ -19,8 +19,8 @@ mod hooked_engine;
 #[allow(dead_code, reason = "shared with the tests of the backend, which use all of it")]
 #[path = "../../backend/tests/support/blocked_threads.rs"]
 mod blocked_threads;
-#[path = "support/blocking_page.rs"]
-mod blocking_page;
+#[path = "support/wait_table.rs"]
+mod wait_table;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -409,7 +409,7 @@ fn every_situation_in_every_era() {
     }
     let expected = std::fs::read_to_string(&path).unwrap();
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
-    blocking_page::check(&found, SITUATIONS);
+    wait_table::check(&found, SITUATIONS);
 }
 
 fn held_up_by_an_open_read(era: Era) -> &'static str {
@@ -423,11 +423,9 @@ fn held_up_by_an_open_read(era: Era) -> &'static str {
     let compaction = waits(&[read, Operation::Compact]);
     match [another_read, put, behind_the_put, commit, behind_the_commit, compaction] {
         [true, true, true, true, true, true] => "every other read and write",
-        [false, true, true, true, true, true] => {
-            "the next write or commit, and behind it every request"
-        }
+        [false, true, true, true, true, true] => "a put or a commit, then every request",
         [false, false, false, true, true, true] => {
-            "a commit for a snapshot or a compaction, and behind it every request"
+            "a commit for a snapshot or large puts, or a compaction, then every request"
         }
         [false, false, false, false, false, false] => "nothing: see [what blocks]",
         other => panic!("era {era}: the table has no words for {other:?}"),
@@ -436,18 +434,18 @@ fn held_up_by_an_open_read(era: Era) -> &'static str {
 
 fn era_row(era: Era) -> String {
     let (linearizable, read_tx, index) = match era {
-        Era::V3_0 => ("an entry of the raft log", "the mutex `batchTx`", "one lock"),
-        Era::V3_1 => ("ReadIndex, batched", "the mutex `batchTx`", "one lock"),
-        Era::V3_2 => ("the same", "`ReadTx`: the lock `readTx`, shared, to its end", "one lock"),
+        Era::V3_0 => ("an entry of the raft log", "holds the mutex `batchTx`", "one lock"),
+        Era::V3_1 => ("ReadIndex", "holds the mutex `batchTx`", "one lock"),
+        Era::V3_2 => ("ReadIndex", "`ReadTx`: holds `readTx` shared", "one lock"),
         Era::V3_4 => (
-            "the same",
-            "`ConcurrentReadTx`: a copy of the read buffer",
-            "one lock, cloned for a compaction",
+            "ReadIndex",
+            "`ConcurrentReadTx`: copies the read buffer",
+            "one lock, and a clone for a compaction",
         ),
-        Era::V3_5 => ("the same", "the same copy, shared until the next write", "the same"),
+        Era::V3_5 => ("ReadIndex", "`ConcurrentReadTx`: shares a copy", "as in 3.4"),
         Era::Clearlane => (
-            "the same; a sole voter does not ask, and in a cluster of three a follower asks the leader alone",
-            "`SnapshotReadTx`: one pointer",
+            "ReadIndex with [shortcuts]",
+            "`SnapshotReadTx`: loads one pointer",
             "persistent, with counts",
         ),
     };

@@ -121,6 +121,19 @@ impl Peer {
         }
     }
 
+    /// Waits until the peer opens another stream than those that it has opened before this call.
+    pub(super) fn new_way_back(&self) -> impl Future<Output = ()> + use<> {
+        let mut way_back = self.way_back.subscribe();
+        async move {
+            while way_back.changed().await.is_ok() {
+                if way_back.borrow().is_some() {
+                    return;
+                }
+            }
+            pending().await
+        }
+    }
+
     fn queue_for(&self, message: &Message) -> &StreamQueue {
         if message.can_be_large() { &self.bulk } else { &self.urgent }
     }

@@ -45,7 +45,8 @@ const PING_INTERVAL: Duration = Duration::from_millis(500);
 const BATCH_BYTES: u64 = 1 << 20;
 /// The shortest and the longest pause before a new attempt to connect. The shortest pause follows
 /// an attempt that ended after more than a second, whether or not it had connected. After each
-/// other attempt the pause is doubled, up to the longest pause.
+/// other attempt the pause is doubled, up to the longest pause. The pause ends early when the peer
+/// has connected to this member, because then it has just started or is reachable again.
 const RECONNECT_DELAYS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +92,13 @@ pub(super) async fn run_stream(
         } else {
             (2 * pause).min(RECONNECT_DELAYS.1)
         };
+        let returned = lane.peer.new_way_back();
         tokio::select! {
-            () = sleep(pause) => lane.queue().is_open.store(true, Relaxed),
+            () = sleep(pause) => {}
+            () = returned => pause = RECONNECT_DELAYS.0,
             never = lane.send_way_back(&mut end) => match never {},
         }
+        lane.queue().is_open.store(true, Relaxed);
     }
 }
 

@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use clearlane_contention::timeline::LaneKind;
 use clearlane_proto::etcdserverpb::StatusRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use http::{HeaderMap, Request, Response, Uri};
@@ -96,6 +97,20 @@ impl Call {
             )
     }
 
+    /// Returns the name and the kind of the call's lane in a timeline.
+    pub(crate) fn lane(&self) -> (&'static str, LaneKind) {
+        match self.path() {
+            "/etcdserverpb.KV/Range" => ("range", LaneKind::Read),
+            "/etcdserverpb.KV/RangeStream" => ("range stream", LaneKind::Read),
+            "/etcdserverpb.KV/Put" => ("put", LaneKind::Write),
+            "/etcdserverpb.KV/DeleteRange" => ("delete range", LaneKind::Write),
+            "/etcdserverpb.KV/Txn" => ("txn", LaneKind::Write),
+            "/etcdserverpb.KV/Compact" => ("compact", LaneKind::Write),
+            _ if self.is_read() => ("other read", LaneKind::Read),
+            _ => ("other write", LaneKind::Write),
+        }
+    }
+
     /// Returns true if a member may rightly take long to answer.
     fn is_long(&self) -> bool {
         matches!(
@@ -133,21 +148,27 @@ pub(crate) async fn collect(mut body: Incoming, message_bytes_max: usize) -> Res
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Status::cancelled("the client has left"))?;
         let Ok(data) = frame.into_data() else { continue };
-        let length = all.as_ref().map_or(first.len(), BytesMut::len) + data.len();
-        if length > message_bytes_max.saturating_add(FRAME_HEAD_BYTES) {
-            let length = length - FRAME_HEAD_BYTES;
-            return Err(Status::resource_exhausted(format!(
-                "grpc: received message larger than max ({length} vs. {message_bytes_max})"
-            )));
-        }
         if first.is_empty() {
             first = data;
         } else {
             let all = all.get_or_insert_with(|| BytesMut::from(&first[..]));
             all.extend_from_slice(&data);
         }
+        let received: &[u8] = all.as_deref().unwrap_or(&first);
+        let length = received.len().saturating_sub(FRAME_HEAD_BYTES).max(stated_length(received));
+        if length > message_bytes_max {
+            return Err(Status::resource_exhausted(format!(
+                "grpc: received message larger than max ({length} vs. {message_bytes_max})"
+            )));
+        }
     }
     Ok(all.map_or(first, BytesMut::freeze))
+}
+
+/// Returns the length of the message that a frame states. It is 0 until the frame's head is there.
+fn stated_length(frame: &[u8]) -> usize {
+    let head = frame.first_chunk::<FRAME_HEAD_BYTES>();
+    head.map_or(0, |[_, length @ ..]| u32::from_be_bytes(*length) as usize)
 }
 
 /// Returns the message of a frame. `None` if there is not exactly one uncompressed message.

@@ -23,6 +23,7 @@
 //! | [`namespace`] | the part of the keys that clients see |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
 //! | [`pages`], [`metrics`] | health and metrics over HTTP/1.1 |
+//! | [`trace`] | timelines of requests and watch events |
 //! | [`gateway`] | the TCP gateway, which shares nothing with the modules above |
 
 pub mod serve;
@@ -44,5 +45,6 @@ pub mod cluster;
 pub mod registration;
 pub mod pages;
 pub mod metrics;
+pub mod trace;
 mod status;
 pub mod gateway;

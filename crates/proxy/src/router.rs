@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use clearlane_contention::timeline::LaneKind;
 use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeRequest, WatchRequest, WatchResponse,
@@ -30,6 +31,7 @@ use crate::login::Login;
 use crate::pages;
 use crate::seen_body::SeenBody;
 use crate::services::Services;
+use crate::trace::{RequestTrace, WaitFor};
 use crate::watch::session::Session;
 
 /// Number of responses of a stream that wait for the connection.
@@ -81,6 +83,7 @@ impl Router {
 
     /// Serves a call with one request message.
     async fn call(self, request: Request<Incoming>) -> Response<Body> {
+        let trace = self.services.trace.request();
         let (head, body) = request.into_parts();
         let body = match forward::collect(body, self.services.request_bytes_max).await {
             Ok(body) => body,
@@ -91,16 +94,16 @@ impl Router {
         call.headers.remove(CONTENT_LENGTH);
         if self.services.namespace.is_some() {
             match gzip::is_gzip(&call.headers) {
-                Ok(true) => return self.packed_call(call).await,
+                Ok(true) => return self.packed_call(call, trace).await,
                 Ok(false) => {}
                 Err(status) => return status.into_http(),
             }
         }
-        self.plain_call(call).await
+        self.plain_call(call, trace).await
     }
 
     /// Serves a call in a namespace whose message is compressed. Its keys must be changed.
-    async fn packed_call(self, mut call: Call) -> Response<Body> {
+    async fn packed_call(self, mut call: Call, trace: RequestTrace) -> Response<Body> {
         match gzip::decompress_frame(call.body, self.services.request_bytes_max) {
             Ok(body) => call.body = body,
             Err(status) => return status.into_http(),
@@ -108,10 +111,10 @@ impl Router {
         // The keys in the response must be changed also.
         call.headers.remove(gzip::GRPC_ENCODING);
         call.headers.remove(gzip::GRPC_ACCEPT_ENCODING);
-        compressed(self.plain_call(call).await)
+        compressed(self.plain_call(call, trace).await)
     }
 
-    async fn plain_call(self, mut call: Call) -> Response<Body> {
+    async fn plain_call(self, mut call: Call, mut trace: RequestTrace) -> Response<Body> {
         if let Some(namespace) = &self.services.namespace {
             match namespace.change_request(call.path(), &call.body) {
                 Ok(body) => call.body = body,
@@ -120,18 +123,24 @@ impl Router {
         }
         match call.path() {
             RANGE => {
-                if let Some(response) = self.cached_range(&call).await {
+                if let Some(response) = self.cached_range(&call, &mut trace).await {
+                    trace.end("cached range", LaneKind::Read);
                     return response;
                 }
             }
             MEMBER_LIST => {
                 if let Some(list) = self.services.members.list().await {
+                    trace.end("member list", LaneKind::Read);
                     return message_response(forward::frame(&list));
                 }
             }
             _ => {}
         }
+        trace.start_wait();
         let response = self.forward(&mut call).await;
+        trace.end_wait(|| WaitFor::Member);
+        let (class, kind) = call.lane();
+        trace.end(class, kind);
         let cache = Arc::clone(&self.services.cache);
         let response = response.map(|body| Body::new(SeenBody::new(body, cache, self.connection)));
         match &self.services.namespace {
@@ -171,7 +180,7 @@ impl Router {
         }
     }
 
-    async fn cached_range(&self, call: &Call) -> Option<Response<Body>> {
+    async fn cached_range(&self, call: &Call, trace: &mut RequestTrace) -> Option<Response<Body>> {
         let is_packed = gzip::is_gzip(&call.headers).ok()?;
         let caller = Caller::new(&call.headers, self.login.as_ref());
         let body = match is_packed {
@@ -182,7 +191,7 @@ impl Router {
         };
         let request = RangeRequest::decode(forward::message_of(&body)?).ok()?;
         let mut response =
-            self.services.cache.read(&request, &caller, self.connection.seen()).await?;
+            self.services.cache.read(&request, &caller, self.connection.seen(), trace).await?;
         if let Some(namespace) = &self.services.namespace {
             namespace.remove_from_range(&mut response);
         }

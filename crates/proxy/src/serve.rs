@@ -1,16 +1,27 @@
 //! The listeners and connections of the proxy.
 //!
-//! HTTP/2 and HTTP/1.1 share a port. The runtime is the caller's.
+//! ```text
+//!   caller's runtime   accepts, feeds of the cache, probes, connections to members
+//!   net-0, net-1, ...  connections of clients: all their requests and streams
+//! ```
+//!
+//! A connection stays on its network thread. So the answers of the requests that arrive together
+//! are written together, and a cached read involves no other thread. HTTP/2 and HTTP/1.1 share a
+//! port.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::thread;
 use std::time::Duration;
 
 use clearlane_net::bulk_turn::BulkTurns;
-use clearlane_net::connection_limit::ConnectionLimit;
+use clearlane_net::connection_limit::{ConnectionLimit, ConnectionPermit};
 use clearlane_net::listener::{ACCEPT_RETRY_DELAY, bind_tcp};
 use clearlane_net::ping_limiter::PingLimiter;
 use clearlane_net::tls::TlsAcceptor;
@@ -21,9 +32,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::cache::{Cache, CacheConfig};
@@ -36,6 +48,7 @@ use crate::pages::{self, ProfilePages};
 use crate::registration::{Registration, RegistrationConfig};
 use crate::router::Router;
 use crate::services::Services;
+use crate::trace::ProxyTrace;
 use crate::upstream::{Upstream, UpstreamConfig};
 
 /// Maximum number of connections to the port for metrics.
@@ -69,6 +82,8 @@ pub struct ProxyConfig {
     pub concurrent_streams_max: u32,
     /// Maximum number of open connections of clients.
     pub connections_max: usize,
+    /// Number of network threads.
+    pub threads: NonZeroUsize,
 }
 
 impl Default for ProxyConfig {
@@ -88,6 +103,7 @@ impl Default for ProxyConfig {
             ping_interval_min: Duration::from_secs(5),
             concurrent_streams_max: u32::MAX,
             connections_max: 1 << 16,
+            threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         }
     }
 }
@@ -109,8 +125,9 @@ impl Proxy {
         let registration = config.registration.clone().map(|config| {
             Registration::start(config, Arc::clone(&upstream), Arc::clone(&keep_alives))
         });
+        let trace = Arc::<ProxyTrace>::default();
         let services = Arc::new(Services {
-            cache: Cache::start(Arc::clone(&upstream), config.cache.clone()),
+            cache: Cache::start(Arc::clone(&upstream), config.cache.clone(), Arc::clone(&trace)),
             upstream,
             keep_alives,
             members: Members {
@@ -122,6 +139,7 @@ impl Proxy {
             profiles: config.profiles.clone(),
             certificate_users: config.certificate_users.clone(),
             metrics: Metrics::default(),
+            trace,
             stopped,
             request_bytes_max: config.request_bytes_max,
         });
@@ -138,18 +156,21 @@ impl Proxy {
     }
 
     /// Serves clients until [`stop`](Proxy::stop) is called, and the calls in progress have ended.
-    pub async fn serve(&self, listener: TcpListener, tls: Option<Arc<TlsAcceptor>>) {
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        tls: Option<Arc<TlsAcceptor>>,
+    ) -> io::Result<()> {
         let limit = ConnectionLimit::new("the proxy", self.config.connections_max);
         let mut stopped = self.stop.subscribe();
-        let mut connections = JoinSet::new();
-        let turns = BulkTurns::start();
-        loop {
+        let threads: Vec<NetThread> =
+            (0..self.config.threads.get()).map(NetThread::start).collect::<io::Result<_>>()?;
+        for thread in threads.iter().cycle() {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 _ = stopped.wait_for(|stopped| *stopped) => break,
             };
-            while connections.try_join_next().is_some() {}
-            let Ok((stream, _)) = accepted else {
+            let Ok(stream) = accepted.and_then(|(stream, _)| stream.into_std()) else {
                 // Too many files are open, or the client has left.
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
@@ -160,20 +181,19 @@ impl Proxy {
                 protocols: self.protocols(),
                 stopped: self.stop.subscribe(),
                 ping_interval_min: self.config.ping_interval_min,
-                turns: turns.clone(),
             };
-            let tls = tls.clone();
-            connections.spawn(async move {
-                connection.serve(stream, tls).await;
-                drop(permit);
-            });
+            // The thread runs until its sender is dropped.
+            let _ = thread.accepted.send(Accepted { stream, connection, tls: tls.clone(), permit });
         }
         drop(listener);
         if let Some(registration) = &self.services.members.registration {
             registration.stop().await;
         }
-        let drained = async { while connections.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
+        for NetThread { accepted, ended } in threads {
+            drop(accepted);
+            let _ = ended.await;
+        }
+        Ok(())
     }
 
     /// Serves the pages about health and metrics over HTTP/1.1 on a second address. Does not
@@ -217,23 +237,65 @@ impl Proxy {
     }
 }
 
+/// A thread that serves a part of the connections.
+struct NetThread {
+    accepted: mpsc::UnboundedSender<Accepted>,
+    ended: oneshot::Receiver<()>,
+}
+
+struct Accepted {
+    stream: std::net::TcpStream,
+    connection: ClientConnection,
+    tls: Option<Arc<TlsAcceptor>>,
+    permit: ConnectionPermit,
+}
+
+impl NetThread {
+    fn start(number: usize) -> io::Result<NetThread> {
+        let (accepted, connections) = mpsc::unbounded_channel();
+        let (end, ended) = oneshot::channel();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name(format!("net-{number}")).spawn(move || {
+            runtime.block_on(serve_connections(connections));
+            let _ = end.send(());
+        })?;
+        Ok(NetThread { accepted, ended })
+    }
+}
+
+/// Serves connections until the sender is dropped. Then calls in progress have some time to end.
+async fn serve_connections(mut accepted: mpsc::UnboundedReceiver<Accepted>) {
+    let mut connections = JoinSet::new();
+    let turns = BulkTurns::start();
+    while let Some(Accepted { stream, connection, tls, permit }) = accepted.recv().await {
+        while connections.try_join_next().is_some() {}
+        let Ok(stream) = TcpStream::from_std(stream) else { continue };
+        let turns = turns.clone();
+        connections.spawn(async move {
+            connection.serve(stream, tls, turns).await;
+            drop(permit);
+        });
+    }
+    let drained = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
+}
+
 struct ClientConnection {
     services: Arc<Services>,
     protocols: auto::Builder<TokioExecutor>,
     stopped: watch::Receiver<bool>,
     ping_interval_min: Duration,
-    turns: BulkTurns,
 }
 
 impl ClientConnection {
-    async fn serve(self, stream: TcpStream, tls: Option<Arc<TlsAcceptor>>) {
+    async fn serve(self, stream: TcpStream, tls: Option<Arc<TlsAcceptor>>, turns: BulkTurns) {
         // This fails only if the client has left, which the first read shows.
         let _ = tune(&stream);
         let Some(tls) = tls else {
             // A connection that sends nothing must not stay open.
             let first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut [0])).await;
             if matches!(first, Ok(Ok(1..))) {
-                self.serve_http(stream, None).await;
+                self.serve_http(stream, None, turns).await;
             }
             return;
         };
@@ -241,12 +303,12 @@ impl ClientConnection {
         if let Some((stream, name)) = tls.accept(stream, remote, || ()).await {
             let users = &self.services.certificate_users;
             let login = name.and_then(|name| users.login_of(&name).cloned());
-            self.serve_http(stream, login).await;
+            self.serve_http(stream, login, turns).await;
         }
     }
 
     /// `login` is the login for the certificate of the client, if there is one.
-    async fn serve_http<C>(mut self, stream: C, login: Option<Arc<Login>>)
+    async fn serve_http<C>(mut self, stream: C, login: Option<Arc<Login>>, turns: BulkTurns)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -254,9 +316,9 @@ impl ClientConnection {
         services.metrics.connections.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::default();
         let router = Router { services: Arc::clone(&services), connection, login };
-        let (interval, turns) = (self.ping_interval_min, self.turns.clone());
-        let stream = PingLimiter::new(stream, interval, HEAD_TIMEOUT, turns);
-        let served = self.protocols.serve_connection(TokioIo::new(stream), router);
+        let stream = PingLimiter::new(stream, self.ping_interval_min, HEAD_TIMEOUT, turns);
+        let stream = TokioIo::new(WholeWrites(stream));
+        let served = self.protocols.serve_connection(stream, router);
         let mut served = std::pin::pin!(served);
         let is_stopped = tokio::select! {
             _ = served.as_mut() => false,
@@ -267,6 +329,38 @@ impl ClientConnection {
             let _ = served.await;
         }
         services.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection that reports that it does not support vectored writes. Then h2 copies small frames
+/// into one buffer, which costs less than a list of them.
+struct WholeWrites<C>(C);
+
+impl<C: AsyncRead + Unpin> AsyncRead for WholeWrites<C> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl<C: AsyncWrite + Unpin> AsyncWrite for WholeWrites<C> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
 

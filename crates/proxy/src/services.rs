@@ -11,6 +11,7 @@ use crate::login::CertificateUsers;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
 use crate::pages::ProfilePages;
+use crate::trace::ProxyTrace;
 use crate::upstream::Upstream;
 
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub struct Services {
     pub certificate_users: CertificateUsers,
     pub profiles: Option<ProfilePages>,
     pub metrics: Metrics,
+    pub trace: Arc<ProxyTrace>,
     /// Becomes true when the proxy stops. Streams then end.
     pub stopped: watch::Receiver<bool>,
     /// Maximum number of bytes of a request message.

@@ -10,7 +10,7 @@
 //! | [`links`] | links in Markdown, and paths that docs name, lead to existing files |
 //! | [`commands`] | commands in Markdown are in fences that CI runs or checks |
 //! | [`chapters`] | the map of the code, and the steps of a request, name existing code |
-//! | [`blocking`] | `docs/blocking.md` lists each lock, queue and thread of the product |
+//! | [`blocking`] | `docs/appendix-locks.md` lists each lock, queue and thread of the product |
 //!
 //! A [`Rule`] is a function. Its argument is a [`Repository`], which holds all files in memory, and
 //! it returns the violations. Rules read text, not syntax trees ([`rust`](mod@rust)), so they do

@@ -397,7 +397,7 @@ class Page(InABrowser):
 
 
 class RealServer(InABrowser):
-    """The page is made with the two commands of the README."""
+    """The page is made with the two commands of docs/first-hour.md."""
 
     @classmethod
     def setUpClass(cls):

@@ -6,6 +6,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
 use crate::config::value::ValueKind::{Count, Duration as Time, Number, OneOf, Switch, Text};
 use crate::config::{LogConfig, LogFormat, LogOutput, value};
-use crate::{logging, process_limits, profiling, run};
+use crate::{logging, process_limits, profiling, run, timeline};
 
 pub(super) const TOOL: Tool = Tool {
     name: &["grpc-proxy", "start"],
@@ -112,7 +113,7 @@ const FLAGS: &[Flag] = &[
     ),
     flag("experimental-serializable-ordering", Switch, "false").ignored(
         "Never answer with an older revision than before.",
-        "the proxy always does this for each connection",
+        "answers from the cache always have this order for each connection",
     ),
     flag("experimental-leasing-prefix", Text, "").help(
         "Not available: the cache answers linearizable reads without leases. Any value is an error.",
@@ -133,6 +134,10 @@ const FLAGS: &[Flag] = &[
     flag("cache-max-lag", Time, "1s").help(
         "Maximum age of the answer to a serializable read. An older read is forwarded.",
     ),
+    flag("timeline", Text, "").help(
+        "File for a timeline of what each request and each watch event waited for (empty: none). \
+         SIGUSR1 stops the recording and writes the file, or starts a new recording.",
+    ),
 ];
 
 fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxError> {
@@ -149,10 +154,17 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         .into());
     }
     let metrics = metrics_address(flags, tls_is_on(flags))?;
+    let recording = flags.path("timeline");
+    if let Some(file) = &recording {
+        timeline::check_writable(file)?;
+    }
     let tls = acceptor(flags)?;
     let users = certificate_users(flags)?;
     let address = socket_address(flags, "listen-addr")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Clients have their own threads. Fewer threads for the rest mean fewer switches between them.
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads((cores / 2).max(1)).enable_all().build()?;
     let done = runtime.block_on(async {
         let config = proxy_config(flags, users).await?;
         let listener =
@@ -165,6 +177,11 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         });
         let metrics = metrics.transpose()?;
         let proxy = Arc::new(Proxy::start(config));
+        let (trace, header) = (Arc::clone(&proxy.services().trace), timeline::header_of_proxy());
+        if recording.is_some() {
+            timeline::Recorder::start(&*trace);
+        }
+        let on_signal = timeline::record_on_signal(&trace, &header, recording.as_deref());
         tracing::info!(%address, "started gRPC proxy");
         run::notify_systemd();
         let mut ends = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -181,7 +198,11 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
             let proxy = Arc::clone(&proxy);
             tokio::spawn(async move { proxy.serve_pages(listener, tls).await });
         }
-        proxy.serve(listener, tls).await;
+        tokio::select! {
+            served = proxy.serve(listener, tls) => served?,
+            failed = on_signal => return Err(failed.into()),
+        }
+        timeline::write(&*trace, &header, recording.as_deref());
         Ok(())
     });
     // A DNS query in progress may take long, and its result is no longer needed.
@@ -279,6 +300,7 @@ async fn proxy_config(
         connections_max: process_limits::proxied_connections_max(),
         concurrent_streams_max: u32::try_from(flags.count("max-concurrent-streams"))
             .unwrap_or(u32::MAX),
+        ..ProxyConfig::default()
     })
 }
 

@@ -31,9 +31,12 @@ struct Proxy {
 
 impl Proxy {
     async fn start(dir: &Path, members: &[Program], flags: &[&str]) -> Proxy {
+        Proxy::start_before(dir, members.iter().map(Program::url).collect(), flags).await
+    }
+
+    async fn start_before(dir: &Path, endpoints: Vec<String>, flags: &[&str]) -> Proxy {
         let port = ports(1)[0];
         let log = dir.join("proxy.log");
-        let endpoints: Vec<String> = members.iter().map(Program::url).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_clearlane"));
         command.args(["grpc-proxy", "start", "--endpoints", &endpoints.join(",")]);
         command.args(["--listen-addr", &format!("127.0.0.1:{port}")]).args(flags);
@@ -186,14 +189,14 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
     assert!(longest < Duration::from_secs(10), "a read took {longest:?}");
 }
 
-/// A hundred watches of one prefix, which start at different revisions, need only one watch on the
-/// members.
+/// A hundred watches of one prefix, which start at different revisions before the proxy did, need
+/// only one watch on the members. The older events are read once for all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_watches_are_one() {
     let dir = tempfile::tempdir().unwrap();
     let members = started(dir.path()).await;
-    let proxy = Proxy::start(dir.path(), &members, &["--cache-prefix", PREFIX]).await;
-    let mut client = KvClient::new(proxy.connect().await);
+    let direct = Endpoint::from_shared(members[0].url()).unwrap().connect().await.unwrap();
+    let mut client = KvClient::new(direct);
     let mut first = 0;
     for number in 0..100 {
         let put = PutRequest { key: format!("{PREFIX}{number}").into(), ..PutRequest::default() };
@@ -202,18 +205,23 @@ async fn many_watches_are_one() {
             first = revision;
         }
     }
+    let proxy = Proxy::start(dir.path(), &members, &[]).await;
     let mut watches = Vec::new();
     for number in 0..100_i64 {
         let mut watch = proxy.watch(prefix_watch(first + number)).await;
         assert!(watch.next().await.created);
         watches.push(watch);
     }
-    for (number, watch) in (0..).zip(&mut watches) {
-        let mut seen = 0;
-        while seen < 100 - number {
-            seen += watch.next().await.events.len();
+    let last = client.put(PutRequest { key: PREFIX.into(), ..PutRequest::default() }).await;
+    let last = last.unwrap().into_inner().header.unwrap().revision;
+    for (number, watch) in (0_i64..).zip(&mut watches) {
+        let mut seen = Vec::new();
+        while seen.last() != Some(&last) {
+            let response = watch.next().await;
+            seen.extend(response.events.iter().map(|it| it.kv.as_ref().unwrap().mod_revision));
         }
-        assert_eq!(seen, 100 - number, "the watch that starts at {number}");
+        let expected: Vec<i64> = (first + number..=last).collect();
+        assert_eq!(seen, expected, "the watch that starts at {number}");
     }
     let begin = Instant::now();
     loop {
@@ -221,12 +229,102 @@ async fn many_watches_are_one() {
         for member in &members {
             upstream += watchers_of(member).await;
         }
+        assert!(upstream < 10, "{upstream} watches upstream, each with its own events");
         if upstream == 1 {
             break;
         }
         assert!(begin.elapsed() < TIMEOUT, "{upstream} watches upstream");
         short_pause().await;
     }
+}
+
+/// Accepts connections, and answers each with bytes that mean nothing. Some of them begin like
+/// HTTP/2. Returns its URL.
+async fn garbage(seed: u64) -> String {
+    use rand::{RngExt as _, SeedableRng as _};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut random = rand::rngs::SmallRng::seed_from_u64(seed);
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // An empty frame of settings, and the confirmation of the client's.
+            let mut bytes = vec![0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0];
+            bytes.truncate(if random.random_bool(0.5) { 18 } else { 0 });
+            bytes.extend((0..random.random_range(1..2000)).map(|_| random.random::<u8>()));
+            tokio::spawn(async move {
+                let mut read = [0; 1024];
+                let _ = stream.read(&mut read).await;
+                let _ = stream.write_all(&bytes).await;
+                let _ = tokio::time::timeout(TIMEOUT, stream.read(&mut read)).await;
+            });
+        }
+    });
+    url
+}
+
+/// One of the endpoints returns garbage. Clients create thousands of watches, and some read
+/// nothing while many bytes of events are written. Another client must not notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_peers_do_not_disturb_a_client() {
+    let seed = std::env::var("CLEARLANE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
+    println!("seed {seed}");
+    let dir = tempfile::tempdir().unwrap();
+    let members = started(dir.path()).await;
+    let mut endpoints: Vec<String> = members.iter().map(Program::url).collect();
+    endpoints.insert(0, garbage(seed).await);
+    let mut proxy = Proxy::start_before(dir.path(), endpoints, &["--cache-prefix", PREFIX]).await;
+    let mut idle = Vec::new();
+    for _ in 0..1000 {
+        idle.push(proxy.watch(prefix_watch(0)).await);
+    }
+    // This client creates watches for as long as the proxy takes the requests, and reads nothing.
+    let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", proxy.port)).unwrap();
+    let (requests, receiver) = mpsc::channel(16);
+    let mut flood = WatchClient::new(endpoint.connect().await.unwrap());
+    let flooding = tokio::spawn(async move {
+        for _ in 0..20_000 {
+            let create = RequestUnion::CreateRequest(prefix_watch(0));
+            let create = WatchRequest { request_union: Some(create) };
+            if requests.send(create).await.is_err() {
+                break;
+            }
+        }
+        requests
+    });
+    let _unread = flood.watch(ReceiverStream::new(receiver)).await.unwrap();
+    let mut good = proxy.watch(prefix_watch(0)).await;
+    assert!(good.next().await.created);
+    let mut client = KvClient::new(proxy.connect().await);
+    let (mut last, mut longest) = (0, Duration::ZERO);
+    for number in 0..500 {
+        let put = PutRequest {
+            key: format!("{PREFIX}{}", number % 50).into(),
+            value: vec![b'v'; 32 << 10].into(),
+            ..PutRequest::default()
+        };
+        last = client.put(put).await.unwrap().into_inner().header.unwrap().revision;
+        let asked = Instant::now();
+        let get = RangeRequest { key: format!("{PREFIX}1").into(), ..RangeRequest::default() };
+        let read = client.range(get).await.unwrap().into_inner();
+        longest = longest.max(asked.elapsed());
+        assert!(read.header.unwrap().revision >= last);
+    }
+    let mut seen = 0;
+    while seen < last {
+        let response = good.next().await;
+        seen = response.events.last().map_or(seen, |it| it.kv.as_ref().unwrap().mod_revision);
+    }
+    assert!(longest < Duration::from_secs(5), "a read took {longest:?}");
+    assert_eq!(proxy.process.try_wait().unwrap(), None, "the proxy runs");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.process.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 512 << 10, "{kib} KiB of memory");
+    let log = std::fs::read_to_string(dir.path().join("proxy.log")).unwrap();
+    assert!(!log.contains("panicked"), "{log}");
+    flooding.abort();
 }
 
 /// Returns the number of watches from the member's metrics page.

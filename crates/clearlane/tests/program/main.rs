@@ -16,4 +16,5 @@ mod binary;
 mod sockets;
 mod discovery;
 mod gateway;
+mod proxy_timeline;
 mod profiles;

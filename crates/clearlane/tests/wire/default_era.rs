@@ -1,5 +1,5 @@
 //! Tests which requests wait for others in the default era, and which do not. See
-//! `docs/blocking.md`.
+//! `docs/appendix-locks.md`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};

@@ -11,9 +11,9 @@
 //! Configured scopes are not dropped. If that is not enough, or if the growing scope is itself the
 //! next one in this order, the growing scope is dropped, and no other one.
 //!
-//! A scope that was dropped is not cached again for a minute. This pause doubles each time, up to an
-//! hour: a range that is too large costs its members a list once an hour, and two ranges of which
-//! only one fits do not displace each other all the time.
+//! A scope that was dropped is not cached again for a minute. This pause doubles each time, up to
+//! an hour. So a range that is too large costs its members a list once an hour, and two ranges that
+//! do not fit together do not displace each other all the time.
 
 use std::cmp::Reverse;
 use std::time::Duration;

@@ -13,7 +13,8 @@
 //!
 //! Invariants:
 //! * The snapshot has exactly the keys that the range had in the cluster at `revision`.
-//! * The history has all events of the range with `base < revision of the event <= revision`.
+//! * The history has all events of the range with `history_base < revision of the event <=
+//!   revision`. `history_base` is `base`, or lower after [`Contents::extend_history`].
 //! * A read at revision `at` gives the cluster's answer if `base <= at <= revision`: the records
 //!   that such a read needs are kept until `base` passes them.
 
@@ -109,6 +110,7 @@ pub struct Contents {
     record_bytes: usize,
     revision: i64,
     base: i64,
+    history_base: i64,
     limits: HistoryLimits,
     /// Number of changes in the index that no read needs any more.
     stale_changes: usize,
@@ -151,6 +153,7 @@ impl Contents {
             record_bytes,
             revision,
             base: revision,
+            history_base: revision,
             limits,
             stale_changes: 0,
         }
@@ -170,9 +173,14 @@ impl Contents {
         self.revision
     }
 
-    /// The history has every event after this revision.
+    /// The oldest revision that can be read. The events after it have their previous values.
     pub fn base(&self) -> i64 {
         self.base
+    }
+
+    /// The history has every event after this revision.
+    pub fn history_base(&self) -> i64 {
+        self.history_base
     }
 
     /// Returns the memory of the keys, of old versions and of events, estimated.
@@ -212,6 +220,37 @@ impl Contents {
         }
         self.trim();
         Ok(applied)
+    }
+
+    /// Puts the events from `from + 1` to `base` before the history. They have no previous values.
+    /// Returns false if the history does not begin after `base`, or has no room for them.
+    pub fn extend_history(&mut self, events: Vec<Event>, from: i64, base: i64) -> bool {
+        let events = events.into_iter().filter_map(|event| {
+            let kind = event.r#type();
+            event.kv.map(own).map(|record| (kind, Arc::new(record)))
+        });
+        let mut older: Vec<RevisionEvents> = Vec::new();
+        for (kind, current) in events {
+            let revision = current.mod_revision;
+            if older.last().is_none_or(|last| last.revision != revision) {
+                older.push(RevisionEvents { revision, events: Vec::new(), bytes: 0 });
+            }
+            let Some(last) = older.last_mut() else { continue };
+            last.bytes += bytes_of(&current);
+            let event = CachedEvent { kind, current, previous: None, previous_revision: None };
+            last.events.push(event);
+        }
+        let bytes: usize = older.iter().map(RevisionEvents::bytes).sum();
+        if base != self.history_base
+            || self.history.len() + older.len() > self.limits.revisions_max
+            || self.history_bytes + bytes > self.limits.bytes_max
+        {
+            return false;
+        }
+        self.history_bytes += bytes;
+        self.history_base = from;
+        older.into_iter().rev().for_each(|events| self.history.push_front(Arc::new(events)));
+        true
     }
 
     fn apply_revision(&mut self, revision: i64, batch: Vec<Event>) -> Arc<RevisionEvents> {
@@ -257,7 +296,8 @@ impl Contents {
             || self.history_bytes > self.limits.bytes_max
         {
             let Some(oldest) = self.history.pop_front() else { break };
-            self.base = oldest.revision;
+            self.history_base = oldest.revision;
+            self.base = self.base.max(oldest.revision);
             self.history_bytes -= oldest.bytes;
             for event in &oldest.events {
                 self.stale_changes += 1;
@@ -409,6 +449,31 @@ mod tests {
             assert!(contents.base() > 50, "seed {seed}: old events are dropped");
             assert_eq!(contents.events_from(0).count(), 20, "seed {seed}");
         }
+    }
+
+    #[test]
+    fn older_events_are_dropped_before_newer_ones() {
+        let put = |revision| Event {
+            kv: Some(KeyValue { key: "k".into(), mod_revision: revision, ..KeyValue::default() }),
+            ..Event::default()
+        };
+        let limits = HistoryLimits { revisions_max: 6, bytes_max: usize::MAX };
+        let mut contents = Contents::new(vec![put(20).kv.unwrap()], 20, limits);
+        contents.apply(vec![put(21), put(22)]).unwrap();
+        assert!(!contents.extend_history(vec![put(18)], 16, 19), "19 is not where it begins");
+        assert!(contents.extend_history(vec![put(17), put(17), put(20)], 16, 20));
+        assert_eq!((contents.history_base(), contents.base()), (16, 20));
+        let revisions = |contents: &Contents, from| -> Vec<i64> {
+            contents.events_from(from).map(|it| it.revision).collect()
+        };
+        assert_eq!(revisions(&contents, 17), [17, 20, 21, 22]);
+        assert!(!contents.extend_history((10..16).map(put).collect(), 9, 16), "there is no room");
+        contents.apply((23..26).map(put).collect()).unwrap();
+        assert_eq!(revisions(&contents, 0), [20, 21, 22, 23, 24, 25]);
+        assert_eq!((contents.history_base(), contents.base()), (17, 20));
+        assert_eq!(read(&contents.snapshot(), 20).len(), 1, "the newest base can be read");
+        contents.apply((26..28).map(put).collect()).unwrap();
+        assert_eq!((contents.history_base(), contents.base()), (21, 21));
     }
 
     #[test]

@@ -237,7 +237,9 @@ async fn follow(
                 if is_progress(&response) {
                     asked = None;
                 }
+                let traced = cache.trace.start_fan_out(scope);
                 handle(scope, response)?;
+                cache.trace.end_fan_out(scope, traced);
                 make_room(scope, cache)?;
             }
             () = scope.wanted.notified(), if asked.is_none() => {

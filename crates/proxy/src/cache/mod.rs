@@ -39,6 +39,7 @@
 //! cluster has no auth; and then everyone may read everything. All calls with a token go upstream,
 //! where the member checks them. So the cache can never show one user what another one may read.
 
+mod backfill;
 pub mod budget;
 pub mod contents;
 pub mod feed;
@@ -54,6 +55,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
@@ -63,6 +65,7 @@ use self::contents::HistoryLimits;
 use self::probe::{Probe, Prober};
 use self::range::Span;
 use self::scope::Scope;
+use crate::trace::ProxyTrace;
 use crate::upstream::Upstream;
 
 /// A range is cached when this number of reads in it was forwarded.
@@ -126,12 +129,15 @@ pub struct Cache {
     pub upstream: Arc<Upstream>,
     pub prober: Arc<Prober>,
     pub metrics: Arc<CacheMetrics>,
+    pub(crate) trace: Arc<ProxyTrace>,
     /// The newest revision in any response of the proxy. A watch from "now" starts after it.
     seen: AtomicI64,
     /// The newest revision that a probe has shown.
     known_revision: AtomicI64,
     scopes: ArcSwap<Vec<Arc<Scope>>>,
     state: Mutex<CacheState>,
+    /// Runs the feeds. The network threads have no time for them.
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -158,16 +164,22 @@ impl Drop for ScopeTask {
 
 impl Cache {
     /// Starts to cache the configured prefixes. Must be called on a runtime.
-    pub fn start(upstream: Arc<Upstream>, config: CacheConfig) -> Arc<Cache> {
+    pub fn start(
+        upstream: Arc<Upstream>,
+        config: CacheConfig,
+        trace: Arc<ProxyTrace>,
+    ) -> Arc<Cache> {
         let cache = Arc::new(Cache {
-            prober: Prober::new(Arc::clone(&upstream)),
+            prober: Prober::new(Arc::clone(&upstream), Arc::clone(&trace)),
             upstream,
             config,
             metrics: Arc::default(),
+            trace,
             seen: AtomicI64::new(0),
             known_revision: AtomicI64::new(0),
             scopes: ArcSwap::default(),
             state: Mutex::default(),
+            runtime: Handle::current(),
         });
         for prefix in &cache.config.prefixes {
             cache.add(Span::of_prefix(prefix), true);
@@ -217,7 +229,7 @@ impl Cache {
         for it in &mut state.tasks {
             it.task.abort();
             it.scope.reset(true);
-            it.task = tokio::spawn(Arc::clone(self).run_scope(Arc::clone(&it.scope)));
+            it.task = self.runtime.spawn(Arc::clone(self).run_scope(Arc::clone(&it.scope)));
         }
     }
 
@@ -306,7 +318,7 @@ impl Cache {
         }
         let scope = Scope::new(span, self.config.history, Arc::clone(&self.metrics));
         scope.touch();
-        let task = tokio::spawn(Arc::clone(self).run_scope(Arc::clone(&scope)));
+        let task = self.runtime.spawn(Arc::clone(self).run_scope(Arc::clone(&scope)));
         state.tasks.push(ScopeTask { scope: Arc::clone(&scope), is_configured, task });
         self.publish(&state);
         Some(scope)
@@ -331,9 +343,9 @@ impl Cache {
         }
     }
 
-    /// Notes that a range cannot be cached, and drops its scope unless it is configured. Returns the
-    /// pause before the next attempt, and true if the range is configured. Returns `None` if the
-    /// scope was dropped already.
+    /// Notes that a range cannot be cached, and drops its scope unless it is configured. Returns
+    /// the pause before the next attempt, and true if the range is configured. Returns `None` if
+    /// the scope was dropped already.
     fn refuse(&self, scope: &Arc<Scope>, refusal: Refusal) -> Option<(Duration, bool)> {
         let mut state = self.state.lock();
         let at = state.tasks.iter().position(|it| Arc::ptr_eq(&it.scope, scope))?;
@@ -352,11 +364,16 @@ impl Cache {
         Some((pause, is_configured))
     }
 
+    /// Returns true if this number of bytes fits into the budget.
+    pub(super) fn has_room_for(&self, bytes: usize) -> bool {
+        let used: usize = self.scopes.load().iter().map(|scope| scope.bytes()).sum();
+        used.saturating_add(bytes) <= self.config.bytes_max
+    }
+
     /// Makes room for a scope that has grown: if all scopes together are too large, drops others.
     /// Returns false if this scope must be dropped instead.
     pub(super) fn make_room(&self, scope: &Arc<Scope>) -> bool {
-        let total: usize = self.scopes.load().iter().map(|scope| scope.bytes()).sum();
-        if total <= self.config.bytes_max {
+        if self.has_room_for(0) {
             return true;
         }
         let mut state = self.state.lock();

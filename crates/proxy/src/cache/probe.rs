@@ -17,10 +17,12 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{RangeRequest, ResponseHeader};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
 
+use crate::trace::ProxyTrace;
 use crate::upstream::{Upstream, is_transport_error};
 
 /// Maximum number of probes in flight.
@@ -75,6 +77,8 @@ pub struct Probe {
     pub header: ResponseHeader,
     /// The probe started at this time.
     pub started: Instant,
+    /// The number in a recording, or 0 if nothing is recorded.
+    pub(crate) number: u32,
 }
 
 type Outcome = Option<Result<Probe, Status>>;
@@ -83,7 +87,9 @@ type Outcome = Option<Result<Probe, Status>>;
 #[derive(Debug)]
 pub struct Prober {
     upstream: Arc<Upstream>,
+    trace: Arc<ProxyTrace>,
     state: Mutex<ProberState>,
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -93,8 +99,10 @@ struct ProberState {
 }
 
 impl Prober {
-    pub fn new(upstream: Arc<Upstream>) -> Arc<Prober> {
-        Arc::new(Prober { upstream, state: Mutex::default() })
+    /// Must be called on the runtime that makes the probes.
+    pub fn new(upstream: Arc<Upstream>, trace: Arc<ProxyTrace>) -> Arc<Prober> {
+        let runtime = Handle::current();
+        Arc::new(Prober { upstream, trace, state: Mutex::default(), runtime })
     }
 
     /// Makes a probe that starts after this call, or uses one that others make.
@@ -104,7 +112,7 @@ impl Prober {
             match state.batches.join() {
                 Joined::Start => {
                     let (sender, result) = watch::channel(None);
-                    tokio::spawn(Arc::clone(self).run(sender));
+                    self.runtime.spawn(Arc::clone(self).run(sender));
                     result
                 }
                 Joined::First | Joined::Wait => {
@@ -118,7 +126,9 @@ impl Prober {
 
     async fn run(self: Arc<Self>, mut batch: watch::Sender<Outcome>) {
         loop {
-            let outcome = self.ask().await;
+            let traced = self.trace.start_probe();
+            let outcome = self.ask(traced.map_or(0, |(number, _)| number)).await;
+            self.trace.end_probe(traced);
             batch.send_replace(Some(outcome));
             let mut state = self.state.lock();
             if !state.batches.ended() {
@@ -128,7 +138,7 @@ impl Prober {
         }
     }
 
-    async fn ask(&self) -> Result<Probe, Status> {
+    async fn ask(&self, number: u32) -> Result<Probe, Status> {
         let started = Instant::now();
         let deadline = started + PROBE_PATIENCE;
         loop {
@@ -151,7 +161,7 @@ impl Prober {
                     if header.revision <= 0 {
                         return Err(Status::unavailable("the probe has no revision"));
                     }
-                    return Ok(Probe { header, started });
+                    return Ok(Probe { header, started, number });
                 }
                 Ok(Err(status)) if is_transport_error(&status) && Instant::now() < deadline => {
                     member.doubt();

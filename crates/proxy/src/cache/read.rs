@@ -15,6 +15,7 @@ use super::Cache;
 use super::range::Span;
 use super::scope::Published;
 use crate::identity::Caller;
+use crate::trace::{RequestTrace, WaitFor};
 
 /// Longest time that a linearizable read waits for the cache. It is then forwarded.
 const WAIT_MAX: Duration = Duration::from_secs(3);
@@ -31,6 +32,7 @@ impl Cache {
         request: &RangeRequest,
         caller: &Caller,
         seen: i64,
+        trace: &mut RequestTrace,
     ) -> Option<RangeResponse> {
         // A member checks a token, and whether it has a leader. A linearizable read's probe shows
         // the latter.
@@ -50,12 +52,20 @@ impl Cache {
                     return None;
                 }
                 Condition::Has(revision) => {
-                    (scope.wait_for(revision, Instant::now() + SEEN_WAIT_MAX).await?, i64::MAX)
+                    trace.start_wait();
+                    let state = scope.wait_for(revision, Instant::now() + SEEN_WAIT_MAX).await;
+                    trace.end_wait(|| WaitFor::Copy(scope.span.clone()));
+                    (state?, i64::MAX)
                 }
                 Condition::Probe => {
                     let deadline = Instant::now() + WAIT_MAX;
-                    let probe = self.probe().await.ok()?;
-                    let state = scope.wait_for(probe.header.revision, deadline).await?;
+                    trace.start_wait();
+                    let probe = self.probe().await.ok();
+                    trace.end_wait(|| WaitFor::Probe(probe.as_ref().map_or(0, |it| it.number)));
+                    let probe = probe?;
+                    let state = scope.wait_for(probe.header.revision, deadline).await;
+                    trace.end_wait(|| WaitFor::Copy(scope.span.clone()));
+                    let state = state?;
                     scope.mark_fresh(probe.started);
                     (state, probe.header.revision)
                 }

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -55,6 +55,8 @@ pub struct ScopeWatcher {
     pub queue: Arc<SessionQueue>,
     /// Events below this revision are not for the watcher.
     pub first_revision: i64,
+    /// True if the watcher needs the previous values, which older events do not have.
+    pub needs_previous: bool,
 }
 
 /// The result of [`Scope::catch_up`].
@@ -99,6 +101,28 @@ pub struct Scope {
     pub(super) created: Instant,
     limits: HistoryLimits,
     metrics: Arc<CacheMetrics>,
+    pub(super) backfill: Backfill,
+}
+
+/// Which older events were asked for, and which cannot be had.
+#[derive(Debug)]
+pub(super) struct Backfill {
+    /// One attempt runs at a time.
+    pub(super) attempt: tokio::sync::Mutex<()>,
+    /// The lowest start of the watches that wait, `i64::MAX` without any.
+    pub(super) wanted_from: AtomicI64,
+    /// Events before this revision are compacted, or too many for the history.
+    pub(super) refused_before: AtomicI64,
+}
+
+impl Default for Backfill {
+    fn default() -> Backfill {
+        Backfill {
+            attempt: tokio::sync::Mutex::default(),
+            wanted_from: AtomicI64::new(i64::MAX),
+            refused_before: AtomicI64::new(0),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -128,6 +152,7 @@ impl Scope {
             created: Instant::now(),
             limits,
             metrics,
+            backfill: Backfill::default(),
         })
     }
 
@@ -195,6 +220,9 @@ impl Scope {
     /// Waits until all changes up to this revision are known, and returns the state. Returns `None`
     /// at the deadline, or if the scope is reset before it.
     pub async fn wait_for(&self, revision: i64, deadline: Instant) -> Option<Arc<Published>> {
+        if let Some(state) = self.published().filter(|it| it.snapshot.revision >= revision) {
+            return Some(state);
+        }
         let mut known = self.revision.subscribe();
         loop {
             known.mark_unchanged();
@@ -320,7 +348,11 @@ impl Scope {
     pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64, bytes_max: usize) -> CatchUp {
         let mut state = self.state.lock();
         let Some(contents) = &state.contents else { return CatchUp::NotHere };
-        if from <= contents.base() {
+        let base = match watcher.needs_previous {
+            true => contents.base(),
+            false => contents.history_base(),
+        };
+        if from <= base {
             return CatchUp::NotHere;
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
@@ -343,6 +375,21 @@ impl Scope {
         state.group.insert(&watcher.keys, watcher.number);
         state.synced.insert(watcher.number, Arc::clone(watcher));
         CatchUp::Synced(found, revision)
+    }
+
+    /// The history has every event after this revision. `None` if nothing is loaded.
+    pub(super) fn history_base(&self) -> Option<i64> {
+        self.state.lock().contents.as_ref().map(Contents::history_base)
+    }
+
+    /// Puts all events from `from + 1` to `base` before the history. Returns false if the history
+    /// does not begin after `base` any more, or has no room for them.
+    pub(super) fn extend_history(&self, events: Vec<Event>, from: i64, base: i64) -> bool {
+        let mut state = self.state.lock();
+        let Some(contents) = &mut state.contents else { return false };
+        let is_extended = contents.extend_history(events, from, base);
+        self.bytes.store(contents.bytes(), Ordering::Relaxed);
+        is_extended
     }
 
     pub fn remove(&self, watcher: &ScopeWatcher) {

@@ -26,6 +26,7 @@ use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveResponse};
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -36,7 +37,7 @@ use tonic::{Request, Status, Streaming};
 use self::pipeline::{End, IN_FLIGHT_MAX, Pipeline, STREAMS_MAX, Work};
 use crate::identity::Caller;
 use crate::status;
-use crate::upstream::{Upstream, is_transport_error};
+use crate::upstream::{Member, Upstream, is_transport_error};
 
 /// A renewal fails after this time, over several connections if necessary, unless other renewals of
 /// the group were answered in the meantime.
@@ -55,12 +56,16 @@ type Answer = Result<LeaseKeepAliveResponse, Status>;
 #[derive(Debug)]
 pub struct KeepAlives {
     upstream: Arc<Upstream>,
+    /// The runtime of the streams. The threads of connections have their own runtimes, which end
+    /// earlier.
+    runtime: Handle,
     groups: Mutex<HashMap<Caller, Weak<KeepAliveGroup>>>,
 }
 
 impl KeepAlives {
+    /// Must be called on the runtime of the streams.
     pub fn new(upstream: Arc<Upstream>) -> KeepAlives {
-        KeepAlives { upstream, groups: Mutex::default() }
+        KeepAlives { upstream, runtime: Handle::current(), groups: Mutex::default() }
     }
 
     /// Returns the group of these callers. Its streams end when nobody holds it any more.
@@ -77,7 +82,8 @@ impl KeepAlives {
             wakes: Default::default(),
             answered: AtomicU64::new(0),
         });
-        let group = Arc::new(KeepAliveGroup { renewals, tasks: Mutex::default() });
+        let (runtime, tasks) = (self.runtime.clone(), Mutex::default());
+        let group = Arc::new(KeepAliveGroup { renewals, runtime, tasks });
         groups.insert(caller.clone(), Arc::downgrade(&group));
         group
     }
@@ -92,12 +98,13 @@ impl KeepAlives {
 #[derive(Debug)]
 pub(crate) struct KeepAliveGroup {
     renewals: Arc<Renewals>,
+    runtime: Handle,
     /// The tasks of the streams. Dropping the group ends them.
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl KeepAliveGroup {
-    /// Renews a lease, and returns the member's answer. Must be called on a runtime.
+    /// Renews a lease, and returns the member's answer.
     async fn renew(&self, lease: i64) -> Answer {
         let mut answer = self.join(lease);
         let deadline = Instant::now() + PATIENCE_MAX;
@@ -127,7 +134,7 @@ impl KeepAliveGroup {
             Work::Open(stream) => {
                 let mut tasks = self.tasks.lock();
                 while tasks.try_join_next().is_some() {}
-                tasks.spawn(Arc::clone(&self.renewals).serve(stream));
+                tasks.spawn_on(Arc::clone(&self.renewals).serve(stream), &self.runtime);
             }
         }
         answer
@@ -238,30 +245,22 @@ impl Renewals {
             ended = renewing => ended,
             () = self.upstream.lost(&member) => Ok(Ended::Lost),
         };
-        let status = match ended {
-            Ok(ended) => return ended,
-            Err(status) => status,
-        };
-        let is_about_token = status::is_token_rejection(status.message());
-        if let Some(login) = self.caller.login().filter(|_| is_about_token)
-            && !std::mem::replace(is_token_rejected, true)
-        {
-            login.reject(token.as_ref()).await;
-            return Ended::TokenExpired;
+        match ended {
+            Ok(ended) => ended,
+            Err(status) => {
+                if !status::is_token_rejection(status.message()) {
+                    return after_error(status, &member);
+                }
+                // If the next token is rejected also, the cause is not the age of the token.
+                match self.caller.login() {
+                    Some(login) if !std::mem::replace(is_token_rejected, true) => {
+                        login.reject(token.as_ref()).await;
+                        Ended::TokenExpired
+                    }
+                    _ => Ended::Failed(status),
+                }
+            }
         }
-        if is_about_token {
-            return Ended::Failed(status);
-        }
-        if is_transport_error(&status) {
-            member.doubt();
-            return Ended::Lost;
-        }
-        // A member has sent this status.
-        if status::is_no_leader(&status) {
-            member.doubt();
-            return Ended::Failed(status);
-        }
-        Ended::Rejected(status)
     }
 
     fn send_unsent(&self, stream: usize, requests: &mpsc::Sender<LeaseKeepAliveRequest>) {
@@ -280,6 +279,20 @@ impl Renewals {
             let _ = client.send(Ok(answer));
         }
     }
+}
+
+/// Returns how a connection has ended with an error that is not about a token.
+fn after_error(status: Status, member: &Member) -> Ended {
+    if is_transport_error(&status) {
+        member.doubt();
+        return Ended::Lost;
+    }
+    // A member has sent this status.
+    if status::is_no_leader(&status) {
+        member.doubt();
+        return Ended::Failed(status);
+    }
+    Ended::Rejected(status)
 }
 
 /// Serves one client's stream. Many requests may be in flight.

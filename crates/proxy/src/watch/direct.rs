@@ -28,8 +28,8 @@ use crate::identity::Caller;
 use crate::status;
 use crate::upstream::{Upstream, is_transport_error};
 
-/// The client's requests are not read while the creations that the member has not answered have this
-/// number of bytes.
+/// The client's requests are not read while the creations that the member has not answered have
+/// this number of bytes.
 const UNANSWERED_BYTES_MAX: usize = 1 << 20;
 /// Estimated memory of a creation in addition to its message.
 const CREATION_OVERHEAD_BYTES: usize = 256;
@@ -53,8 +53,8 @@ pub(super) enum DirectEvent {
 pub(super) struct DirectStream {
     requests: mpsc::UnboundedSender<WatchRequest>,
     events: mpsc::Receiver<DirectEvent>,
-    /// The watches whose creation was not answered, in the order of the requests. A rejection has no
-    /// ID, so only the order shows which watch it is about.
+    /// The watches whose creation was not answered, in the order of the requests. A rejection has
+    /// no ID, so only the order shows which watch it is about.
     unanswered: VecDeque<Unanswered>,
     unanswered_bytes: usize,
     next_id: i64,

@@ -170,6 +170,7 @@ impl Watcher {
             keys: self.keys.clone(),
             queue: Arc::clone(queue),
             first_revision: next,
+            needs_previous: self.create.prev_kv,
         });
         let (found, is_lagging) = match scope.catch_up(&handle, next, bytes_max) {
             CatchUp::NotHere => return None,

@@ -1,6 +1,6 @@
 //! Rejects a transaction that puts a key twice, or puts a key that it deletes. At one revision a
-//! key has one record, so etcd rejects such a transaction before it is proposed. The rejected
-//! combinations are a part of the API:
+//! key should have one record, so etcd rejects such a transaction before it is proposed, with two
+//! exceptions. The rejected combinations are a part of the API:
 //!
 //! ```text
 //!   put k, put k               rejected       allowed if one is in `success`, one in `failure`

@@ -1,6 +1,7 @@
-//! Proposals that wait for a leader, as in etcd, while no leader is known or leadership is being
-//! transferred. Queued proposals have no id yet and raft has not seen them, so each is proposed at
-//! most once. At the limits below, further proposals are rejected.
+//! Proposals that wait for a leader while no leader is known, as in etcd. They also wait while
+//! leadership is being transferred; etcd rejects them then. Queued proposals have no id yet and
+//! raft has not seen them, so each is proposed at most once. At the limits below, further proposals
+//! are rejected.
 
 use std::collections::VecDeque;
 

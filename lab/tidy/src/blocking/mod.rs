@@ -1,6 +1,6 @@
-//! `docs/blocking.md` lists each lock, queue and thread of the product.
+//! `docs/appendix-locks.md` lists each lock, queue and thread of the product.
 //!
-//! The rule checks that no item is missing, and that the page names only existing code:
+//! The rule checks that no item is missing, and that the appendix names only existing code:
 //!
 //! * The first column of a table has a link for each [item](items) of a crate on the ladder. The
 //!   link has the item's name and leads to its file.
@@ -19,16 +19,16 @@ use crate::links::resolve;
 use crate::rust::contains_word;
 use crate::{File, Repository, violation};
 
-const PAGE: &str = "docs/blocking.md";
+const APPENDIX: &str = "docs/appendix-locks.md";
 /// The lines around the table that a test of `mvcc` generates. The rows of that table are not
 /// checked.
-const MADE: [&str; 2] = ["<!-- eras: begin -->", "<!-- eras: end -->"];
+const ERAS: [&str; 2] = ["<!-- eras: begin -->", "<!-- eras: end -->"];
 
 pub fn check(repository: &Repository) -> Vec<String> {
-    let Some(page) = repository.file(PAGE) else {
-        return vec![violation(PAGE, 1, "the page is missing; correct its path")];
+    let Some(appendix) = repository.file(APPENDIX) else {
+        return vec![violation(APPENDIX, 1, "the appendix is missing; correct its path")];
     };
-    let (rows, mut violations) = (rows(page), Vec::new());
+    let (rows, mut violations) = (rows(appendix), Vec::new());
     let mut listed = BTreeSet::new();
     for row in &rows {
         listed.extend(links(&row.cells[0]));
@@ -36,25 +36,26 @@ pub fn check(repository: &Repository) -> Vec<String> {
     }
     for (file, name, line) in product_items(repository) {
         if !listed.contains(&(file.path.clone(), name.clone())) {
-            let message = format!("`{name}` may hold up a request, and {PAGE} has no row for it");
+            let message =
+                format!("`{name}` may hold up a request, and {APPENDIX} has no row for it");
             violations.push(violation(&file.path, line, message));
         }
     }
     violations
 }
 
-/// A row of a table on the page.
+/// A row of a table of the appendix.
 struct Row {
     line: usize,
     cells: Vec<String>,
     has_tests: bool,
 }
 
-fn rows(page: &File) -> Vec<Row> {
+fn rows(appendix: &File) -> Vec<Row> {
     let (mut rows, mut has_tests, mut is_made) = (Vec::new(), false, false);
     let mut before = "";
-    for (text, line) in page.text.lines().zip(1..) {
-        is_made = (is_made || text == MADE[0]) && text != MADE[1];
+    for (text, line) in appendix.text.lines().zip(1..) {
+        is_made = (is_made || text == ERAS[0]) && text != ERAS[1];
         let cells = || text.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned());
         if text.starts_with('|') && !before.starts_with('|') {
             has_tests = cells().last().is_some_and(|last| last == "tests" || last == "test");
@@ -70,7 +71,7 @@ fn rows(page: &File) -> Vec<Row> {
 fn links(cell: &str) -> Vec<(String, String)> {
     let mut links = Vec::new();
     for (text, rest) in cell.split('[').filter_map(|part| part.split_once("](")) {
-        let path = rest.split([')', '#']).next().and_then(|target| resolve(PAGE, target));
+        let path = rest.split([')', '#']).next().and_then(|target| resolve(APPENDIX, target));
         if let Some(path) = path.filter(|path| path.ends_with(".rs")) {
             links.extend(quoted(text).map(|name| (path.clone(), name.to_owned())));
         }
@@ -80,7 +81,7 @@ fn links(cell: &str) -> Vec<(String, String)> {
 
 fn check_row(repository: &Repository, row: &Row) -> Vec<String> {
     let mut violations = Vec::new();
-    let mut tell = |message: String| violations.push(violation(PAGE, row.line, message));
+    let mut tell = |message: String| violations.push(violation(APPENDIX, row.line, message));
     if row.cells.iter().all(|cell| links(cell).is_empty()) {
         tell("a row links to what it is about".to_owned());
     }
@@ -182,7 +183,7 @@ mod tests { static LOCK: parking_lot::Mutex<u8> = spawn("test", 1); }
             ("crates/a/Cargo.toml", MANIFEST),
             ("crates/a/src/b.rs", SOURCE),
             ("crates/a/tests/t.rs", TESTS),
-            (PAGE, page),
+            (APPENDIX, page),
         ]))
     }
 
@@ -220,7 +221,7 @@ mod tests { static LOCK: parking_lot::Mutex<u8> = spawn("test", 1); }
 
     #[test]
     fn the_table_that_a_test_makes_is_left_alone() {
-        let made = format!("{}\n| while | 3.0 |\n|---|---|\n| a | b |\n{}\n", MADE[0], MADE[1]);
+        let made = format!("{}\n| while | 3.0 |\n|---|---|\n| a | b |\n{}\n", ERAS[0], ERAS[1]);
         assert_eq!(messages(&(page(&ITEMS) + "\n" + &made)), [""; 0]);
     }
 }

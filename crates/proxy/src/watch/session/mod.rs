@@ -30,7 +30,7 @@ use clearlane_proto::mvccpb::Event;
 use futures_util::future::{Either, pending, select_all};
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
@@ -62,11 +62,14 @@ const REOPEN_DELAY_MIN: Duration = Duration::from_millis(20);
 const REOPEN_DELAY_MAX: Duration = Duration::from_secs(1);
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+static NEXT_STREAM: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) type Responses = mpsc::Sender<Result<WatchResponse, Status>>;
 type ProgressFuture = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
 
 pub(crate) struct Session {
+    /// The number of the stream in timelines.
+    stream: u64,
     cache: Arc<Cache>,
     namespace: Option<Namespace>,
     caller: Caller,
@@ -112,6 +115,7 @@ impl Session {
         responses: Responses,
     ) -> Session {
         Session {
+            stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
             cache: Arc::clone(&services.cache),
             namespace: services.namespace.clone(),
             caller,
@@ -206,7 +210,20 @@ impl Session {
         if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref()) {
             self.last_event = self.last_event.max(last.mod_revision);
         }
-        self.responses.send(Ok(response)).await.map_err(|_| Ended)
+        let traced = self.cache.trace.start_write(self.stream, &response, || {
+            self.scope_of(self.numbers.get(&response.watch_id)?).map(|scope| scope.span.clone())
+        });
+        let sent = self.responses.send(Ok(response)).await;
+        self.cache.trace.end_write(traced);
+        sent.map_err(|_| Ended)
+    }
+
+    /// Returns the scope from which the watch with this number has its events.
+    fn scope_of(&self, number: &u64) -> Option<&Arc<Scope>> {
+        match &self.watchers.get(number)?.source {
+            Source::Scope { scope, .. } => Some(scope),
+            Source::Direct { .. } => None,
+        }
     }
 
     /// Returns when a client that requires a leader must be told that there is none.
@@ -330,6 +347,10 @@ impl Session {
             let probe = timeout_at(deadline, self.cache.probe()).await.ok()?.ok()?;
             scope.wait_for(probe.header.revision, deadline).await?;
             scope.mark_fresh(probe.started);
+        }
+        if create.start_revision > 0 && !create.prev_kv {
+            let backfill = scope.backfill(&self.cache, create.start_revision);
+            let _ = timeout(SCOPE_PATIENCE, backfill).await;
         }
         Some(scope)
     }

@@ -11,20 +11,14 @@
 //! request [under this number](clearlane_contention::TaskLabel::enter_numbered). [`timeline`] joins
 //! the events by that number.
 //!
-//! * While nothing is recorded, each event costs one relaxed load.
-//! * Memory is limited. The oldest events are overwritten, and events that arrive faster than they
-//!   are [collected](TraceRecorder::collect) are lost. Overwritten events and lost events are
-//!   counted.
-//! * To record an event, a thread waits only for other threads that are recording one, and for a
-//!   collection.
+//! The recorder's [event log](clearlane_contention::event_log) limits memory, and what an event
+//! costs.
 
 pub mod timeline;
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-
+pub use clearlane_contention::event_log::RecordedTrace;
+use clearlane_contention::event_log::{EventLog, RecordedEvent};
 pub use clearlane_contention::timeline::LaneKind;
-use clearlane_contention::timeline::Timeline;
 use clearlane_contention::{EventRecorder, LockEvent, LockEventKind, Registry, TaskLabel, now_ns};
 use parking_lot::Mutex;
 
@@ -33,8 +27,6 @@ use crate::observe::request_trace::RequestTrace;
 /// Capacity for lock events. A collection takes them only once the capacity is half used, so at
 /// least half of it is free after each collection.
 const LOCK_EVENTS_MAX: usize = 32 << 10;
-/// Maximum number of other events between two collections.
-const NEW_EVENTS_MAX: usize = 64 << 10;
 
 /// The shortest hold that is recorded. A read of 20,000 records takes a lock 20,000 times, and its
 /// short holds would overwrite everything else. The wait of another task for such a short hold is
@@ -44,28 +36,15 @@ const HOLD_MIN_NS: u64 = 5_000;
 /// Records events while it is switched on.
 ///
 /// ```text
-///   requests, workers ─▶ new_events ────┐ collect, every few hundredths of a second
-///   locks ─────────────▶ lock_recorder ─┴▶ events: the newest ── stop ──▶ timeline
+///   requests, workers ─▶ log ───────────┐ collect, every few hundredths of a second
+///   locks ─────────────▶ lock_recorder ─┴▶ log: the newest events ── stop ──▶ timeline
 /// ```
 #[derive(Debug)]
 pub struct TraceRecorder {
-    is_on: AtomicBool,
-    last_number: AtomicU32,
+    log: EventLog<TraceEvent>,
     locks: Registry,
-    new_events: Mutex<Vec<TraceEvent>>,
-    buffer: Mutex<Option<TraceBuffer>>,
-    /// Number of events that did not fit into `new_events`.
-    lost: AtomicU64,
-}
-
-#[derive(Debug)]
-struct TraceBuffer {
-    lock_recorder: EventRecorder,
-    events: VecDeque<TraceEvent>,
-    events_max: usize,
-    start_ns: u64,
-    overwritten: u64,
-    lost: u64,
+    /// Is set while recording is on. A thread takes this lock before those of `log`.
+    lock_recorder: Mutex<Option<EventRecorder>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,126 +75,69 @@ pub enum StepKind {
     WaitsFor(TaskLabel),
 }
 
-#[derive(Clone, Debug)]
-pub struct RecordedTrace {
-    pub timeline: Timeline,
-    /// Number of older events that are missing from the timeline because newer events overwrote
-    /// them.
-    pub overwritten: u64,
-    /// Number of events that are missing from the timeline because they arrived faster than they
-    /// were collected.
-    pub lost: u64,
-}
-
 impl TraceRecorder {
     pub fn new(locks: &Registry) -> TraceRecorder {
         TraceRecorder {
-            is_on: AtomicBool::new(false),
-            last_number: AtomicU32::new(0),
+            log: EventLog::default(),
             locks: locks.clone(),
-            new_events: Mutex::default(),
-            buffer: Mutex::default(),
-            lost: AtomicU64::new(0),
+            lock_recorder: Mutex::default(),
         }
     }
 
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.is_on.load(Relaxed)
+        self.log.is_on()
     }
 
     /// Starts recording. Does nothing if recording is on. The newest `events_max` of the
     /// [collected](Self::collect) events are kept.
     pub fn start(&self, events_max: usize) {
-        let mut buffer = self.buffer.lock();
-        if buffer.is_some() {
-            return;
-        }
-        self.new_events.lock().clear();
-        self.lost.store(0, Relaxed);
-        *buffer = Some(TraceBuffer {
-            lock_recorder: self.locks.record(LOCK_EVENTS_MAX),
-            events: VecDeque::new(),
-            events_max,
-            start_ns: now_ns(),
-            overwritten: 0,
-            lost: 0,
-        });
-        self.is_on.store(true, Relaxed);
+        let mut lock_recorder = self.lock_recorder.lock();
+        lock_recorder.get_or_insert_with(|| self.locks.record(LOCK_EVENTS_MAX));
+        self.log.start(events_max);
     }
 
     /// Collects the new events. Call it every few hundredths of a second. Between two calls, events
     /// that no longer fit into the limited buffers are lost.
     pub fn collect(&self) {
-        if let Some(buffer) = &mut *self.buffer.lock() {
-            // The lock of `new_events` is released before the events are moved, because requests
-            // that end during that time need it.
-            let events = std::mem::take(&mut *self.new_events.lock());
-            buffer.append(events);
-            if buffer.lock_recorder.is_half_full() {
-                let next = self.locks.record(LOCK_EVENTS_MAX);
-                let full = std::mem::replace(&mut buffer.lock_recorder, next);
-                buffer.append_lock_events(full);
+        let mut lock_recorder = self.lock_recorder.lock();
+        match &mut *lock_recorder {
+            Some(recorder) if recorder.is_half_full() => {
+                let full = std::mem::replace(recorder, self.locks.record(LOCK_EVENTS_MAX));
+                self.collect_with(full);
             }
+            _ => self.log.collect(),
         }
+    }
+
+    fn collect_with(&self, recorder: EventRecorder) {
+        let lost = recorder.dropped();
+        let events = recorder.stop().into_iter().filter(is_recorded).map(TraceEvent::Lock);
+        self.log.collect_and(events, lost);
     }
 
     /// Stops recording. Returns `None` if recording was off.
     pub fn stop(&self) -> Option<RecordedTrace> {
-        let mut buffer = {
-            let mut buffer = self.buffer.lock();
-            self.is_on.store(false, Relaxed);
-            buffer.take()?
-        };
-        buffer.append(std::mem::take(&mut *self.new_events.lock()));
-        let recorder = std::mem::replace(&mut buffer.lock_recorder, self.locks.record(0));
-        buffer.append_lock_events(recorder);
-        let lost = buffer.lost + self.lost.load(Relaxed);
-        let timeline = timeline::build(buffer.events.make_contiguous());
-        Some(RecordedTrace { timeline, overwritten: buffer.overwritten, lost })
+        let mut lock_recorder = self.lock_recorder.lock();
+        self.collect_with(lock_recorder.take()?);
+        self.log.stop(timeline::build)
     }
 
     /// Returns the number for a new request, or 0 if recording is off.
     #[inline]
     pub fn next_request_number(&self) -> u32 {
-        if self.is_on() { self.last_number.fetch_add(1, Relaxed).wrapping_add(1).max(1) } else { 0 }
+        self.log.next_number()
     }
 
     /// Records a request that had a number when it started.
     pub fn record_request(&self, class: &'static str, kind: LaneKind, trace: RequestTrace) {
         if trace.number != 0 && self.is_on() {
-            self.push_event(TraceEvent::Request { class, kind, trace });
+            self.log.push(TraceEvent::Request { class, kind, trace });
         }
     }
 
     pub fn trace_thread(&self, thread: TaskLabel) -> ThreadTrace<'_> {
         ThreadTrace { recorder: self, thread, last_step_end_ns: 0 }
-    }
-
-    fn push_event(&self, event: TraceEvent) {
-        let mut new_events = self.new_events.lock();
-        if new_events.len() < NEW_EVENTS_MAX {
-            new_events.push(event);
-        } else {
-            self.lost.fetch_add(1, Relaxed);
-        }
-    }
-}
-
-impl TraceBuffer {
-    fn append(&mut self, events: impl IntoIterator<Item = TraceEvent>) {
-        for event in events.into_iter().filter(|event| event.start_ns() >= self.start_ns) {
-            if self.events.len() >= self.events_max {
-                self.events.pop_front();
-                self.overwritten += 1;
-            }
-            self.events.push_back(event);
-        }
-    }
-
-    fn append_lock_events(&mut self, recorder: EventRecorder) {
-        self.lost += recorder.dropped();
-        self.append(recorder.stop().into_iter().filter(is_recorded).map(TraceEvent::Lock));
     }
 }
 
@@ -223,7 +145,7 @@ fn is_recorded(event: &LockEvent) -> bool {
     event.kind != LockEventKind::Hold || event.end_ns.saturating_sub(event.start_ns) >= HOLD_MIN_NS
 }
 
-impl TraceEvent {
+impl RecordedEvent for TraceEvent {
     fn start_ns(&self) -> u64 {
         match self {
             TraceEvent::Request { trace, .. } => trace.start_ns,
@@ -253,7 +175,7 @@ impl ThreadTrace<'_> {
         self.last_step_end_ns = to_ns;
         if from_ns != 0 && step_kind != StepKind::Idle {
             let thread = self.thread;
-            self.recorder.push_event(TraceEvent::ThreadStep { thread, step_kind, from_ns, to_ns });
+            self.recorder.log.push(TraceEvent::ThreadStep { thread, step_kind, from_ns, to_ns });
         }
     }
 }
@@ -261,6 +183,7 @@ impl ThreadTrace<'_> {
 #[cfg(test)]
 mod tests {
     use clearlane_contention::Mutex;
+    use clearlane_contention::event_log::NEW_EVENTS_MAX;
 
     use super::*;
     use crate::observe::request_trace::Stage;
@@ -323,7 +246,7 @@ mod tests {
         let locks = Registry::new();
         let (recording, lock) = (TraceRecorder::new(&locks), Mutex::new(&locks, "lock", ()));
         recording.start(50);
-        let first = recording.last_number.load(Relaxed);
+        let first = recording.next_request_number();
         for _ in 0..120 {
             request(&recording);
             recording.collect();

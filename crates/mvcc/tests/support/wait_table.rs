@@ -1,5 +1,6 @@
-//! Builds the table of eras in `docs/blocking.md` from the golden files of this crate and of the
-//! backend. The table shows which locks other operations wait for while one operation is paused.
+//! Builds the table in `docs/appendix-locks.md` that shows, for each era, which locks operations
+//! wait for while another operation is paused. The golden files of this crate and of the backend
+//! have the data.
 
 use std::fs;
 use std::path::Path;
@@ -11,34 +12,34 @@ use crate::{Operation, Situation, updates_files};
 const BEGIN: &str = "<!-- eras: begin -->\n";
 const END: &str = "<!-- eras: end -->";
 /// Situations that only the backend's table has. Each pair has the words after "beside" in the
-/// title of the situation, and the words that the page uses.
+/// title of the situation, and the words that the appendix uses.
 const OF_THE_BACKEND: [(&str, &str); 2] =
     [("a commit that syncs", "a commit, in its sync"), ("a rewrite", "a defragmentation")];
 
 /// A row of the table. For each era it has the locks that the operations wait for. The list of an
 /// era is empty if nothing waits.
 struct Row {
-    stands_still: &'static str,
+    paused: &'static str,
     waits: String,
     locks: Vec<Vec<String>>,
 }
 
-/// Fails if the page has a different table. If `UPDATE_GOLDENFILES=1` is set, writes the table
+/// Fails if the appendix has a different table. If `UPDATE_GOLDENFILES=1` is set, writes the table
 /// instead.
 pub(crate) fn check(golden: &str, situations: &[Situation]) {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = top.join("docs/blocking.md");
+    let appendix = top.join("docs/appendix-locks.md");
     let of_backend = fs::read_to_string(top.join("crates/backend/tests/golden/blocking")).unwrap();
     let mut rows = store_rows(golden, situations);
     rows.extend(backend_rows(&of_backend));
     let table = markdown(&joined(rows));
-    let text = fs::read_to_string(&page).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("the page has the first mark");
-    let (found, behind) = rest.split_once(END).expect("the page has the second mark");
+    let text = fs::read_to_string(&appendix).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the appendix has the first mark");
+    let (found, behind) = rest.split_once(END).expect("the appendix has the second mark");
     if updates_files() {
-        fs::write(&page, [before, BEGIN, &table, END, behind].concat()).unwrap();
+        fs::write(&appendix, [before, BEGIN, &table, END, behind].concat()).unwrap();
     } else {
-        assert!(found == table, "docs/blocking.md should have this table:\n{table}");
+        assert!(found == table, "docs/appendix-locks.md should have this table:\n{table}");
     }
 }
 
@@ -50,7 +51,7 @@ fn store_rows(golden: &str, situations: &[Situation]) -> Vec<Row> {
         let (found, locks) = parse(line);
         assert_eq!(found, *title);
         if let Some(waits) = waiter(operations) {
-            rows.push(Row { stands_still: holder(operations[0]), waits: waits.to_owned(), locks });
+            rows.push(Row { paused: holder(operations[0]), waits: waits.to_owned(), locks });
         }
     }
     rows
@@ -61,12 +62,12 @@ fn backend_rows(golden: &str) -> Vec<Row> {
     for (title, locks) in golden.lines().skip(1).map(parse) {
         let Some((waits, beside)) = title.split_once(" beside ") else { continue };
         let found = OF_THE_BACKEND.iter().find(|(name, _)| *name == beside);
-        if let Some((_, stands_still)) = found {
+        if let Some((_, paused)) = found {
             let waits = match waits {
                 "commit" | "remove" => "a commit or compaction".to_owned(),
                 other => format!("a {other}"),
             };
-            rows.push(Row { stands_still, waits, locks });
+            rows.push(Row { paused, waits, locks });
         }
     }
     rows
@@ -95,17 +96,17 @@ fn holder(operation: Operation) -> &'static str {
         Operation::Syncing => "a commit, in its sync",
         Operation::Scheduling => "a compaction being scheduled",
         Operation::CatchingUp => "a step for unsynced watchers",
-        other => panic!("{other:?} does not stand still"),
+        other => panic!("{other:?} is not paused"),
     }
 }
 
-/// Returns the page's name for the last operation, or `None` if the page omits it: all operations
-/// of watchers are omitted.
+/// Returns the appendix's name for the last operation, or `None` if the appendix omits it. All
+/// operations of watchers are omitted.
 fn waiter(operations: &[Operation]) -> Option<&'static str> {
     use Operation::*;
     Some(match *operations {
-        [_, Put, CheapRead | AnotherPut | Tick] => "what comes behind that put",
-        [_, Commit | Compact, _] => "what comes behind that commit or compaction",
+        [_, Put, CheapRead | AnotherPut | Tick] => "the next request after that put",
+        [_, Commit | Compact, _] => "the next request after that commit or compaction",
         [_, CheapRead | Hash] => "a read",
         [_, Put] => "a put",
         [_, Tick | Commit | Compact | CompactionJob] => "a commit or compaction",
@@ -118,8 +119,7 @@ fn waiter(operations: &[Operation]) -> Option<&'static str> {
 fn joined(rows: Vec<Row>) -> Vec<Row> {
     let mut by_waiter: Vec<Row> = Vec::new();
     for row in rows {
-        let same =
-            |other: &&mut Row| (other.stands_still, &other.waits) == (row.stands_still, &row.waits);
+        let same = |other: &&mut Row| (other.paused, &other.waits) == (row.paused, &row.waits);
         match by_waiter.iter_mut().find(same) {
             Some(other) => {
                 for (locks, mut more) in other.locks.iter_mut().zip(row.locks) {
@@ -130,12 +130,11 @@ fn joined(rows: Vec<Row>) -> Vec<Row> {
             None => by_waiter.push(row),
         }
     }
-    let order: Vec<_> = by_waiter.iter().map(|row| row.stands_still).collect();
-    by_waiter.sort_by_key(|row| order.iter().position(|holder| *holder == row.stands_still));
+    let order: Vec<_> = by_waiter.iter().map(|row| row.paused).collect();
+    by_waiter.sort_by_key(|row| order.iter().position(|holder| *holder == row.paused));
     let mut joined: Vec<Row> = Vec::new();
     for row in by_waiter.into_iter().filter(|row| row.locks.iter().any(|locks| !locks.is_empty())) {
-        let same =
-            |other: &&mut Row| (other.stands_still, &other.locks) == (row.stands_still, &row.locks);
+        let same = |other: &&mut Row| (other.paused, &other.locks) == (row.paused, &row.locks);
         match joined.iter_mut().find(same) {
             Some(other) => other.waits = format!("{}, {}", other.waits, row.waits),
             None => joined.push(row),
@@ -162,9 +161,9 @@ fn markdown(rows: &[Row]) -> String {
     let mut table = format!("| while there is | this waits |{names}\n|---|---|{rule}\n");
     let mut before = "";
     for row in rows {
-        let stands_still = if row.stands_still == before { "" } else { row.stands_still };
-        before = row.stands_still;
-        table += &format!("| {stands_still} | {} |", row.waits);
+        let paused = if row.paused == before { "" } else { row.paused };
+        before = row.paused;
+        table += &format!("| {paused} | {} |", row.waits);
         for (_, at) in &columns {
             let locks = row.locks[*at].join(", ");
             table += &format!(" {} |", if locks.is_empty() { "-" } else { &locks });
