@@ -1,25 +1,32 @@
 //! Tests of the gRPC proxy in front of three members, which are killed and stopped.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use clearlane_net::tls::Dialer;
+use clearlane_net::tls::protocol::ProtocolConfig;
+use clearlane_proto::authpb::{Permission, permission::Type};
+use clearlane_proto::etcdserverpb::auth_client::AuthClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest,
-    WatchRequest, WatchResponse,
+    AuthEnableRequest, AuthRoleAddRequest, AuthRoleGrantPermissionRequest, AuthUserAddRequest,
+    AuthUserGrantRoleRequest, LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest,
+    WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Streaming};
 
+use crate::authority::Authority;
 use crate::program::{Program, TIMEOUT, leader_of, members, ports, short_pause};
 
 const PREFIX: &str = "/proxied/";
@@ -385,4 +392,96 @@ async fn a_lease_lives_as_long_as_its_clients_ask() {
         short_pause().await;
     }
     assert!(last.elapsed() >= Duration::from_secs(2), "it lived {:?}", last.elapsed());
+}
+
+fn put(key: &str) -> PutRequest {
+    PutRequest { key: key.to_owned().into(), value: "v".into(), ..PutRequest::default() }
+}
+
+/// Makes the user `app`, who may use the keys below the prefix, and turns auth on.
+async fn enable_auth(channel: Channel) {
+    let mut auth = AuthClient::new(channel);
+    for name in ["root", "app"] {
+        let (name, role) = (name.to_owned(), name.to_owned());
+        let password = format!("{name}'s password");
+        let user = AuthUserAddRequest { name: name.clone(), password, ..Default::default() };
+        auth.user_add(user).await.unwrap();
+        auth.role_add(AuthRoleAddRequest { name: role.clone() }).await.unwrap();
+        auth.user_grant_role(AuthUserGrantRoleRequest { user: name, role }).await.unwrap();
+    }
+    let perm = Some(Permission {
+        perm_type: Type::Readwrite as i32,
+        key: PREFIX.into(),
+        range_end: "/proxied0".into(),
+    });
+    let grant = AuthRoleGrantPermissionRequest { name: "app".to_owned(), perm };
+    auth.role_grant_permission(grant).await.unwrap();
+    auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+}
+
+/// Waits until a member with auth answers a linearizable read, which has no user.
+async fn until_it_reads(member: &Program) {
+    let get = RangeRequest { key: "k".into(), ..RangeRequest::default() };
+    let begin = Instant::now();
+    loop {
+        let rejected = match crate::program::kv(member.client).await {
+            Ok(mut client) => client.range(get.clone()).await.err(),
+            Err(_) => None,
+        };
+        if rejected.as_ref().is_some_and(|it| it.message() == "etcdserver: user name is empty") {
+            return;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{rejected:?} {}", member.log());
+        short_pause().await;
+    }
+}
+
+/// A client with a mapped certificate has the permissions of its user. It notices nothing when
+/// members restart and forget the tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_stands_for_its_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = started(dir.path()).await;
+    enable_auth(crate::program::connect(members[0].client).await.unwrap()).await;
+    let authority = Authority::new(dir.path(), "authority");
+    let server = authority.pair("proxy", &["localhost"]);
+    let (password, users) = (dir.path().join("app.password"), dir.path().join("users"));
+    std::fs::write(&password, "app's password\n").unwrap();
+    std::fs::set_permissions(&password, Permissions::from_mode(0o644)).unwrap();
+    std::fs::write(&users, "\"the app\" app app.password\n").unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let flags = [
+        ["--cert-file".to_owned(), text(&server.certificate.path)],
+        ["--key-file".to_owned(), text(&server.key.path)],
+        ["--trusted-ca-file".to_owned(), text(authority.certificate())],
+        ["--client-cert-users".to_owned(), text(&users)],
+    ];
+    let flags: Vec<&str> = flags.iter().flatten().map(String::as_str).collect();
+    let proxy = Proxy::start(dir.path(), &members, &flags).await;
+    let connect = async |name: &str| {
+        let info = authority.caller(authority.pair(name, &["localhost"]));
+        let dialer = Dialer::new(&info, &ProtocolConfig::default()).unwrap();
+        dialer.connect(&format!("https://localhost:{}", proxy.port)).await.unwrap()
+    };
+    let mut stranger = KvClient::new(connect("stranger").await);
+    let status = stranger.put(put("/proxied/a")).await.unwrap_err();
+    assert_eq!(status.message(), "etcdserver: user name is empty");
+    let mut app = KvClient::new(connect("the app").await);
+    app.put(put("/proxied/a")).await.unwrap();
+    assert_eq!(app.put(put("/other")).await.unwrap_err().code(), Code::PermissionDenied);
+    for member in &mut members {
+        member.kill();
+        member.start();
+        until_it_reads(member).await;
+    }
+    let begin = Instant::now();
+    // A put that was in flight when its connection was lost is not repeated.
+    while let Err(status) = app.put(put("/proxied/a")).await {
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        assert!(begin.elapsed() < TIMEOUT, "{status:?}");
+        short_pause().await;
+    }
+    let log = std::fs::read_to_string(dir.path().join("proxy.log")).unwrap();
+    assert!(log.contains("other users may read a password file"), "{log}");
+    assert!(!log.contains("app's password"), "{log}");
 }
