@@ -119,14 +119,15 @@ class ThreeHosts(Recipe):
 class HowEtcdWorks(unittest.TestCase):
     """Follows the worked example of each chapter of Part I, once with Clearlane and once with etcd."""
 
+    CHAPTERS = ["put.md", "get.md", "revisions.md", "watching.md", "leases.md", "transactions.md", "raft.md", "members.md"]
+
     def follow(self, replaced):
-        chapters = sorted((ROOT / "docs/how-etcd-works").glob("*.md"))
-        self.assertEqual(len(chapters), 8)
-        for chapter in chapters:
-            with self.subTest(chapter=chapter.name):
+        self.assertEqual(sorted(self.CHAPTERS), sorted(page.name for page in (ROOT / "docs/how-etcd-works").iterdir()))
+        for chapter in self.CHAPTERS:
+            with self.subTest(chapter=chapter):
                 reader = Reader(replaced)
                 try:
-                    reader.follow(blocks_of(f"../how-etcd-works/{chapter.name}"))
+                    reader.follow(blocks_of(f"../how-etcd-works/{chapter}"))
                 finally:
                     reader.close()
 

@@ -13,7 +13,8 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`serve`], `router`, `services` | connections; who answers a request |
-//! | [`identity`], [`login`], [`connection`] | the caller of one request; the user of a certificate; what one connection has seen |
+//! | [`identity`], [`login`] | the caller of one request; the user of a certificate |
+//! | [`connection`] | what one connection has seen |
 //! | [`upstream`] | the members: connections, health, and the choice among them |
 //! | [`cache`] | copies of key ranges; why a read from a copy is linearizable |
 //! | [`watch`] | the watches of clients |

@@ -77,7 +77,7 @@ pub struct WindowBegin {
 }
 
 impl WindowBegin {
-    fn set(&self, at: Instant) {
+    pub(crate) fn set(&self, at: Instant) {
         self.at.send_replace(Some(at));
     }
 

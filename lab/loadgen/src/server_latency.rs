@@ -15,7 +15,7 @@ use tokio::time::{Duration, timeout};
 use tonic::transport::Endpoint;
 
 use crate::class_metrics::ClassMetrics;
-use crate::connection::Endpoints;
+use crate::connection::{self, Endpoints};
 
 const METRIC: &str = "etcd_server_request_duration_seconds_";
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -185,6 +185,14 @@ fn label<'l>(labels: &'l str, name: &str) -> Option<&'l str> {
 /// is never read.
 pub(crate) async fn metrics_page(endpoint: &Endpoint) -> Option<String> {
     timeout(PAGE_TIMEOUT, get_metrics(endpoint)).await.ok()?.ok()
+}
+
+/// Returns the value of a sample on the server's `/metrics` page. `sample` is its name with its
+/// labels. Returns `None` if there is no such sample, or no page.
+pub(crate) async fn metric(endpoint: &str, sample: &str) -> crate::Result<Option<f64>> {
+    let page = metrics_page(&connection::endpoint(endpoint)?).await.unwrap_or_default();
+    let value = |line: &str| line.strip_prefix(sample)?.strip_prefix(' ')?.trim().parse().ok();
+    Ok(page.lines().find_map(value))
 }
 
 /// Like [`metrics_page`], but without a time limit. The error is the reason why there is no page.

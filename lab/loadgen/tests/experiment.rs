@@ -125,6 +125,45 @@ fn nothing_that_was_acknowledged_is_lost_with_a_member() {
 }
 
 #[test]
+fn watchers_at_a_proxy_share_a_watch_and_get_each_event_once() {
+    let Some(clearlane) = clearlane() else { return };
+    let line = format!("proxy-watchers --clearlane {}", clearlane.display());
+    let findings = block_on(measure("proxy-watchers", &line));
+    let measured = findings.measured();
+    assert_eq!(measured.servers(), ["direct", "clearlane"]);
+    for watchers in [1.0, 100.0, 1000.0] {
+        for route in measured.servers() {
+            let figure = |name: &str| measured.median_at(route, name, watchers).unwrap();
+            assert_eq!((figure("lost"), figure("doubled")), (0.0, 0.0), "{measured:?}");
+            assert!(figure("delivery/max") > 0.0, "{measured:?}");
+            let watches = if route == "direct" { watchers } else { 1.0 };
+            assert_eq!(figure("watches"), watches, "{route}: {measured:?}");
+        }
+    }
+    let sent = |watchers| measured.median_at("clearlane", "sent KB", watchers).unwrap();
+    assert!(sent(1000.0) < 1.5 * sent(1.0), "{measured:?}");
+    assert!(measured.median_at("clearlane", "proxy MB", 1.0).unwrap() > 0.0, "{measured:?}");
+}
+
+#[test]
+fn a_proxy_answers_no_read_with_an_older_value_than_it_may() {
+    let Some(clearlane) = clearlane() else { return };
+    let line = format!("proxy-reads --clearlane {}", clearlane.display());
+    let findings = block_on(measure("proxy-reads", &line));
+    let measured = findings.measured();
+    for route in ["direct", "clearlane"] {
+        let figure = |name: &str| measured.median(route, name).unwrap();
+        assert_eq!(figure("linearizable/stale"), 0.0, "{route}: {measured:?}");
+        assert!(figure("serializable/staleness max") <= 1000.0, "{route}: {measured:?}");
+        for loop_name in ["linearizable", "serializable"] {
+            for name in ["checked", "per second", "members µs"] {
+                assert!(figure(&format!("{loop_name}/{name}")) > 0.0, "{route}: {measured:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn members_are_killed_and_start_again_and_leave_nothing() {
     let Some(clearlane) = clearlane() else { return };
     let program = ServerProgram::clearlane(&clearlane, "3.4").unwrap();
@@ -136,6 +175,10 @@ fn members_are_killed_and_start_again_and_leave_nothing() {
         cluster.kill(leader);
         assert_eq!(cluster.pid(leader), None);
         cluster.restart(leader).await.unwrap();
+        assert_eq!(cluster.proxy_usage().unwrap(), None);
+        cluster.start_grpc_proxy(&program).await.unwrap();
+        assert!(cluster.proxy_usage().unwrap().unwrap().resident_bytes > 0);
+        assert_eq!(servers_below(cluster.data_dir(0).parent().unwrap().parent().unwrap()).len(), 4);
         let learner = cluster.add_learner().await.unwrap();
         assert_eq!((learner, cluster.len()), (3, 4));
         assert!(cluster.usage().unwrap().resident_bytes > 0);
@@ -143,6 +186,7 @@ fn members_are_killed_and_start_again_and_leave_nothing() {
         (cluster.data_dir(0), pids)
     });
     assert!(!data.exists() && !data.parent().unwrap().exists(), "{}", data.display());
+    assert_eq!(servers_below(data.parent().unwrap().parent().unwrap()), [""; 0]);
     for pid in pids {
         assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} runs");
     }

@@ -28,7 +28,7 @@ use super::arguments::{ClosedLoop, WatchArguments};
 use super::engine::{self, LoopOptions, LoopRequest, RequestSource};
 use super::{class_report, key_space};
 use crate::class_metrics::{ClassMetrics, CompletedRequest};
-use crate::connection::{OpenWatch, open_watch};
+use crate::connection::{OpenWatch, next_events, open_watch};
 use crate::keys::{KeySpace, ValueGenerator};
 use crate::load_thread::{DRAIN, STOPPED_DRAIN};
 use crate::observation::LoadResult;
@@ -232,17 +232,13 @@ async fn create(
 /// Receives events until the stream or one of its watches ends.
 async fn receive((_open, mut responses): OpenWatch, shared: Arc<SharedEvents>) {
     let why = loop {
-        let response = match responses.message().await {
-            Ok(Some(response)) if response.canceled => {
-                break format!("a watch was canceled: {}", response.cancel_reason);
-            }
-            Ok(Some(response)) => response,
-            Ok(None) => break "the server closed a watch stream".to_owned(),
-            Err(status) => break connection::text(status),
+        let arrived = match next_events(&mut responses).await {
+            Ok(arrived) => arrived,
+            Err(why) => break why,
         };
         let at = shared.start.elapsed();
         let mut events = shared.events.lock();
-        for event in &response.events {
+        for event in &arrived {
             events.add(event.kv.as_ref().map_or(0, |kv| kv.mod_revision), at);
         }
     };

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use clearlane_proto::mvccpb::Event;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
@@ -22,7 +23,7 @@ pub(crate) use self::direct::open_within;
 pub use self::direct::{Connection, open_direct};
 use crate::requests::watch_request;
 use crate::users::Session;
-use crate::{Error, Result};
+use crate::{Error, Result, TextResult};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -130,6 +131,22 @@ pub(crate) async fn open_watch(
     let request = Session::request_of(session, ReceiverStream::new(requests));
     let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
     Ok((sender, client.watch(request).await?.into_inner()))
+}
+
+/// Receives the next response of a watch stream, and returns its events. A response that only
+/// reports the creation of a watch has no events. The error is the reason why the stream or a watch
+/// has ended.
+pub(crate) async fn next_events(
+    responses: &mut Streaming<WatchResponse>,
+) -> TextResult<Vec<Event>> {
+    match responses.message().await {
+        Ok(Some(response)) if response.canceled => {
+            Err(format!("a watch was canceled: {}", response.cancel_reason))
+        }
+        Ok(Some(response)) => Ok(response.events),
+        Ok(None) => Err("the server closed a watch stream".to_owned()),
+        Err(status) => Err(text(status)),
+    }
 }
 
 /// Returns the text of the innermost cause of an error. The outer errors only report that a lower

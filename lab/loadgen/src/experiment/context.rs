@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 
 use super::arguments::{ExperimentArguments, NO_ERA, Scale};
 use super::measurements::Measurements;
+use crate::process::ProcessUsage;
 use crate::servers::{Cluster, ClusterOptions, ClusterUsage, ServerProgram};
 use crate::stop::Stop;
 use crate::waiting::answered;
@@ -22,6 +23,8 @@ use crate::{Error, Result, connection};
 pub(super) const PREFIX: &str = "/experiment/";
 /// The name, in tables, of a cluster whose endpoints the user has given.
 const GIVEN: &str = "given";
+/// The name, in tables, of the route to a member without a proxy.
+const DIRECT: &str = "direct";
 /// The reason why an experiment is skipped if only a given cluster can be measured.
 pub(super) const STARTS_ITS_SERVERS: &str = "skipped: it starts its servers itself, and cannot \
     use the cluster of --endpoints; name an era or --etcd BINARY";
@@ -45,11 +48,14 @@ pub struct Context {
     pub(super) stop: Stop,
 }
 
-/// A server that is measured.
+/// A server that is measured, or a route to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// A program that is started for the measurement.
     Program(ServerProgram),
+    /// A member that is started for the measurement. Clients use the proxy in front of it. If the
+    /// proxy is `None`, they use the member.
+    Routed { member: ServerProgram, proxy: Option<ServerProgram> },
     /// The endpoints of a cluster that is already running.
     Given(Vec<String>),
 }
@@ -59,11 +65,17 @@ pub(super) enum Subject {
 pub(super) struct Running {
     /// The cluster that was started. `None` for a given cluster.
     pub(super) cluster: Option<Cluster>,
-    /// The addresses of all members. If there is a learner, its address is the last one.
+    /// The addresses for clients: the addresses of all members, or the address of the proxy. If
+    /// there is a learner, its address is the last one.
     pub(super) endpoints: Vec<String>,
     /// The address of the leader. For a given cluster, its first address.
     pub(super) leader: String,
 }
+
+/// The processor time that all members together have used, and the time that the proxy has used.
+/// `None` for processes that were not started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Processor([Option<Duration>; 2]);
 
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -126,6 +138,18 @@ impl Context {
         let mut programs = programs.collect::<Result<Vec<_>>>()?;
         programs.extend(self.etcd.clone());
         Ok(programs.into_iter().map(Subject::Program).collect())
+    }
+
+    /// Returns the routes to a member: direct, through Clearlane's proxy, and also through etcd's
+    /// proxy if the user has named etcd's program. The member is the first of the
+    /// [`programs`](Context::programs).
+    pub(super) fn routes(&self, eras: &[String]) -> Result<Vec<Subject>> {
+        let Some(Subject::Program(member)) = self.programs(eras)?.into_iter().next() else {
+            return Ok(Vec::new());
+        };
+        let ours = ServerProgram::clearlane(&self.clearlane, "clearlane")?;
+        let proxies = [None, Some(ours)].into_iter().chain(self.etcd.clone().map(Some));
+        Ok(proxies.map(|proxy| Subject::Routed { member: member.clone(), proxy }).collect())
     }
 
     /// Returns Clearlane in this era, even if the user has named other eras. If the user has
@@ -235,6 +259,7 @@ impl Subject {
     pub(super) fn name(&self) -> &str {
         match self {
             Subject::Program(program) => program.name(),
+            Subject::Routed { proxy, .. } => proxy.as_ref().map_or(DIRECT, ServerProgram::name),
             Subject::Given(_) => GIVEN,
         }
     }
@@ -243,7 +268,7 @@ impl Subject {
     /// programs.
     pub(super) async fn start(&self, options: ClusterOptions) -> Result<Running> {
         match self {
-            Subject::Program(program) => {
+            Subject::Program(program) | Subject::Routed { member: program, .. } => {
                 let cluster = Cluster::start(program, options).await?;
                 let leader = cluster.endpoint(cluster.leader().await?);
                 let endpoints = cluster.endpoints();
@@ -280,6 +305,23 @@ impl Running {
         self.endpoints.last().expect("a cluster has a member")
     }
 
+    /// Starts a proxy in front of the members. After this call, `endpoints` has only its address.
+    pub(super) async fn start_proxy(&mut self, program: &ServerProgram) -> Result<()> {
+        let cluster = self.cluster.as_mut().ok_or_else(given)?;
+        self.endpoints = vec![cluster.start_grpc_proxy(program).await?];
+        Ok(())
+    }
+
+    /// Returns the usage of the proxy, or `None` if there is none.
+    pub(super) fn proxy_usage(&self) -> Result<Option<ProcessUsage>> {
+        self.cluster.as_ref().map_or(Ok(None), Cluster::proxy_usage)
+    }
+
+    pub(super) fn processor(&self) -> Result<Processor> {
+        let usages = [self.usage()?, self.proxy_usage()?];
+        Ok(Processor(usages.map(|usage| Some(usage?.processor))))
+    }
+
     /// Returns the total usage of all members. `None` for a given cluster.
     pub(super) fn usage(&self) -> Result<Option<ClusterUsage>> {
         self.cluster.as_ref().map(Cluster::usage).transpose()
@@ -289,6 +331,15 @@ impl Running {
     /// instead.
     pub(super) async fn end(self) -> Result<()> {
         if self.cluster.is_none() { delete_all(&self.leader).await } else { Ok(()) }
+    }
+}
+
+impl Processor {
+    /// Returns the time since `before`, with the names `members` and `proxy`.
+    pub(super) fn since(self, before: Processor) -> impl Iterator<Item = (&'static str, Duration)> {
+        let pairs = self.0.into_iter().zip(before.0);
+        let used = pairs.map(|(after, before)| Some(after?.saturating_sub(before?)));
+        ["members", "proxy"].into_iter().zip(used).filter_map(|(name, used)| Some((name, used?)))
     }
 }
 

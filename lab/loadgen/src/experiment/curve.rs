@@ -5,7 +5,7 @@
 //! A loop uses half as many threads as there are cores, but at least 1 and at most 8. The other
 //! cores are for the server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{slice, thread};
 
 use tokio::time::sleep;
@@ -60,35 +60,64 @@ pub(super) async fn run_loops(
     at: Option<f64>,
     into: &mut Measurements,
 ) -> Result<()> {
-    let (server, seed) = (turn.server(), turn.seed);
     if let Some(round_trip) = turn.round_trip()? {
         let measured = DelayProxy::measure(round_trip)?.as_secs_f64() * 1e3;
-        into.add_at(server, "measured", at, measured);
+        into.add_at(turn.server(), "measured", at, measured);
     }
+    for planned in &turn.plan.loops {
+        run_planned(turn, running, planned, at, into).await?;
+    }
+    Ok(())
+}
+
+/// Runs one loop of the plan.
+pub(super) async fn run_planned(
+    turn: &Turn<'_>,
+    running: &Running,
+    planned: &LoopPlan,
+    at: Option<f64>,
+    into: &mut Measurements,
+) -> Result<()> {
+    let (server, seed) = (turn.server(), turn.seed);
     let workload = &turn.values.workload(&turn.plan.load)?;
     let window = Duration::from_secs(turn.values.get("seconds")?);
-    for LoopPlan { figure, class, clients, is_spread, .. } in &turn.plan.loops {
-        let leader = slice::from_ref(&running.leader);
-        let endpoints = if *is_spread { &running.endpoints[..] } else { leader };
-        let mut options = loop_options(endpoints, turn.values.number(clients)?, window)?;
-        let class = workload.class(class)?;
-        let report = match &turn.plan.open_loop {
-            Some(open) if at != Some(0.0) => {
-                // The warm-up ends when the window of the open loop starts.
-                let begin = WindowBegin::default();
-                let has_begun = begin.clone();
-                options.warm_up = Some(Box::pin(async move { has_begun.wait().await }));
-                let closed = run_class(options, workload, class, seed);
-                let open = run_open_loop(turn, running, (open, begin), at, into);
-                try_join!(closed, open)?.0
-            }
-            _ => run_class(options, workload, class, seed).await?,
-        };
-        report.record(figure, at, server, into);
-        if let Operation::Put { value } = class.operation {
-            let mb = (value.min + value.max) as f64 / 2.0 / 1e6;
-            into.add_at(server, &format!("{figure}/MB per second"), at, report.per_second() * mb);
+    let LoopPlan { figure, class, clients, is_spread, .. } = planned;
+    let leader = slice::from_ref(&running.leader);
+    let endpoints = if *is_spread { &running.endpoints[..] } else { leader };
+    let mut options = loop_options(endpoints, turn.values.number(clients)?, window)?;
+    let class = workload.class(class)?;
+    let begin = WindowBegin::default();
+    let has_begun = begin.clone();
+    let report = match &turn.plan.open_loop {
+        Some(open) if at != Some(0.0) => {
+            // The warm-up ends when the window of the open loop starts.
+            options.warm_up = Some(Box::pin(async move { has_begun.wait().await }));
+            let closed = run_class(options, workload, class, seed);
+            let open = run_open_loop(turn, running, (open, begin), at, into);
+            try_join!(closed, open)?.0
         }
+        _ => {
+            options.warm_up = Some(Box::pin(async move {
+                sleep(WARM_UP).await;
+                begin.set(Instant::now());
+            }));
+            let before = async {
+                has_begun.wait().await;
+                running.processor()
+            };
+            let closed = run_class(options, workload, class, seed);
+            let (report, before) = try_join!(closed, before)?;
+            for (name, used) in running.processor()?.since(before) {
+                let each = used.as_secs_f64() * 1e6 / report.metrics.answered() as f64;
+                into.add_at(server, &format!("{figure}/{name} µs"), at, each);
+            }
+            report
+        }
+    };
+    report.record(figure, at, server, into);
+    if let Operation::Put { value } = class.operation {
+        let mb = (value.min + value.max) as f64 / 2.0 / 1e6;
+        into.add_at(server, &format!("{figure}/MB per second"), at, report.per_second() * mb);
     }
     Ok(())
 }

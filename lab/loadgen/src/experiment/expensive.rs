@@ -24,7 +24,7 @@ use super::number::number;
 use super::plan::Values;
 use crate::keys::{KeySpace, Sizes};
 use crate::requests::range;
-use crate::server_latency::metrics_page;
+use crate::server_latency::metric;
 use crate::servers::ClusterOptions;
 use crate::{Error, Result, connection};
 
@@ -35,7 +35,7 @@ pub(super) const HOLD_MIN: Duration = Duration::from_millis(100);
 /// The era whose lock is measured.
 const ERA: &str = "3.2";
 /// The metric with the total time for which reads have held the lock `readTx`.
-const HOLDS: &str = "clearlane_lock_hold_seconds_sum{lock=\"readTx\",mode=\"read\"} ";
+const HOLDS: &str = "clearlane_lock_hold_seconds_sum{lock=\"readTx\",mode=\"read\"}";
 /// Number of keys in the first attempt.
 const FIRST_KEYS: u64 = 2000;
 /// Number of reads in one measurement. The result is the shortest hold, because other work of the
@@ -172,11 +172,12 @@ impl Hold {
             KvClient::new(channel(endpoint).await?).max_decoding_message_size(usize::MAX);
         let mut holds = Vec::new();
         for _ in 0..READS {
-            let (held_before, begin) = (seconds_held(endpoint).await?, Instant::now());
+            let (held_before, begin) = (metric(endpoint, HOLDS).await?, Instant::now());
             let answer = client.range(range(space, 0, keys)).await;
             let took = begin.elapsed();
             answer.map_err(connection::error(format!("a read of {keys} keys failed")))?;
-            let held = held_before.zip(seconds_held(endpoint).await?);
+            // Another server than ours, or an era without this lock, does not have the metric.
+            let held = held_before.zip(metric(endpoint, HOLDS).await?);
             let held =
                 held.map(|(before, after)| Duration::from_secs_f64((after - before).max(0.0)));
             holds.push(Hold { time: held.unwrap_or(took), is_of_lock: held.is_some() });
@@ -192,14 +193,6 @@ impl Hold {
             format!("takes {ms} ms at {server} without other load")
         }
     }
-}
-
-/// Returns how long reads have held the lock in total. `None` if the server is not ours, or has an
-/// era without that lock.
-async fn seconds_held(endpoint: &str) -> Result<Option<f64>> {
-    let page = metrics_page(&connection::endpoint(endpoint)?).await;
-    let held = page.as_deref().and_then(|page| page.lines().find_map(|l| l.strip_prefix(HOLDS)));
-    Ok(held.and_then(|seconds| seconds.parse().ok()))
 }
 
 #[cfg(test)]

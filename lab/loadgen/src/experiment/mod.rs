@@ -7,8 +7,8 @@
 //! ```
 //!
 //! An experiment is a plan in `plans.toml`. Its name and the texts of its report are in
-//! `stories.toml`. Three experiments measure with their own code, in the modules `failover`,
-//! `pages` and `redis`.
+//! `stories.toml`. Some experiments measure with their own code, in the modules `failover`,
+//! `pages`, `proxy_reads`, `proxy_watchers` and `redis`.
 //!
 //! The servers take turns in rounds. A server that an experiment starts has empty data at the start
 //! of each round. A figure is the median of its rounds. [`run`] fails if a check fails.
@@ -28,6 +28,8 @@ mod output;
 mod pages;
 mod phases;
 mod plan;
+mod proxy_reads;
+mod proxy_watchers;
 mod redis;
 mod report;
 mod resp;
@@ -84,6 +86,7 @@ async fn measure_plan(context: &Context, plans: &Plans, plan: &Plan) -> Result<F
     }
     let eras = plan.servers.at(context.scale);
     let subjects = match plan.starts_its_servers {
+        _ if plan.has_proxies => context.routes(eras)?,
         true => context.programs(eras)?,
         false => context.servers(eras)?,
     };
@@ -93,6 +96,8 @@ async fn measure_plan(context: &Context, plans: &Plans, plan: &Plan) -> Result<F
             (Some(OwnCode::Redis), Some(address)) => redis::measure(&turn, address, into).await,
             (Some(OwnCode::Pages), _) => pages::measure(&turn, into).await,
             (Some(OwnCode::Failover), _) => failover::measure(&turn, into).await,
+            (Some(OwnCode::ProxyReads), _) => proxy_reads::measure(&turn, into).await,
+            (Some(OwnCode::ProxyWatchers), _) => proxy_watchers::measure(&turn, into).await,
             _ if plan.phases.is_empty() => curve::measure(&turn, into).await,
             _ => phases::measure(&turn, into).await,
         }

@@ -34,6 +34,9 @@ pub(super) struct Plan {
     pub(super) own_code: Option<OwnCode>,
     /// If true, the servers need flags or several members. Then a given cluster cannot be used.
     pub(super) starts_its_servers: bool,
+    /// If true, the routes to one member are compared: direct, and through each proxy. The member
+    /// has the first era.
+    pub(super) has_proxies: bool,
     sizes: BTreeMap<String, Scaled<Value>>,
     /// If true, the size of the expensive read is measured first.
     pub(super) has_expensive_read: bool,
@@ -72,10 +75,12 @@ pub(super) struct Plan {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum OwnCode {
     Failover,
     Pages,
+    ProxyReads,
+    ProxyWatchers,
     Redis,
 }
 

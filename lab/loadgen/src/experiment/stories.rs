@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn each_experiment_has_all_texts() {
-        assert_eq!(Experiment::list().lines().count(), 18);
+        assert_eq!(Experiment::list().lines().count(), 20);
         for Experiment { name, about, title, see, published, source, differs } in Experiment::all()
         {
             let texts = [about, title, see, published, source, differs];

@@ -34,7 +34,8 @@ impl Turn<'_> {
         Turn { values: self.values.with(name, point), ..*self }
     }
 
-    /// Starts the servers that the plan needs, and puts the keys.
+    /// Starts the servers that the plan needs, and puts the keys. A proxy starts last, so it has no
+    /// keys in its cache.
     pub(super) async fn start(&self, flags: &[String]) -> Result<Running> {
         let Turn { context, plan, values, subject, seed } = self;
         let members = plan.members.as_ref().map_or(Ok(1), |members| values.number(members))?;
@@ -51,6 +52,9 @@ impl Turn<'_> {
             if plan.has_learner {
                 wait_for_keys(running.learner(), &space).await?;
             }
+        }
+        if let Subject::Routed { proxy: Some(proxy), .. } = subject {
+            running.start_proxy(proxy).await?;
         }
         Ok(running)
     }

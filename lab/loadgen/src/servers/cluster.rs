@@ -1,4 +1,4 @@
-//! A cluster of one or more members, and learners that join it.
+//! A cluster of one or more members, and learners that join it. A gRPC proxy may be in front of it.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -48,6 +48,8 @@ pub struct Cluster {
     // Must be declared before `dir`. Fields are dropped in the order of their declarations, so the
     // processes end before their directory is removed.
     members: Vec<Member>,
+    /// The gRPC proxy in front of the members. `None` until it is started.
+    grpc_proxy: Option<Member>,
     _proxies: Vec<DelayProxy>,
     dir: TempDir,
     /// All members, in the format of the flag `--initial-cluster`.
@@ -73,7 +75,9 @@ impl Cluster {
         let (program, flags) = (program.clone(), options.flags);
         let initial_cluster = initial_cluster(&members);
         let _proxies = proxies;
-        let mut cluster = Cluster { program, flags, members, _proxies, dir, initial_cluster };
+        let grpc_proxy = None;
+        let mut cluster =
+            Cluster { program, flags, members, grpc_proxy, _proxies, dir, initial_cluster };
         cluster.start_members(0..options.members, "new").await?;
         Ok(cluster)
     }
@@ -127,6 +131,22 @@ impl Cluster {
             sum.peak_bytes += usage.peak_bytes;
         }
         Ok(sum)
+    }
+
+    /// Returns the usage of the gRPC proxy, or `None` if there is none.
+    pub fn proxy_usage(&self) -> Result<Option<ProcessUsage>> {
+        let pid = self.grpc_proxy.as_ref().and_then(Member::pid);
+        pid.map(|pid| Process::open(pid)?.usage()).transpose()
+    }
+
+    /// Starts a gRPC proxy in front of all members. Returns its address when it has answered a
+    /// linearizable read. A cluster has at most one gRPC proxy, so an earlier one ends.
+    pub async fn start_grpc_proxy(&mut self, program: &ServerProgram) -> Result<String> {
+        let mut proxy = Member::several(self.len(), 1, self.dir.path())?.remove(0);
+        proxy.start_proxy(program, &self.endpoints())?;
+        let proxy = self.grpc_proxy.insert(proxy);
+        proxy.wait_until_healthy(&format!("the proxy of {}", program.name())).await?;
+        Ok(proxy.endpoint())
     }
 
     /// Kills a member with SIGKILL.

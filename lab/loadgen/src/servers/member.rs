@@ -1,4 +1,5 @@
-//! A member as a process. Its ports stay the same when it is restarted.
+//! A member as a process, or a gRPC proxy in front of members. Its ports stay the same when it is
+//! restarted.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -91,29 +92,49 @@ impl Member {
         state: &str,
         flags: &[String],
     ) -> Result<()> {
+        let (client, peer) = (self.endpoint(), self.peer_url());
+        let listen_peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let mut command = Command::new(program.binary());
+        command.args(["--name", &self.name]);
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &listen_peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", cluster, "--initial-cluster-state", state]);
+        command.args(["--quota-backend-bytes", QUOTA_BYTES]);
+        command.args(program.era().map_or(Vec::new(), |era| vec!["--era", era]));
+        command.args(flags);
+        self.spawn(command)
+    }
+
+    /// Starts the process as a gRPC proxy in front of these endpoints, instead of as a member.
+    pub(super) fn start_proxy(
+        &mut self,
+        program: &ServerProgram,
+        endpoints: &[String],
+    ) -> Result<()> {
+        self.dir.set_file_name("proxy");
+        let mut command = Command::new(program.binary());
+        command.args(["grpc-proxy", "start", "--endpoints", &endpoints.join(",")]);
+        command.args(["--listen-addr", &format!("127.0.0.1:{}", self.client_port)]);
+        // With an empty address, the proxy returns the members in its list of members.
+        command.args(["--advertise-client-url", ""]);
+        self.spawn(command)
+    }
+
+    fn spawn(&mut self, mut command: Command) -> Result<()> {
         let local = |what: &Path, error: std::io::Error| {
             Error::Local(format!("{}: {error}", what.display()))
         };
         fs::create_dir_all(&self.dir).map_err(|error| local(&self.dir, error))?;
         let log = File::options().create(true).append(true).open(self.log());
         let log = log.map_err(|error| local(&self.log(), error))?;
-        let (client, peer) = (self.endpoint(), self.peer_url());
-        let listen_peer = format!("http://127.0.0.1:{}", self.peer_port);
-        let mut command = Command::new(program.binary());
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        // A Ctrl-C must reach only this program, which then ends the servers itself.
-        command.process_group(0);
-        command.args(["--name", &self.name]).arg("--data-dir").arg(self.data_dir());
-        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        command.args(["--listen-peer-urls", &listen_peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--initial-cluster", cluster, "--initial-cluster-state", state]);
-        command.args(["--quota-backend-bytes", QUOTA_BYTES]);
         // etcd before 3.4 rejects the flag for the log level, but only warns about the environment
-        // variable.
+        // variable. Proxies ignore it.
         command.env("ETCD_LOG_LEVEL", "error");
-        command.args(program.era().map_or(Vec::new(), |era| vec!["--era", era]));
-        command.args(flags);
-        let process = command.spawn().map_err(|error| local(program.binary(), error))?;
+        // A Ctrl-C must reach only this program, which then ends the servers itself.
+        command.process_group(0).arg("--data-dir").arg(self.data_dir());
+        let process = command.spawn();
+        let process = process.map_err(|error| local(command.get_program().as_ref(), error))?;
         self.process = Some(process);
         Ok(())
     }
