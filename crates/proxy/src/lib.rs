@@ -3,7 +3,7 @@
 //! ```text
 //!   clients ─▶ serve ─▶ router ─┬─ Range ─────────▶ cache ──▶ upstream: one watch per range
 //!                               ├─ Watch ─────────▶ watch ──▶ cache, or upstream
-//!                               ├─ LeaseKeepAlive ▶ lease ──▶ upstream: one stream
+//!                               ├─ LeaseKeepAlive ▶ lease ──▶ upstream: few streams
 //!                               ├─ MemberList ────▶ cluster
 //!                               └─ all other calls ▶ forward ▶ upstream: as they are
 //! ```
