@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Servers listen on free ports of 127.0.0.1. Each cluster has its data in a separate directory
-//! below `TMPDIR`. Dropping a [`Cluster`] ends its processes and removes the directory.
+//! below `TMPDIR`. A gRPC proxy in front of the cluster is one more process. Dropping a [`Cluster`]
+//! ends its processes and removes the directory.
 
 mod cluster;
 mod delay_proxy;
