@@ -21,6 +21,7 @@
 //! | [`lease`] | keep-alives |
 //! | `forward`, `seen_body` | calls that go upstream as they are |
 //! | `frames`, `gzip` | messages of a body that are changed one by one; their compression |
+//! | `small_buffers` | a codec for streams that are mostly idle |
 //! | [`namespace`] | the part of the keys that clients see |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
 //! | [`pages`], [`metrics`] | health and metrics over HTTP/1.1 |
@@ -41,6 +42,7 @@ mod forward;
 mod seen_body;
 mod frames;
 mod gzip;
+mod small_buffers;
 pub mod namespace;
 pub mod cluster;
 pub mod registration;

@@ -10,6 +10,7 @@ use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeRequest, WatchRequest, WatchResponse,
 };
+use futures_util::stream::{Map, StreamExt as _};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt as _, Full};
@@ -19,7 +20,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codec::{Codec, Streaming};
 use tonic::{Status, server};
-use tonic_prost::ProstCodec;
 
 use crate::connection::ConnectionState;
 use crate::forward::{self, Call};
@@ -31,6 +31,7 @@ use crate::login::Login;
 use crate::pages;
 use crate::seen_body::SeenBody;
 use crate::services::Services;
+use crate::small_buffers::SmallBuffers;
 use crate::trace::{RequestTrace, WaitFor};
 use crate::watch::session::Session;
 
@@ -203,12 +204,12 @@ impl Router {
     }
 
     async fn watch(self, request: Request<Incoming>) -> Response<Body> {
-        let codec = ProstCodec::<WatchResponse, WatchRequest>::default();
+        let codec = SmallBuffers::<WatchResponse, WatchRequest>::default();
         self.stream(codec, request).await
     }
 
     async fn keep_alive(self, request: Request<Incoming>) -> Response<Body> {
-        let codec = ProstCodec::<LeaseKeepAliveResponse, LeaseKeepAliveRequest>::default();
+        let codec = SmallBuffers::<LeaseKeepAliveResponse, LeaseKeepAliveRequest>::default();
         self.stream(codec, request).await
     }
 
@@ -254,7 +255,16 @@ fn compressed(response: Response<Body>) -> Response<Body> {
 struct StreamService(Router);
 
 type StreamFuture<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send>>;
-type Responses<T> = ReceiverStream<Result<T, Status>>;
+type Responses<T> = Map<ReceiverStream<Boxed<T>>, fn(Boxed<T>) -> Result<T, Status>>;
+
+/// A response of a stream, or its error. It is boxed because a queue reserves memory for 32 items.
+pub(crate) type Boxed<T> = Result<Box<T>, Status>;
+
+/// Returns the stream of the responses that the sender sends.
+fn responses<T>() -> (mpsc::Sender<Boxed<T>>, Responses<T>) {
+    let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
+    (sender, ReceiverStream::new(responses).map(|response| response.map(|boxed| *boxed)))
+}
 
 impl server::StreamingService<WatchRequest> for StreamService {
     type Response = WatchResponse;
@@ -265,11 +275,11 @@ impl server::StreamingService<WatchRequest> for StreamService {
         let Router { services, connection, login } = self.0.clone();
         Box::pin(async move {
             let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
-            let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
+            let (sender, responses) = responses();
             let session = Session::new(&services, caller, connection, sender);
             let stopped = services.stopped();
             tokio::spawn(session.run(request.into_inner(), stopped));
-            Ok(tonic::Response::new(ReceiverStream::new(responses)))
+            Ok(tonic::Response::new(responses))
         })
     }
 }
@@ -282,7 +292,7 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
     fn call(&mut self, request: tonic::Request<Streaming<LeaseKeepAliveRequest>>) -> Self::Future {
         let Router { services, login, .. } = self.0.clone();
         Box::pin(async move {
-            let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
+            let (sender, responses) = responses();
             let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
             let group = services.keep_alives.group_of(&caller);
             let stopped = services.stopped();
@@ -292,7 +302,7 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
                     () = stopped => {}
                 }
             });
-            Ok(tonic::Response::new(ReceiverStream::new(responses)))
+            Ok(tonic::Response::new(responses))
         })
     }
 }

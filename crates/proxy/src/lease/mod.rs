@@ -36,6 +36,7 @@ use tonic::{Request, Status, Streaming};
 
 use self::pipeline::{End, IN_FLIGHT_MAX, Pipeline, STREAMS_MAX, Work};
 use crate::identity::Caller;
+use crate::router::Boxed;
 use crate::status;
 use crate::upstream::{Member, Upstream, is_transport_error};
 
@@ -299,7 +300,7 @@ fn after_error(status: Status, member: &Member) -> Ended {
 pub(crate) async fn serve_client(
     group: Arc<KeepAliveGroup>,
     requests: Streaming<LeaseKeepAliveRequest>,
-    responses: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
+    responses: mpsc::Sender<Boxed<LeaseKeepAliveResponse>>,
 ) {
     let mut answers = requests
         .map(|request| {
@@ -315,7 +316,7 @@ pub(crate) async fn serve_client(
         // As in etcd, the end of the requests ends the stream, and so does an error.
         let Some(answer) = answer else { return };
         let is_error = answer.is_err();
-        if responses.send(answer).await.is_err() || is_error {
+        if responses.send(answer.map(Box::new)).await.is_err() || is_error {
             return;
         }
     }

@@ -43,6 +43,7 @@ use crate::cache::scope::Scope;
 use crate::connection::ConnectionState;
 use crate::identity::Caller;
 use crate::namespace::Namespace;
+use crate::router::Boxed;
 use crate::services::Services;
 use crate::status;
 
@@ -64,7 +65,7 @@ const REOPEN_DELAY_MAX: Duration = Duration::from_secs(1);
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 static NEXT_STREAM: AtomicU64 = AtomicU64::new(1);
 
-pub(crate) type Responses = mpsc::Sender<Result<WatchResponse, Status>>;
+pub(crate) type Responses = mpsc::Sender<Boxed<WatchResponse>>;
 type ProgressFuture = Pin<Box<dyn Future<Output = Option<i64>> + Send>>;
 
 pub(crate) struct Session {
@@ -213,7 +214,7 @@ impl Session {
         let traced = self.cache.trace.start_write(self.stream, &response, || {
             self.scope_of(self.numbers.get(&response.watch_id)?).map(|scope| scope.span.clone())
         });
-        let sent = self.responses.send(Ok(response)).await;
+        let sent = self.responses.send(Ok(Box::new(response))).await;
         self.cache.trace.end_write(traced);
         sent.map_err(|_| Ended)
     }
