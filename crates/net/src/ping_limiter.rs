@@ -15,8 +15,9 @@
 //! current frame.
 //!
 //! The scan also counts new streams and resets. After many of these, the connection is read in
-//! [turns](BulkTurns) of the network thread. The first reads of a connection are also made in
-//! turns.
+//! [turns](BulkTurns) of the network thread. The bytes of the first reads of a connection are also
+//! handled in turns. A turn is requested only when there are bytes: hyper reads an idle connection
+//! again whenever it is woken, and a turn wakes it.
 //!
 //! The scan does not track which streams are open. On a connection without streams etcd allows one
 //! ping every two hours; here the interval is the same with and without streams
@@ -53,10 +54,12 @@ const EMPTY_FRAMES_MAX: u32 = 1000;
 /// have run. h2 keeps the bytes that those tasks have not read, and ends a connection with too many
 /// small unread frames.
 const READ_BYTES_PER_POLL: usize = 64 << 10;
-/// Number of reads of a new connection that take one turn each: the preface, the settings and the
-/// first request. Each read costs about ten microseconds, and thousands of clients may connect at
-/// once.
+/// Number of reads of a new connection whose bytes are each handled in one turn: the preface, the
+/// settings and the first request. This costs about ten microseconds for each read, and thousands
+/// of clients may connect at once.
 const FIRST_READS: u8 = 3;
+/// Maximum number of bytes of such a read.
+const FIRST_READ_BYTES: usize = 4 << 10;
 /// After this number of new streams and resets, the next read waits for a turn. Each stream costs
 /// about ten microseconds.
 const STREAMS_PER_TURN: usize = 32;
@@ -82,6 +85,8 @@ pub struct PingLimiter<C> {
     bytes_since_pending: usize,
     streams_since_pending: usize,
     first_reads_left: u8,
+    /// The bytes of one of the first reads, while they wait for a turn.
+    first_bytes: Vec<u8>,
     /// If true, each read takes at most [`MANY_STREAMS_READ_BYTES`] bytes.
     reads_few: bool,
     turns: BulkTurns,
@@ -123,6 +128,7 @@ impl<C> PingLimiter<C> {
             bytes_since_pending: 0,
             streams_since_pending: 0,
             first_reads_left: FIRST_READS,
+            first_bytes: Vec::new(),
             reads_few: false,
             turns,
             next_turn: None,
@@ -232,16 +238,54 @@ impl<C: AsyncRead + Unpin> PingLimiter<C> {
             self.start_slice();
             self.reads_few = true;
         } else if self.first_reads_left > 0 {
-            ready!(self.poll_turn(context));
+            return self.poll_first_read(context, buffer);
         } else if self.bytes_since_pending >= READ_BYTES_PER_POLL {
             self.start_slice();
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let bytes_max = if self.reads_few { MANY_STREAMS_READ_BYTES } else { usize::MAX };
+        self.poll_connection(context, buffer, bytes_max)
+    }
+
+    /// Reads bytes, and passes them on when the task has a turn.
+    fn poll_first_read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first_bytes.is_empty() {
+            let before = buffer.filled().len();
+            ready!(self.poll_connection(context, buffer, FIRST_READ_BYTES))?;
+            let bytes = &buffer.filled()[before..];
+            if bytes.is_empty() {
+                // The client has left.
+                return Poll::Ready(Ok(()));
+            }
+            self.first_bytes.extend_from_slice(bytes);
+            buffer.set_filled(before);
+        }
+        ready!(self.poll_turn(context));
+        let length = self.first_bytes.len().min(buffer.remaining());
+        buffer.put_slice(&self.first_bytes[..length]);
+        self.first_bytes.drain(..length);
+        if self.first_bytes.is_empty() {
+            self.first_reads_left -= 1;
+            self.first_bytes = Vec::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads at most `bytes_max` bytes.
+    fn poll_connection(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+        bytes_max: usize,
+    ) -> Poll<io::Result<()>> {
         let connection = Pin::new(&mut self.connection);
-        let read = if self.reads_few {
-            let length = buffer.remaining().min(MANY_STREAMS_READ_BYTES);
-            let mut few = ReadBuf::new(buffer.initialize_unfilled_to(length));
+        let read = if bytes_max < buffer.remaining() {
+            let mut few = ReadBuf::new(buffer.initialize_unfilled_to(bytes_max));
             let read = connection.poll_read(context, &mut few);
             let length = few.filled().len();
             buffer.advance(length);
@@ -256,8 +300,6 @@ impl<C: AsyncRead + Unpin> PingLimiter<C> {
             if self.head_timer.poll_expired(progress, context).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-        } else {
-            self.first_reads_left = self.first_reads_left.saturating_sub(1);
         }
         read
     }
@@ -491,6 +533,42 @@ mod tests {
             }
             assert!(largest <= MANY_STREAMS_READ_BYTES, "{largest} bytes");
         });
+    }
+
+    /// hyper polls an idle HTTP/1.1 connection more than once when it is woken. The connection must
+    /// not wake itself by that.
+    #[test]
+    fn an_idle_new_connection_is_not_woken() {
+        for request in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", PREFACE] {
+            let runtime = runtime();
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, async {
+                let (ours, mut theirs) = tokio::io::duplex(1 << 10);
+                theirs.write_all(request).await.unwrap();
+                let turns = BulkTurns::start();
+                let mut limiter = PingLimiter::new(ours, Duration::ZERO, HEAD_TIMEOUT, turns);
+                let seen = std::rc::Rc::new(std::cell::Cell::new((0, 0)));
+                let seen_by_task = std::rc::Rc::clone(&seen);
+                tokio::task::spawn_local(std::future::poll_fn(move |context| {
+                    let (polls, mut read) = seen_by_task.get();
+                    for _ in 0..2 {
+                        let mut bytes = [0; 100];
+                        let mut buffer = ReadBuf::new(&mut bytes);
+                        let polled = Pin::new(&mut limiter).poll_read(context, &mut buffer);
+                        assert!(!matches!(polled, Poll::Ready(Err(_))));
+                        read += buffer.filled().len();
+                    }
+                    seen_by_task.set((polls + 1, read));
+                    Poll::<()>::Pending
+                }));
+                for _ in 0..1000 {
+                    tokio::task::yield_now().await;
+                }
+                let (polls, read) = seen.get();
+                assert_eq!(read, request.len(), "all bytes arrive");
+                assert!(polls <= 5, "{polls} polls");
+            });
+        }
     }
 
     /// The thread must check its sockets after at most two reads of new connections.
