@@ -21,7 +21,7 @@
 //! | [`lease`] | keep-alives |
 //! | `forward`, `seen_body` | calls that go upstream as they are |
 //! | `frames`, `gzip` | messages of a body that are changed one by one; their compression |
-//! | `small_buffers` | a codec for streams that are mostly idle |
+//! | `small_buffers` | a codec and a queue for streams that are mostly idle |
 //! | [`namespace`] | the part of the keys that clients see |
 //! | [`cluster`], [`registration`] | MemberList; other proxies of the cluster |
 //! | [`pages`], [`metrics`] | health and metrics over HTTP/1.1 |

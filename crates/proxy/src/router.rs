@@ -10,13 +10,10 @@ use clearlane_proto::Message as _;
 use clearlane_proto::etcdserverpb::{
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, RangeRequest, WatchRequest, WatchResponse,
 };
-use futures_util::stream::{Map, StreamExt as _};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codec::{Codec, Streaming};
 use tonic::{Status, server};
@@ -31,7 +28,7 @@ use crate::login::Login;
 use crate::pages;
 use crate::seen_body::SeenBody;
 use crate::services::Services;
-use crate::small_buffers::SmallBuffers;
+use crate::small_buffers::{self, Responses, SmallBuffers};
 use crate::trace::{RequestTrace, WaitFor};
 use crate::watch::session::Session;
 
@@ -255,17 +252,6 @@ fn compressed(response: Response<Body>) -> Response<Body> {
 struct StreamService(Router);
 
 type StreamFuture<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send>>;
-type Responses<T> = Map<ReceiverStream<Boxed<T>>, fn(Boxed<T>) -> Result<T, Status>>;
-
-/// A response of a stream, or its error. It is boxed because a queue reserves memory for 32 items.
-pub(crate) type Boxed<T> = Result<Box<T>, Status>;
-
-/// Returns the stream of the responses that the sender sends.
-fn responses<T>() -> (mpsc::Sender<Boxed<T>>, Responses<T>) {
-    let (sender, responses) = mpsc::channel(UNSENT_RESPONSES_MAX);
-    (sender, ReceiverStream::new(responses).map(|response| response.map(|boxed| *boxed)))
-}
-
 impl server::StreamingService<WatchRequest> for StreamService {
     type Response = WatchResponse;
     type ResponseStream = Responses<WatchResponse>;
@@ -275,7 +261,7 @@ impl server::StreamingService<WatchRequest> for StreamService {
         let Router { services, connection, login } = self.0.clone();
         Box::pin(async move {
             let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
-            let (sender, responses) = responses();
+            let (sender, responses) = small_buffers::responses(UNSENT_RESPONSES_MAX);
             let session = Session::new(&services, caller, connection, sender);
             let stopped = services.stopped();
             tokio::spawn(session.run(request.into_inner(), stopped));
@@ -292,7 +278,7 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
     fn call(&mut self, request: tonic::Request<Streaming<LeaseKeepAliveRequest>>) -> Self::Future {
         let Router { services, login, .. } = self.0.clone();
         Box::pin(async move {
-            let (sender, responses) = responses();
+            let (sender, responses) = small_buffers::responses(UNSENT_RESPONSES_MAX);
             let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
             let group = services.keep_alives.group_of(&caller);
             let stopped = services.stopped();

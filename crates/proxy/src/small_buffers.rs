@@ -1,8 +1,12 @@
-//! A codec for streams that are idle most of the time.
+//! A codec and a queue for streams that are idle most of the time.
 
 use std::marker::PhantomData;
 
+use futures_util::stream::{Map, StreamExt as _};
 use prost::Message;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
@@ -38,4 +42,15 @@ where
     fn decoder(&mut self) -> ProstDecoder<U> {
         ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER_BYTES, SEND_BYTES))
     }
+}
+
+/// A response of a stream, or its error. It is boxed because a queue reserves memory for 32 items.
+pub(crate) type Boxed<T> = Result<Box<T>, Status>;
+
+pub(crate) type Responses<T> = Map<ReceiverStream<Boxed<T>>, fn(Boxed<T>) -> Result<T, Status>>;
+
+/// Returns the stream of the responses that the sender sends. At most `unsent_max` wait.
+pub(crate) fn responses<T>(unsent_max: usize) -> (mpsc::Sender<Boxed<T>>, Responses<T>) {
+    let (sender, responses) = mpsc::channel(unsent_max);
+    (sender, ReceiverStream::new(responses).map(|response| response.map(|boxed| *boxed)))
 }

@@ -36,7 +36,7 @@ use tonic::{Request, Status, Streaming};
 
 use self::pipeline::{End, IN_FLIGHT_MAX, Pipeline, STREAMS_MAX, Work};
 use crate::identity::Caller;
-use crate::router::Boxed;
+use crate::small_buffers::Boxed;
 use crate::status;
 use crate::upstream::{Member, Upstream, is_transport_error};
 

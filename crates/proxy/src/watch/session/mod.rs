@@ -43,8 +43,8 @@ use crate::cache::scope::Scope;
 use crate::connection::ConnectionState;
 use crate::identity::Caller;
 use crate::namespace::Namespace;
-use crate::router::Boxed;
 use crate::services::Services;
+use crate::small_buffers::Boxed;
 use crate::status;
 
 /// Longest time that a new watch waits until its range is cached. Then it goes upstream, and joins
