@@ -138,7 +138,7 @@ pub(super) fn table() -> String {
         };
         let _ = writeln!(out, "| `{name}` | {kind} | {state}: {says}. |");
     }
-    out + "\n`AllAlpha` and `AllBeta` set all gates of that stage that are not named themselves.\n"
+    out + "\n`AllAlpha` and `AllBeta` set all gates of their stage, except gates that the flag also names.\n"
 }
 
 #[cfg(test)]

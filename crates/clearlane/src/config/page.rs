@@ -27,23 +27,27 @@ pub fn page() -> String {
 const PAGE: &str = "\
 # Flags
 
-Each flag of etcd 3.7 is known here, and a few are ours. A flag is written `--name=value`, `--name value`, or with
-one dash; in the environment `ETCD_NAME=value`; in a [config file](../crates/clearlane/src/config/file.rs)
-`name: value`. A switch takes a value only after `=`. Durations are written as in Go: `100ms`, `1h30m`.
+Clearlane accepts each flag of etcd 3.7 and has a few flags of its own. There are three ways to set one:
+
+- on the command line: `--name=value` or `--name value`, also with one dash. A switch takes a value only after `=`;
+- in the environment: `ETCD_NAME=value`;
+- in a [config file](../crates/clearlane/src/config/file.rs): `name: value`.
+
+Durations are written as in Go: `100ms`, `1h30m`.
 
 *Not honoured* and *not yet* mean that the flag is accepted and has no effect. A value other than the default logs a
 warning.
 
-`clearlane --help` prints this list, and `clearlane man` the manual page: `clearlane man | man -l -`.
+`clearlane --help` prints this list, and `clearlane man` prints the manual page: `clearlane man | man -l -`.
 `clearlane completions bash` prints a script that completes flags and their values in the shell:
-`source <(clearlane completions bash)`. There are others for zsh, fish, elvish and powershell.
+`source <(clearlane completions bash)`. There are also scripts for zsh, fish, elvish and powershell.
 
-An unknown flag, a wrong value, or a key that a config file has twice is an error; an unknown key or an unknown
-variable `ETCD_...` logs a warning. A misspelt name gets a suggestion. For a config file the message starts with the
-file and the line, or only with the file if a value is out of range or does not fit another one.
+An unknown flag and a wrong value are errors. A key that a config file has twice is also an error. An unknown key and
+an unknown variable `ETCD_...` only log a warning. A misspelt name gets a suggestion. The message about a config file
+starts with the file and the line. It starts with only the file if a value is out of range or contradicts another value.
 
-This page is printed from [the table](../crates/clearlane/src/config/table.rs) of all flags. After a change
-there: `UPDATE_GOLDENFILES=1 cargo test -p clearlane --test program config`.
+This page is generated from [the table](../crates/clearlane/src/config/table.rs) of all flags. After a change of the
+table, run `UPDATE_GOLDENFILES=1 cargo test -p clearlane --test program config`.
 ";
 
 fn allowed(flag: &Flag) -> String {

@@ -121,11 +121,11 @@ const MEMBER: &[Flag] = &[
     flag("wal-dir", Text, "")
         .help("Directory of the write-ahead log (default: inside the data directory)."),
     flag("listen-client-urls", Urls, "http://localhost:2379")
-        .help("Addresses on which clients are served, separated by commas."),
+        .help("Addresses that serve clients, separated by commas."),
     flag("advertise-client-urls", Urls, "http://localhost:2379")
         .help("Addresses that this member advertises to clients, separated by commas."),
     flag("listen-peer-urls", Urls, "http://localhost:2380")
-        .help("Addresses on which other members are served, separated by commas."),
+        .help("Addresses that serve other members, separated by commas."),
     flag("listen-client-http-urls", Urls, "")
         .help("More addresses for clients that use HTTP. All addresses serve both HTTP and gRPC."),
     flag("listen-metrics-urls", Urls, "")
@@ -141,18 +141,17 @@ const CLUSTER: &[Flag] = &[
     flag("initial-cluster-state", OneOf(&["new", "existing"]), "new")
         .help("Whether to start a new cluster or to join an existing one."),
     flag("initial-cluster-token", Text, "etcd-cluster")
-        .help("Token from which the IDs of the cluster and its members are made."),
+        .help("Token that is hashed into the IDs of the cluster and its members."),
     flag("strict-reconfig-check", Switch, "true")
-        .help("Reject membership changes after which the cluster would have no quorum."),
+        .help("Reject membership changes that would leave the cluster without a quorum."),
     flag("max-learners", Count, "1").help("Maximum number of learners."),
 ];
 
 const RAFT: &[Flag] = &[
     flag("heartbeat-interval", Count, "100")
         .help("Time between two heartbeats of the leader, in milliseconds."),
-    flag("election-timeout", Count, "1000").help(
-        "Time without a heartbeat after which a follower starts an election, in milliseconds.",
-    ),
+    flag("election-timeout", Count, "1000")
+        .help("Time without a heartbeat until a follower starts an election, in milliseconds."),
     flag("initial-election-tick-advance", Switch, "true").help(
         "Shorten the wait for the first election once most members are connected. A sole voter \
          leads at once.",
@@ -160,12 +159,11 @@ const RAFT: &[Flag] = &[
     flag("pre-vote", Switch, "true")
         .help("Ask the other members before an election whether it could be won."),
     flag("snapshot-count", Count, "10000")
-        .help("Number of applied entries (or 64 MiB) after which the log gets a snapshot record."),
+        .help("Number of applied entries (or 64 MiB) between two snapshot records of the log."),
     flag("snapshot-catchup-entries", Count, "5000")
         .help("Number of entries that are kept for slow followers (at most 64 MiB)."),
-    flag("raft-read-timeout", Duration, "5s").help(
-        "Time without data after which a member is pinged, and its time to answer (minimum: 5s).",
-    ),
+    flag("raft-read-timeout", Duration, "5s")
+        .help("Time without data until a member is pinged, and its time to answer (minimum: 5s)."),
     flag("raft-write-timeout", Duration, "5s").help(
         "Time that another member has to acknowledge data written to its connection (minimum: 5s).",
     ),
@@ -181,19 +179,19 @@ const RAFT: &[Flag] = &[
 
 const STORE: &[Flag] = &[
     flag("quota-backend-bytes", Number, "0").help(
-        "Size of the store from which writes are rejected, in bytes (0: 2 GiB; negative: no \
+        "Size of the store that makes it reject writes, in bytes (0: 2 GiB; negative: no \
          limit).",
     ),
     flag("backend-batch-interval", Duration, "0s")
         .help("Maximum time between two commits of the backend (0: 100 ms)."),
     flag("backend-batch-limit", Count, "0")
-        .help("Number of pending operations after which the backend commits (0: 10,000)."),
+        .help("Number of pending operations that makes the backend commit (0: 10,000)."),
     flag("backend-bbolt-freelist-type", OneOf(&["map", "array"]), "map")
         .ignored("Representation of bbolt's free list.", "no free list is written"),
     flag("memory-mlock", Switch, "false")
         .help("Keep the memory of the process out of swap. It must be allowed to lock any amount."),
     flag("bootstrap-defrag-threshold-megabytes", Count, "0")
-        .help("Free space in the store, in megabytes, at which a start defragments it (0: never)."),
+        .help("Free megabytes in the store that make a start defragment it (0: never)."),
 ];
 
 const REQUESTS: &[Flag] = &[
@@ -206,15 +204,15 @@ const REQUESTS: &[Flag] = &[
     flag("grpc-keepalive-min-time", Duration, "5s")
         .help("Minimum time between two pings of a client; one that sends more is disconnected."),
     flag("grpc-keepalive-interval", Duration, "2h0m0s")
-        .help("Time without traffic after which the member pings a client (0: both defaults)."),
+        .help("Time without traffic until the member pings a client (0: both defaults)."),
     flag("grpc-keepalive-timeout", Duration, "20s")
         .help("Time that a client has to answer a ping (0: both defaults)."),
     flag("watch-progress-notify-interval", Duration, "10m0s")
         .help("Time between two progress notifications of a watcher (0: 10 min; minimum: 100 ms)."),
     flag("warning-apply-duration", Duration, "100ms")
-        .help("Time above which the application of a request is logged as a warning."),
+        .help("If the application of a request takes longer, a warning is logged."),
     flag("warning-unary-request-duration", Duration, "300ms")
-        .help("Time above which a unary call of KV is logged as a warning."),
+        .help("If a unary call of KV takes longer, a warning is logged."),
 ];
 
 const PROCESS: &[Flag] = &[
@@ -289,8 +287,8 @@ const ERAS: &[Flag] = &[
          maximum: 64).",
     ),
     flag("timeline", Text, "").help(
-        "File for a timeline of which thread waited for which (empty: none). SIGUSR1 stops the \
-         recording and writes the file, or starts a new recording.",
+        "File for a timeline that shows which thread waited for which other (empty: none). SIGUSR1 \
+         stops the recording and writes the file, or starts a new recording.",
     ),
 ];
 
@@ -362,13 +360,12 @@ const TLS: &[Flag] = &[
 
 const AUTH: &[Flag] = &[
     flag("auth-token", Text, "simple").help(
-        "Tokens of users: simple, or jwt and its options, separated by commas. They are \
-         sign-method=METHOD, pub-key=FILE, priv-key=FILE and ttl=TIME (5m). METHOD is RS, PS, ES \
-         or HS with 256, 384 or 512, or EdDSA. With only a public key the member verifies tokens \
-         and signs none.",
+        "Tokens of users: simple, or jwt,OPTIONS with sign-method=METHOD, pub-key=FILE, \
+         priv-key=FILE and ttl=TIME (5m). METHOD is RS, PS, ES or HS with 256, 384 or 512, or \
+         EdDSA. A public key only verifies.",
     ),
     flag("auth-token-ttl", Count, "300")
-        .help("Number of seconds after which an unused simple token expires."),
+        .help("Number of seconds until an unused simple token expires."),
     flag("bcrypt-cost", Count, "10")
         .help("Cost of hashing a password with bcrypt: 4 to 31. Each step doubles the work."),
 ];
@@ -377,8 +374,7 @@ const HTTP: &[Flag] = &[
     flag("cors", Text, "*")
         .help("Origins whose pages may use the HTTP API, separated by commas (* or empty: all)."),
     flag("host-whitelist", Text, "*").help(
-        "Host names under which HTTP requests without TLS are accepted, separated by commas \
-         (* or empty: all).",
+        "Host names that HTTP requests without TLS may use, separated by commas (* or empty: all).",
     ),
     flag("enable-grpc-gateway", Switch, "true").help("Serve the JSON gateway below /v3/."),
     flag("enable-pprof", Switch, "false").help(
@@ -439,7 +435,7 @@ const DISCOVERY: &[Flag] = &[
         .help("Client certificate for the discovery service (PEM file)."),
     flag("discovery-key", Text, "").help("Private key of --discovery-cert (PEM file)."),
     flag("discovery-cacert", Text, "").help(
-        "Certificate authority of the discovery service (PEM file; default: those of the system).",
+        "Certificate authority of the discovery service (PEM file; default: the system's).",
     ),
     flag("discovery-user", Text, "")
         .help("User at the discovery service: NAME or NAME:PASSWORD."),
