@@ -216,7 +216,7 @@ async fn try_forward(
             Some(member) => member,
             None => upstream.wait_and_pick().await.ok_or_else(status::no_member)?,
         };
-        let Some(channel) = member.channel() else {
+        let Some(channel) = member.channel_of_thread() else {
             // The connection was lost just now.
             if Instant::now() > deadline {
                 return Err(status::no_member());

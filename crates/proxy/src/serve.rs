@@ -1,13 +1,14 @@
 //! The listeners and connections of the proxy.
 //!
 //! ```text
-//!   caller's runtime   accepts, feeds of the cache, probes, connections to members
-//!   net-0, net-1, ...  connections of clients: all their requests and streams
+//!   caller's runtime   accepts, feeds of the cache, keep-alives, the health of members
+//!   net-0, net-1, ...  connections of clients: all their requests and streams; and connections to
+//!                      members for forwarded calls and for the probes of readers
 //! ```
 //!
-//! A connection stays on its network thread. So the answers of the requests that arrive together
-//! are written together, and a cached read involves no other thread. HTTP/2 and HTTP/1.1 share a
-//! port.
+//! A connection stays on its network thread. So the responses to requests that arrive together are
+//! written together. A cached serializable read and a forwarded call involve no other thread. A
+//! linearizable read may wait for a probe of another thread. HTTP/2 and HTTP/1.1 share a port.
 
 use std::convert::Infallible;
 use std::io;
@@ -49,7 +50,7 @@ use crate::registration::{Registration, RegistrationConfig};
 use crate::router::Router;
 use crate::services::Services;
 use crate::trace::ProxyTrace;
-use crate::upstream::{Upstream, UpstreamConfig};
+use crate::upstream::{Upstream, UpstreamConfig, local};
 
 /// Maximum number of connections to the port for metrics.
 const PAGE_CONNECTIONS_MAX: usize = 64;
@@ -189,9 +190,15 @@ impl Proxy {
         if let Some(registration) = &self.services.members.registration {
             registration.stop().await;
         }
-        for NetThread { accepted, ended } in threads {
-            drop(accepted);
+        let (accepted, ends): (Vec<_>, Vec<_>) = threads
+            .into_iter()
+            .map(|NetThread { accepted, ended, release }| (accepted, (ended, release)))
+            .unzip();
+        drop(accepted);
+        let mut releases = Vec::new();
+        for (ended, release) in ends {
             let _ = ended.await;
+            releases.push(release);
         }
         Ok(())
     }
@@ -240,7 +247,10 @@ impl Proxy {
 /// A thread that serves a part of the connections.
 struct NetThread {
     accepted: mpsc::UnboundedSender<Accepted>,
+    /// Returns when the connections of the thread have ended.
     ended: oneshot::Receiver<()>,
+    /// The thread ends when this is dropped. Until then its probes may serve other threads.
+    release: oneshot::Sender<()>,
 }
 
 struct Accepted {
@@ -254,12 +264,17 @@ impl NetThread {
     fn start(number: usize) -> io::Result<NetThread> {
         let (accepted, connections) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
+        let (release, released) = oneshot::channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name(format!("net-{number}")).spawn(move || {
-            runtime.block_on(serve_connections(connections));
-            let _ = end.send(());
+            local::use_local_channels();
+            runtime.block_on(async {
+                serve_connections(connections).await;
+                let _ = end.send(());
+                let _: Result<(), _> = released.await;
+            });
         })?;
-        Ok(NetThread { accepted, ended })
+        Ok(NetThread { accepted, ended, release })
     }
 }
 

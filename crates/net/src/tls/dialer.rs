@@ -22,7 +22,7 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
-use tower::service_fn;
+use tower::{Service, service_fn};
 
 use super::acceptor::{certificate_policy, server_certificate};
 use super::config::{CertificateFiles, FlagPath, TlsInfo};
@@ -116,8 +116,35 @@ impl Dialer {
         url: &str,
         tune: impl FnOnce(Endpoint) -> Endpoint,
     ) -> Result<Channel, String> {
-        let endpoint =
-            |url: String| Endpoint::from_shared(url).map(tune).map_err(|error| error.to_string());
+        let (endpoint, connector) = self.prepare(url, tune)?;
+        endpoint.connect_with_connector(connector).await.map_err(|error| {
+            let why = std::error::Error::source(&error).map(ToString::to_string);
+            why.unwrap_or_else(|| error.to_string())
+        })
+    }
+
+    /// Returns a channel that connects with its first call. Must be called on the runtime that
+    /// shall run the connection.
+    pub fn connect_lazily(
+        &self,
+        url: &str,
+        tune: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<Channel, String> {
+        let (endpoint, connector) = self.prepare(url, tune)?;
+        Ok(endpoint.connect_with_connector_lazy(connector))
+    }
+
+    fn prepare(
+        &self,
+        url: &str,
+        tune: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<
+        (
+            Endpoint,
+            impl Service<Uri, Response = ByteIo, Error = io::Error, Future: Send> + Send + 'static,
+        ),
+        String,
+    > {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let tls = match (scheme, &self.tls) {
             ("https" | "unixs", None) => {
@@ -128,35 +155,26 @@ impl Dialer {
             ("https" | "unixs", Some(config)) => Some(Arc::clone(config)),
             _ => None,
         };
-        let connected = match scheme {
-            "unix" | "unixs" => {
-                let (path, host) = (PathBuf::from(rest), socket_server_name(rest).to_owned());
-                let connector = service_fn(move |_: Uri| {
-                    let (path, host, tls) = (path.clone(), host.clone(), tls.clone());
-                    async move { tls_handshake(UnixStream::connect(path).await?, tls, host).await }
-                });
-                endpoint("http://localhost".into())?.connect_with_connector(connector).await
+        let socket = matches!(scheme, "unix" | "unixs")
+            .then(|| (PathBuf::from(rest), socket_server_name(rest).to_owned()));
+        // For tonic this is a connection without TLS. With `https` in the URL, tonic would do the
+        // TLS itself if any crate of the program has enabled tonic's TLS feature.
+        let plain = if socket.is_some() { "localhost" } else { rest };
+        let endpoint =
+            Endpoint::from_shared(format!("http://{plain}")).map_err(|error| error.to_string())?;
+        let (default_port, rules) = (if scheme == "https" { 443 } else { 80 }, self.rules);
+        let connector = service_fn(move |uri: Uri| {
+            let (socket, tls) = (socket.clone(), tls.clone());
+            async move {
+                if let Some((path, host)) = socket {
+                    return tls_handshake(UnixStream::connect(path).await?, tls, host).await;
+                }
+                let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+                let port = uri.port_u16().unwrap_or(default_port);
+                tls_handshake(connect_tcp(host, port, rules).await?, tls, host.to_owned()).await
             }
-            // For tonic this is a connection without TLS. With `https` in the URL, tonic would do
-            // the TLS itself if any crate of the program has enabled tonic's TLS feature.
-            _ => {
-                let (default_port, rules) = (if scheme == "https" { 443 } else { 80 }, self.rules);
-                let connector = service_fn(move |uri: Uri| {
-                    let tls = tls.clone();
-                    async move {
-                        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-                        let port = uri.port_u16().unwrap_or(default_port);
-                        tls_handshake(connect_tcp(host, port, rules).await?, tls, host.to_owned())
-                            .await
-                    }
-                });
-                endpoint(format!("http://{rest}"))?.connect_with_connector(connector).await
-            }
-        };
-        connected.map_err(|error| {
-            let why = std::error::Error::source(&error).map(ToString::to_string);
-            why.unwrap_or_else(|| error.to_string())
-        })
+        });
+        Ok((tune(endpoint), connector))
     }
 }
 

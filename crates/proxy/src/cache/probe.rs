@@ -17,7 +17,6 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::{RangeRequest, ResponseHeader};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
@@ -89,7 +88,6 @@ pub struct Prober {
     upstream: Arc<Upstream>,
     trace: Arc<ProxyTrace>,
     state: Mutex<ProberState>,
-    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -99,20 +97,20 @@ struct ProberState {
 }
 
 impl Prober {
-    /// Must be called on the runtime that makes the probes.
     pub fn new(upstream: Arc<Upstream>, trace: Arc<ProxyTrace>) -> Arc<Prober> {
-        let runtime = Handle::current();
-        Arc::new(Prober { upstream, trace, state: Mutex::default(), runtime })
+        Arc::new(Prober { upstream, trace, state: Mutex::default() })
     }
 
-    /// Makes a probe that starts after this call, or uses one that others make.
+    /// Makes a probe that starts after this call, or uses one that others make. The probe runs on
+    /// the thread of the reader that starts it, and may also serve readers of other threads. So the
+    /// runtime of a thread may end only after the readers of all threads have left.
     pub async fn probe(self: &Arc<Self>) -> Result<Probe, Status> {
         let mut result = {
             let mut state = self.state.lock();
             match state.batches.join() {
                 Joined::Start => {
                     let (sender, result) = watch::channel(None);
-                    self.runtime.spawn(Arc::clone(self).run(sender));
+                    tokio::spawn(Arc::clone(self).run(sender));
                     result
                 }
                 Joined::First | Joined::Wait => {
@@ -143,8 +141,8 @@ impl Prober {
         let deadline = started + PROBE_PATIENCE;
         loop {
             let member = self.upstream.wait_and_pick().await;
-            let Some((member, channel)) =
-                member.and_then(|member| member.channel().map(|channel| (member, channel)))
+            let Some((member, channel)) = member
+                .and_then(|member| member.channel_of_thread().map(|channel| (member, channel)))
             else {
                 return Err(Status::unavailable("no member is connected"));
             };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use clearlane_net::tls::Dialer;
+use clearlane_net::tls::{ConnectionRules, Dialer};
 use clearlane_proto::etcdserverpb::RangeRequest;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tokio::sync::{Notify, watch};
@@ -14,8 +14,10 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::{PROBE_INTERVAL, PROBE_TIMEOUT};
+use super::{PROBE_INTERVAL, PROBE_TIMEOUT, local};
 
+/// Maximum time for a member to acknowledge data on a connection of a network thread.
+const LOCAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECONNECT_DELAY_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -50,6 +52,8 @@ pub enum MemberState {
 #[derive(Debug)]
 pub struct Member {
     url: String,
+    dialer: Dialer,
+    pings: Option<PingConfig>,
     channel: ArcSwapOption<Channel>,
     state: watch::Sender<MemberState>,
     /// Number of connections so far.
@@ -69,6 +73,8 @@ impl Member {
     ) -> Arc<Member> {
         let member = Arc::new(Member {
             url,
+            dialer,
+            pings,
             channel: ArcSwapOption::empty(),
             state: watch::channel(MemberState::Down).0,
             generation: AtomicU64::new(0),
@@ -79,7 +85,7 @@ impl Member {
         let (task, mut stopped) = (Arc::clone(&member), member.is_stopped.subscribe());
         tokio::spawn(async move {
             tokio::select! {
-                () = task.run(&dialer, pings) => {}
+                () = task.run() => {}
                 _ = stopped.wait_for(|stopped| *stopped) => task.set_state(MemberState::Down),
             }
         });
@@ -104,6 +110,22 @@ impl Member {
         self.channel.load().as_deref().cloned()
     }
 
+    /// Returns the channel for calls of this thread: on a network thread one of its own, or else
+    /// [`channel`](Member::channel). A call on it wakes no other thread. The task's probes do not
+    /// use it, so if only this connection breaks, the caller sees an error after at most
+    /// [`LOCAL_WRITE_TIMEOUT`], and the next call connects again.
+    pub(crate) fn channel_of_thread(self: &Arc<Self>) -> Option<Channel> {
+        let channel = self.channel()?;
+        let generation = self.generation();
+        let local = local::channel_of(self, generation, || {
+            let rules =
+                ConnectionRules { write_timeout: LOCAL_WRITE_TIMEOUT, ..self.dialer.rules() };
+            let dialer = self.dialer.clone().with_rules(rules);
+            dialer.connect_lazily(&self.url, |endpoint| tune(endpoint, self.pings)).ok()
+        });
+        Some(local.unwrap_or(channel))
+    }
+
     /// Lets the next probe start at once. The caller has seen an error of the connection.
     pub fn doubt(&self) {
         self.doubted.notify_one();
@@ -121,11 +143,12 @@ impl Member {
         }
     }
 
-    async fn run(&self, dialer: &Dialer, pings: Option<PingConfig>) {
+    async fn run(&self) {
         let mut delay = RECONNECT_DELAY_MIN;
         let mut is_logged = false;
         loop {
-            let connecting = dialer.connect_with(&self.url, |endpoint| tune(endpoint, pings));
+            let connecting =
+                self.dialer.connect_with(&self.url, |endpoint| tune(endpoint, self.pings));
             match timeout(CONNECT_TIMEOUT, connecting).await {
                 Ok(Ok(channel)) => {
                     if is_logged {

@@ -15,6 +15,7 @@
 //! If the cluster has no quorum, every member is suspect. Calls then go to any connected member,
 //! because serializable reads are still possible there.
 
+pub(crate) mod local;
 mod member;
 mod membership;
 
