@@ -12,14 +12,15 @@ use clearlane_net::tls::Dialer;
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_proto::authpb::{Permission, permission::Type};
 use clearlane_proto::etcdserverpb::auth_client::AuthClient;
+use clearlane_proto::etcdserverpb::cluster_client::ClusterClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
     AuthEnableRequest, AuthRoleAddRequest, AuthRoleGrantPermissionRequest, AuthUserAddRequest,
-    AuthUserGrantRoleRequest, LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest,
-    WatchCreateRequest, WatchRequest, WatchResponse,
+    AuthUserGrantRoleRequest, LeaseGrantRequest, LeaseKeepAliveRequest, MemberAddRequest,
+    MemberRemoveRequest, PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -27,7 +28,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Streaming};
 
 use crate::authority::Authority;
-use crate::program::{Program, TIMEOUT, leader_of, members, ports, short_pause};
+use crate::program::{
+    Program, TIMEOUT, joining_member, leader_of, members, patient_channel, ports, short_pause,
+};
 
 const PREFIX: &str = "/proxied/";
 
@@ -136,6 +139,20 @@ async fn write(channel: Channel, is_done: Arc<AtomicBool>, newest: Arc<AtomicI64
     acknowledged
 }
 
+/// Reads a watch up to the last acknowledged put. Each of the puts must arrive, and no event twice.
+async fn check_events(watch: &mut Watch, acknowledged: &[i64]) {
+    let mut seen = Vec::new();
+    while seen.last() < acknowledged.last() {
+        let response = watch.next().await;
+        assert!(!response.canceled, "{response:?}");
+        seen.extend(response.events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision));
+    }
+    assert!(seen.is_sorted_by(|a, b| a < b), "each event once, in order");
+    let missing: Vec<_> =
+        acknowledged.iter().filter(|it| seen.binary_search(it).is_err()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// Members are killed or stopped, one at a time. During this time, reads through the proxy must
 /// succeed, no client may lose its connection, each read must be at least as new as the last put
 /// that was acknowledged before it, and a watch must get every acknowledged put exactly once.
@@ -163,15 +180,10 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
         let begin = Instant::now();
         let mut reads = 0;
         while reads < 20 || begin.elapsed() < Duration::from_secs(4) {
-            let before = newest.load(Ordering::SeqCst);
             let asked = Instant::now();
-            let get = RangeRequest { key: format!("{PREFIX}1").into(), ..RangeRequest::default() };
-            let read = reader.range(get).await.unwrap().into_inner();
+            read_fresh(&mut reader, &newest).await;
             longest = longest.max(asked.elapsed());
-            let revision = read.header.unwrap().revision;
-            assert!(revision >= before, "read at {revision}, after a put at {before}");
             reads += 1;
-            short_pause().await;
         }
         if is_killed {
             members[victim].start()
@@ -181,19 +193,61 @@ async fn clients_of_a_proxy_notice_no_lost_member() {
         members[victim].ready().await;
     }
     is_done.store(true, Ordering::SeqCst);
-    let acknowledged = writer.await.unwrap();
-    let mut seen = Vec::new();
-    while seen.last() < acknowledged.last() {
-        let response = watch.next().await;
-        assert!(!response.canceled, "{response:?}");
-        seen.extend(response.events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision));
-    }
-    assert!(seen.is_sorted_by(|a, b| a < b), "each event once, in order");
-    let missing: Vec<_> =
-        acknowledged.iter().filter(|it| seen.binary_search(it).is_err()).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    check_events(&mut watch, &writer.await.unwrap()).await;
     // An election takes one to two seconds, and the machine may be busy.
     assert!(longest < Duration::from_secs(10), "a read took {longest:?}");
+}
+
+/// All members are replaced by new ones, one after the other. The proxy learns the new addresses. A
+/// watch must get every acknowledged put exactly once, and each read must succeed, on the same
+/// connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_members_behind_a_proxy_are_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut members = started(dir.path()).await;
+    let flags = ["--cache-prefix", PREFIX, "--endpoints-auto-sync-interval", "500ms"];
+    let proxy = Proxy::start(dir.path(), &members, &flags).await;
+    let mut watch = proxy.watch(prefix_watch(0)).await;
+    assert!(watch.next().await.created);
+    let (is_done, newest) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(0)));
+    let writer =
+        tokio::spawn(write(proxy.connect().await, Arc::clone(&is_done), Arc::clone(&newest)));
+    let mut reader = KvClient::new(proxy.connect().await);
+    for number in 3..6 {
+        let mut new = joining_member(dir.path(), &format!("m{number}"), &members);
+        let add = || MemberAddRequest { peer_urls: vec![new.peer_url()], is_learner: false };
+        let mut cluster = ClusterClient::new(patient_channel(members[0].client).await);
+        // A cluster is healthy only after its members have been connected for a while.
+        while let Err(status) = cluster.member_add(add()).await {
+            assert_eq!(status.message(), "etcdserver: unhealthy cluster");
+            read_fresh(&mut reader, &newest).await;
+        }
+        new.start_existing();
+        new.ready().await;
+        members.push(new);
+        let id = members[0].ready().await.header.unwrap().member_id;
+        let mut cluster = ClusterClient::new(patient_channel(members[1].client).await);
+        while let Err(status) = cluster.member_remove(MemberRemoveRequest { id }).await {
+            assert_eq!(status.message(), "etcdserver: unhealthy cluster");
+            read_fresh(&mut reader, &newest).await;
+        }
+        members[0].ended().await;
+        members.remove(0);
+        for _ in 0..50 {
+            read_fresh(&mut reader, &newest).await;
+        }
+    }
+    is_done.store(true, Ordering::SeqCst);
+    check_events(&mut watch, &writer.await.unwrap()).await;
+}
+
+/// Makes a read, which must be at least as new as the last put that was acknowledged before it.
+async fn read_fresh(reader: &mut KvClient<Channel>, newest: &AtomicI64) {
+    let before = newest.load(Ordering::SeqCst);
+    let get = RangeRequest { key: format!("{PREFIX}1").into(), ..RangeRequest::default() };
+    let revision = reader.range(get).await.unwrap().into_inner().header.unwrap().revision;
+    assert!(revision >= before, "read at {revision}, after a put at {before}");
+    short_pause().await;
 }
 
 /// A hundred watches of one prefix, which start at different revisions before the proxy did, need

@@ -78,6 +78,16 @@ pub(crate) fn members_that_refuse_the_last(dir: &Path, count: usize) -> Vec<Prog
     members
 }
 
+/// Returns a member that is not started. It joins a cluster that has the other members.
+pub(crate) fn joining_member(dir: &Path, name: &str, others: &[Program]) -> Program {
+    let mut member = members_with(dir, 1, "http").remove(0);
+    member.name = name.to_owned();
+    let own = format!("{name}={}", member.peer_url());
+    let known = others.iter().map(|other| format!("{}={}", other.name, other.peer_url()));
+    member.cluster = known.chain([own]).collect::<Vec<_>>().join(",");
+    member
+}
+
 fn members_with(dir: &Path, count: usize, peer_scheme: &'static str) -> Vec<Program> {
     let ports = ports(2 * count);
     let (client, peer) = ports.split_at(count);
