@@ -212,7 +212,7 @@ const REQUESTS: &[Flag] = &[
     flag("warning-apply-duration", Duration, "100ms")
         .help("If the application of a request takes longer, a warning is logged."),
     flag("warning-unary-request-duration", Duration, "300ms")
-        .help("If a unary call of KV takes longer, a warning is logged."),
+        .help("If a unary call of KV or Authenticate takes longer, a warning is logged."),
 ];
 
 const PROCESS: &[Flag] = &[
