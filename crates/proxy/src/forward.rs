@@ -216,7 +216,7 @@ async fn try_forward(
             Some(member) => member,
             None => upstream.wait_and_pick().await.ok_or_else(status::no_member)?,
         };
-        let Some(channel) = member.channel_of_thread() else {
+        let Some((channel, generation)) = member.connection_of_thread() else {
             // The connection was lost just now.
             if Instant::now() > deadline {
                 return Err(status::no_member());
@@ -230,13 +230,13 @@ async fn try_forward(
                 std::future::pending::<()>().await;
             }
             loop {
-                upstream.lost(&member).await;
+                upstream.lost(&member, generation).await;
                 // A write is not repeated, so it waits longer: the member may only be slow.
                 if call.is_read() {
                     return;
                 }
                 sleep(WRITE_GRACE).await;
-                if upstream.is_lost(&member) {
+                if upstream.is_lost(&member) || member.generation() != generation {
                     return;
                 }
             }
@@ -248,7 +248,7 @@ async fn try_forward(
         match sent {
             Ok(response) if call.is_streaming() => {
                 let (upstream, member) = (Arc::clone(upstream), Arc::clone(&member));
-                let lost = Box::pin(async move { upstream.lost(&member).await });
+                let lost = Box::pin(async move { upstream.lost(&member, generation).await });
                 return Ok(response.map(|body| Body::new(GuardedBody { body, lost })));
             }
             Ok(response) => return Ok(response),
@@ -261,7 +261,7 @@ async fn try_forward(
                 if Instant::now() > deadline {
                     return Err(status::no_member());
                 }
-                let _ = timeout(RETRY_DELAY, upstream.lost(&member)).await;
+                let _ = timeout(RETRY_DELAY, upstream.lost(&member, generation)).await;
             }
         }
     }

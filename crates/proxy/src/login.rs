@@ -252,14 +252,14 @@ impl Login {
         let request = AuthenticateRequest { name: self.user.clone(), password };
         loop {
             let member = upstream.wait_and_pick().await.ok_or_else(status::no_member)?;
-            let Some(channel) = member.channel() else {
+            let Some((channel, generation)) = member.connection() else {
                 sleep(RETRY_DELAY).await;
                 continue;
             };
             let mut client = AuthClient::new(channel);
             let answer = tokio::select! {
                 answer = client.authenticate(request.clone()) => answer,
-                () = upstream.lost(&member) => continue,
+                () = upstream.lost(&member, generation) => continue,
             };
             match answer {
                 Ok(answer) => {

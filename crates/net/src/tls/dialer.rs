@@ -18,7 +18,7 @@ use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
@@ -203,6 +203,10 @@ async fn connect_tcp(host: &str, port: u16, rules: ConnectionRules) -> io::Resul
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 set_write_timeout(SockRef::from(&stream), rules.write_timeout)?;
+                // The other end may vanish while this end waits for it and sends nothing.
+                let pings = TcpKeepalive::new().with_time(rules.read_timeout);
+                SockRef::from(&stream)
+                    .set_tcp_keepalive(&pings.with_interval(rules.read_timeout))?;
                 return Ok(stream);
             }
             Err(error) => failure = error,

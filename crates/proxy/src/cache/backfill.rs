@@ -85,9 +85,9 @@ impl Scope {
 /// Reads the events of the scope's range from revision `from` to `base`.
 async fn fetch(scope: &Scope, cache: &Cache, from: i64, base: i64) -> Result<Fetched, Status> {
     let member = cache.upstream.wait_and_pick().await;
-    let Some((member, channel)) =
-        member.and_then(|member| member.channel().map(|channel| (member, channel)))
-    else {
+    let Some((member, channel, generation)) = member.and_then(|member| {
+        member.connection().map(|(channel, generation)| (member, channel, generation))
+    }) else {
         return Err(crate::status::no_member());
     };
     let (requests, receiver) = mpsc::channel(4);
@@ -109,7 +109,7 @@ async fn fetch(scope: &Scope, cache: &Cache, from: i64, base: i64) -> Result<Fet
                 let _ = requests.try_send(request(progress));
                 continue;
             }
-            () = cache.upstream.lost(&member) => None,
+            () = cache.upstream.lost(&member, generation) => None,
         };
         let Some(response) = response else {
             return Err(Status::unavailable("the member is lost"));

@@ -38,7 +38,6 @@ use super::budget::Refusal;
 use super::contents::{BrokenFeed, bytes_of};
 use super::scope::Scope;
 use crate::status;
-use crate::upstream::Member;
 
 /// The first page of a list has this number of keys. Later pages are sized by the bytes of the
 /// earlier ones.
@@ -120,10 +119,12 @@ pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) 
 }
 
 async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
-    let Some((member, channel)) = cache.upstream.wait_and_pick().await.and_then(|member| {
-        let channel = member.channel()?;
-        Some((member, channel))
-    }) else {
+    let Some((member, channel, generation)) =
+        cache.upstream.wait_and_pick().await.and_then(|member| {
+            let (channel, generation) = member.connection()?;
+            Some((member, channel, generation))
+        })
+    else {
         return Interruption::Lost("no member is connected".to_owned());
     };
     let fed = async {
@@ -132,12 +133,13 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
                 listed = timeout(LIST_TIMEOUT, list(scope, cache, channel.clone())) => {
                     listed.map_err(|_| Interruption::Lost("the list took too long".to_owned()))??;
                 }
-                () = cache.upstream.lost(&member) => {
+                () = cache.upstream.lost(&member, generation) => {
                     return Err(Interruption::Lost("the member does not answer".to_owned()));
                 }
             }
         }
-        follow(scope, cache, &member, channel).await
+        let lost = cache.upstream.lost(&member, generation);
+        follow(scope, cache, lost, channel).await
     };
     match fed.await {
         Err(interruption) => interruption,
@@ -213,7 +215,7 @@ enum Never {}
 async fn follow(
     scope: &Arc<Scope>,
     cache: &Cache,
-    member: &Member,
+    lost: impl Future<Output = ()>,
     channel: Channel,
 ) -> Result<Never, Interruption> {
     let (requests, receiver) = mpsc::channel(4);
@@ -229,6 +231,7 @@ async fn follow(
     let mut events = opened.map_err(|status| leader_status(scope, status))?.into_inner();
     scope.set_leaderless(false);
     let mut asked: Option<Instant> = None;
+    let mut lost = std::pin::pin!(lost);
     loop {
         let repeat = asked.unwrap_or_else(Instant::now) + PROGRESS_REPEAT;
         tokio::select! {
@@ -252,7 +255,7 @@ async fn follow(
                 request_progress(&requests);
                 asked = Some(Instant::now());
             }
-            () = cache.upstream.lost(member) => {
+            () = lost.as_mut() => {
                 return Err(Interruption::Lost("the member does not answer".to_owned()));
             }
         }

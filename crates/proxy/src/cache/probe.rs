@@ -141,9 +141,10 @@ impl Prober {
         let deadline = started + PROBE_PATIENCE;
         loop {
             let member = self.upstream.wait_and_pick().await;
-            let Some((member, channel)) = member
-                .and_then(|member| member.channel_of_thread().map(|channel| (member, channel)))
-            else {
+            let Some((member, channel, generation)) = member.and_then(|member| {
+                let (channel, generation) = member.connection_of_thread()?;
+                Some((member, channel, generation))
+            }) else {
                 return Err(Status::unavailable("no member is connected"));
             };
             let request =
@@ -151,7 +152,7 @@ impl Prober {
             let mut client = KvClient::new(channel);
             let answer = tokio::select! {
                 answer = timeout_at(deadline, client.range(request)) => answer,
-                () = self.upstream.lost(&member) => continue,
+                () = self.upstream.lost(&member, generation) => continue,
             };
             match answer {
                 Ok(Ok(answer)) => {
@@ -163,7 +164,7 @@ impl Prober {
                 }
                 Ok(Err(status)) if is_transport_error(&status) && Instant::now() < deadline => {
                     member.doubt();
-                    let _ = timeout(RETRY_DELAY, self.upstream.lost(&member)).await;
+                    let _ = timeout(RETRY_DELAY, self.upstream.lost(&member, generation)).await;
                 }
                 Ok(Err(status)) => return Err(status),
                 Err(_) => return Err(Status::unavailable("the probe was not answered in time")),

@@ -195,9 +195,9 @@ impl Renewals {
     /// `is_token_rejected` is true if the last connection has ended because of the login's token.
     async fn serve_connection(&self, stream: usize, is_token_rejected: &mut bool) -> Ended {
         let member = self.upstream.wait_and_pick().await;
-        let Some((member, channel)) =
-            member.and_then(|member| member.channel().map(|channel| (member, channel)))
-        else {
+        let Some((member, channel, generation)) = member.and_then(|member| {
+            member.connection().map(|(channel, generation)| (member, channel, generation))
+        }) else {
             return Ended::Failed(status::no_member());
         };
         let (metadata, token) = match self.caller.credentials(&self.upstream).await {
@@ -244,7 +244,7 @@ impl Renewals {
         };
         let ended: Result<Ended, Status> = tokio::select! {
             ended = renewing => ended,
-            () = self.upstream.lost(&member) => Ok(Ended::Lost),
+            () = self.upstream.lost(&member, generation) => Ok(Ended::Lost),
         };
         match ended {
             Ok(ended) => ended,

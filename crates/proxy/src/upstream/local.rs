@@ -3,7 +3,8 @@
 //! A call that goes from a network thread over a connection of the main runtime wakes another
 //! thread twice. So each network thread has its own connection to each member that it calls.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use tonic::transport::Channel;
@@ -16,9 +17,19 @@ struct LocalChannel {
     channel: Channel,
 }
 
+/// Number of changes of the members.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
     /// The channels of this thread. `None` on a thread that uses the channels of the main runtime.
     static CHANNELS: RefCell<Option<Vec<LocalChannel>>> = const { RefCell::new(None) };
+    /// The changes after which this thread has dropped its channels to members that were removed.
+    static SEEN_CHANGES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Lets each thread drop its channels to removed members before its next call.
+pub(super) fn members_changed() {
+    CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Lets this thread have its own connections. The thread must have one runtime.
@@ -39,12 +50,21 @@ pub(super) fn channel_of(
         let is_wanted = |it: &&LocalChannel| {
             std::ptr::eq(it.member.as_ptr(), Arc::as_ptr(member)) && it.generation == generation
         };
-        if let Some(found) = channels.iter().find(is_wanted) {
+        let changes = CHANGES.load(Ordering::Relaxed);
+        let is_changed = SEEN_CHANGES.replace(changes) != changes;
+        if let Some(found) = channels.iter().find(is_wanted)
+            && !is_changed
+        {
             return Some(found.channel.clone());
         }
         channels.retain(|it| {
-            it.member.upgrade().is_some_and(|member| member.generation() == it.generation)
+            it.member
+                .upgrade()
+                .is_some_and(|member| member.generation() == it.generation && !member.is_stopped())
         });
+        if let Some(found) = channels.iter().find(is_wanted) {
+            return Some(found.channel.clone());
+        }
         let channel = open()?;
         let member = Arc::downgrade(member);
         channels.push(LocalChannel { member, generation, channel: channel.clone() });

@@ -102,7 +102,7 @@ impl Member {
     }
 
     /// Returns a number that changes with each new connection.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
@@ -110,20 +110,28 @@ impl Member {
         self.channel.load().as_deref().cloned()
     }
 
-    /// Returns the channel for calls of this thread: on a network thread one of its own, or else
-    /// [`channel`](Member::channel). A call on it wakes no other thread. The task's probes do not
-    /// use it, so if only this connection breaks, the caller sees an error after at most
-    /// [`LOCAL_WRITE_TIMEOUT`], and the next call connects again.
-    pub(crate) fn channel_of_thread(self: &Arc<Self>) -> Option<Channel> {
-        let channel = self.channel()?;
+    /// Returns the channel, and its generation for [`lost`](super::Upstream::lost).
+    pub(crate) fn connection(&self) -> Option<(Channel, u64)> {
+        // If the connection is replaced now, the call waits for nothing that it could miss: it
+        // repeats itself on the new connection.
         let generation = self.generation();
+        self.channel().map(|channel| (channel, generation))
+    }
+
+    /// Returns the channel for calls of this thread: on a network thread one of its own, or else
+    /// [`channel`](Member::channel), and the generation. A call on it wakes no other thread. The
+    /// task's probes do not use it, so if only this connection breaks, the caller sees an error
+    /// after at most [`LOCAL_WRITE_TIMEOUT`], and the next call connects again. Idle connections
+    /// are kept alive by TCP.
+    pub(crate) fn connection_of_thread(self: &Arc<Self>) -> Option<(Channel, u64)> {
+        let (channel, generation) = self.connection()?;
         let local = local::channel_of(self, generation, || {
             let rules =
                 ConnectionRules { write_timeout: LOCAL_WRITE_TIMEOUT, ..self.dialer.rules() };
             let dialer = self.dialer.clone().with_rules(rules);
             dialer.connect_lazily(&self.url, |endpoint| tune(endpoint, self.pings)).ok()
         });
-        Some(local.unwrap_or(channel))
+        Some((local.unwrap_or(channel), generation))
     }
 
     /// Lets the next probe start at once. The caller has seen an error of the connection.
@@ -134,6 +142,10 @@ impl Member {
     /// Ends the task. Calls in flight may end, because they have the connection.
     pub(super) fn stop(&self) {
         self.is_stopped.send_replace(true);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        *self.is_stopped.borrow()
     }
 
     fn set_state(&self, state: MemberState) {
@@ -239,4 +251,27 @@ async fn probe(channel: &Channel) -> ProbeResult {
 /// has no source.
 pub(crate) fn is_transport_error(status: &Status) -> bool {
     status.source().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::super::{Upstream, UpstreamConfig};
+    use super::*;
+
+    /// The connection is replaced after a call has taken it, and before the call waits.
+    #[tokio::test]
+    async fn a_call_notices_a_connection_that_was_replaced_before_it_waits() {
+        // Nothing listens on port 1.
+        let endpoints = vec!["127.0.0.1:1".to_owned()];
+        let upstream = Upstream::start(&UpstreamConfig { endpoints, ..UpstreamConfig::default() });
+        let member = Arc::clone(&upstream.members()[0]);
+        let generation = member.generation();
+        member.set_state(MemberState::Ready);
+        assert!(upstream.lost(&member, generation).now_or_never().is_none());
+        member.generation.fetch_add(1, Ordering::AcqRel);
+        assert!(upstream.lost(&member, generation).now_or_never().is_some());
+        assert!(upstream.lost(&member, member.generation()).now_or_never().is_none());
+    }
 }

@@ -97,6 +97,7 @@ impl Upstream {
             gone.stop();
         }
         self.members.store(Arc::new(members));
+        local::members_changed();
         self.changed.send_modify(|changes| *changes += 1);
     }
 
@@ -151,11 +152,10 @@ impl Upstream {
     }
 
     /// Returns when a call that waits for this member should try another one: the member is
-    /// [lost](Upstream::is_lost), or has a newer connection than the call. Behind a load balancer,
-    /// a new connection may lead to another member.
-    pub async fn lost(&self, member: &Member) {
+    /// [lost](Upstream::is_lost), or has a newer connection than the call's `generation`. Behind a
+    /// load balancer, a new connection may lead to another member.
+    pub async fn lost(&self, member: &Member, generation: u64) {
         let mut changed = self.changed.subscribe();
-        let generation = member.generation();
         loop {
             changed.borrow_and_update();
             let is_replaced = member.generation() != generation;

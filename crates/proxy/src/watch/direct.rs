@@ -173,9 +173,9 @@ async fn run(
         Err(status) => return DirectEvent::Ended(status),
     };
     let member = upstream.wait_and_pick().await;
-    let Some((member, channel)) =
-        member.and_then(|member| member.channel().map(|channel| (member, channel)))
-    else {
+    let Some((member, channel, generation)) = member.and_then(|member| {
+        member.connection().map(|(channel, generation)| (member, channel, generation))
+    }) else {
         return DirectEvent::Ended(status::no_member());
     };
     let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
@@ -196,7 +196,7 @@ async fn run(
     };
     let ended = tokio::select! {
         ended = watched => ended,
-        () = upstream.lost(&member) => return DirectEvent::Lost,
+        () = upstream.lost(&member, generation) => return DirectEvent::Lost,
     };
     match ended {
         Ok(()) => DirectEvent::Lost,
