@@ -2,9 +2,9 @@
 //!
 //! * In `ARCHITECTURE.md`, each row of "Where things live" names a crate, and between backticks the
 //!   files and folders below its `src`. They must exist.
-//! * In a chapter that follows a request, each row of "Where each step is" has the number of a
-//!   step, its functions, the file that contains them, and what the step may wait for. Each step of
-//!   the chapter has a row.
+//! * In a chapter that follows a request, each row of the table of steps has the number of a step,
+//!   its functions, and the file that contains them. Each step of the chapter has a row.
+//!   `tests/step-tables` compares the order of the rows with a run.
 //! * Any name between backticks in such a chapter is a word of the code or the name of a lock.
 
 use crate::rust::contains_word;
@@ -63,30 +63,44 @@ fn check_steps(repository: &Repository, chapter: &File) -> Vec<String> {
     let mut in_table = Vec::new();
     for (row, at) in chapter.text.lines().zip(1..).filter(|(line, _)| line.starts_with("| ")) {
         let cells: Vec<_> = row.trim_matches('|').split('|').collect();
-        let Some(step) = number(row.trim_start_matches('|'), '|') else { continue };
+        // A step may name another one that it follows: `12, after 9`.
+        let step = cells[0].trim().parse().ok().or_else(|| number(cells[0], ", after "));
+        let Some(step) = step else { continue };
         in_table.push(step);
-        let [_, functions, file, waits] = cells[..] else {
-            tell(at, "a row has a step, functions, a file, and what it may wait for".to_owned());
-            continue;
+        let (functions, path, text) = match cells[..] {
+            [_, functions, file, waits] => (functions, quoted(file).next(), waits),
+            [_, _thread, function, _only, text] => (function, linked(function), text),
+            _ => {
+                let message = "a row is `step, functions, file, may wait for`, or `step, thread, \
+                               linked function, only, what it does`";
+                tell(at, message.to_owned());
+                continue;
+            }
         };
-        let path = quoted(file).next().unwrap_or_default();
+        let path = path.unwrap_or_default();
         let code = repository.file(path).and_then(|file| file.rust.as_ref());
         let code = code.map_or("", |views| &views.code_without_tests);
-        if quoted(functions).next().is_none() || waits.trim().is_empty() {
-            tell(at, "no function, or not what it may wait for".to_owned());
+        if quoted(functions).next().is_none() || text.trim().is_empty() {
+            tell(at, "the row has no function, or its last cell is empty".to_owned());
         }
         for name in quoted(functions) {
+            let name = name.rsplit("::").next().unwrap_or(name);
             if !code.lines().any(|line| contains_word(line, &format!("fn {name}"))) {
                 tell(at, format!("`{path}` has no function `{name}`"));
             }
         }
     }
     for (line, at) in chapter.text.lines().zip(1..) {
-        if let Some(step) = number(line, '.').filter(|step| !in_table.contains(step)) {
+        if let Some(step) = number(line, ".").filter(|step| !in_table.contains(step)) {
             tell(at, format!("step {step} has no row in the table"));
         }
     }
     violations
+}
+
+/// Returns the path of the file to which a cell links, from the root of the repository.
+fn linked(cell: &str) -> Option<&str> {
+    cell.split_once("](../")?.1.split_once(')').map(|(path, _)| path)
 }
 
 /// Returns whether `name` looks like a name or a path in the code, such as `x::put`. Flags, file
@@ -132,10 +146,13 @@ mod tests {
     const STEPS: &str = "1. `Kept` comes, and `x::put`.\n\n\
                          | step | function | file | may wait for |\n\
                          | 1 | `put` | `crates/x/src/a.rs` | nothing |\n";
+    const LINKED: &str = "| step | thread | function | only | what it does |\n\
+                          | 1, after 1 | net | [`x::put`](../crates/x/src/a.rs) | | puts |\n";
 
     #[test]
     fn good_pages_pass() {
         assert_eq!(messages(GOOD_MAP, STEPS), [""; 0]);
+        assert_eq!(messages(GOOD_MAP, LINKED), [""; 0]);
     }
 
     #[test]
@@ -154,6 +171,12 @@ mod tests {
         ] {
             let told = messages(GOOD_MAP, &STEPS.replace(good, bad));
             assert!(told[0].starts_with(&format!("docs/read-path.md:{line}: ")), "{bad}: {told:?}");
+        }
+        for (good, bad) in
+            [("x::put", "put_all"), ("../crates", "crates"), ("puts", ""), ("net |", "")]
+        {
+            let told = messages(GOOD_MAP, &LINKED.replace(good, bad));
+            assert!(told[0].starts_with("docs/read-path.md:2: "), "{bad}: {told:?}");
         }
         assert_eq!(check(&Repository::default()).len(), 4);
     }
