@@ -71,18 +71,30 @@ pub(super) fn about_all(recordings: &[Recording]) -> String {
 
 /// Describes a chain: `put #2 waits 51.0 ms for readTx, behind list #1, which has readTx for 90.0
 /// ms`.
+///
+/// A cause may have started long before the wait, or take only a part of it. So the time of a cause
+/// is the time during which all spans of the chain so far overlap, and the words `of it` follow.
+/// Only a hold that covers this time has its whole length.
 pub fn sentence(chain: &[&Span]) -> String {
     let Some((wait, causes)) = chain.split_first() else {
         return "no request waits for another".to_owned();
     };
-    let mut words = format!("{} {}", wait.lane, doing(wait));
+    let mut words = format!("{} {}", wait.lane, doing(wait, &super::time(wait.length_ns())));
     let mut last = wait;
+    let mut interval = (wait.from_ns, wait.to_ns);
     for cause in causes {
         match cause.lane == last.lane {
             true => words += " and ",
             false => words += &format!(", behind {}, which ", cause.lane),
         }
-        words += &doing(cause);
+        let whole_ns = interval.1 - interval.0;
+        interval = (interval.0.max(cause.from_ns), interval.1.min(cause.to_ns));
+        let part_ns = interval.1.saturating_sub(interval.0);
+        let is_hold = matches!(cause.activity, Activity::Hold { .. });
+        words += &match is_hold && part_ns == whole_ns {
+            true => doing(cause, &super::time(cause.length_ns())),
+            false => doing(cause, &format!("{} of it", super::time(part_ns))),
+        };
         last = cause;
     }
     // If the last span is a wait, no cause of it follows in the chain. So its blocker is only
@@ -93,8 +105,7 @@ pub fn sentence(chain: &[&Span]) -> String {
     words
 }
 
-fn doing(span: &Span) -> String {
-    let time = super::time(span.length_ns());
+fn doing(span: &Span, time: &str) -> String {
     match &span.activity {
         Activity::Run => format!("runs for {time}"),
         Activity::Core => format!("waits {time} for a core"),
@@ -127,10 +138,38 @@ mod tests {
         assert_eq!(
             sentence(&chain),
             "get #2 waits 36.0 ms for batchTx, behind commit, which has batchTx for 39.0 ms and \
-             waits 37.0 ms for readTx, behind list #1, which has readTx for 40.0 ms"
+             waits 35.0 ms of it for readTx, behind list #1, which has readTx for 40.0 ms"
         );
         let lanes: Vec<_> = recording.lanes(&chain).into_iter().map(|(lane, _)| lane).collect();
         assert_eq!(lanes, ["get #2", "commit", "list #1", "log"]);
+    }
+
+    /// The apply loop was idle for long before the put, and the log also writes another batch.
+    #[test]
+    fn the_times_of_causes_are_those_within_the_wait() {
+        let recording = recording(vec![
+            span("put #1", wait("the applier", "applier"), 60_000_000, 60_800_000),
+            span("applier", wait("the raft", "raft"), 0, 60_700_000),
+            span("raft", wait("the log", "log"), 60_100_000, 60_700_000),
+            span("log", Activity::Disk, 60_050_000, 60_600_000),
+        ]);
+        assert_eq!(
+            sentence(&recording.longest_chain()),
+            "put #1 waits 800.0 µs for the applier, behind applier, which waits 700.0 µs of it for \
+             the raft, behind raft, which waits 600.0 µs of it for the log, behind log, which waits \
+             500.0 µs of it for the disk"
+        );
+    }
+
+    #[test]
+    fn a_hold_of_a_part_of_the_wait_has_the_time_of_this_part() {
+        let recording = recording(vec![
+            span("get #2", wait("readTx", "put #1"), 10_000_000, 50_000_000),
+            span("put #1", hold("readTx"), 0, 45_000_000),
+        ]);
+        let words =
+            "get #2 waits 40.0 ms for readTx, behind put #1, which has readTx for 35.0 ms of it";
+        assert_eq!(sentence(&recording.longest_chain()), words);
     }
 
     #[test]
