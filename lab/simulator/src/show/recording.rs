@@ -3,7 +3,9 @@
 use clearlane_contention::era_colours::{ColourPair, era_colour};
 use clearlane_contention::wait_chain::{self, WaitChains};
 
-use crate::timeline::{Activity, LaneKind, Span, Timeline, TimelineError, TimelineHeader};
+use crate::timeline::{
+    Activity, LaneKind, Span, Timeline, TimelineError, TimelineHeader, lane_class,
+};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
@@ -105,6 +107,49 @@ pub fn sentence(chain: &[&Span]) -> String {
     words
 }
 
+/// Compares the longest waits of several recordings, in one line: `In short: era 3.2: a put waited
+/// 51.0 ms (a long range had readTx); era clearlane: a put waited 0.8 ms (for the disk)`.
+pub fn conclusion<'a>(recordings: impl Iterator<Item = &'a Recording>) -> String {
+    let of = |recording: &Recording| {
+        let chain = recording.longest_chain();
+        let words = match chain.first() {
+            Some(wait) => {
+                let class = with_article(wait);
+                let ms = wait.length_ns() as f64 / 1e6;
+                format!("{class} waited {ms:.1} ms{}", reason(&chain))
+            }
+            None => "no request waited for another".to_owned(),
+        };
+        format!("{}: {words}", recording.title())
+    };
+    format!("In short: {}", recordings.map(of).collect::<Vec<_>>().join("; "))
+}
+
+/// Describes the last span of a chain, in parentheses.
+fn reason(chain: &[&Span]) -> String {
+    let Some(last) = chain.last() else { return String::new() };
+    let words = match &last.activity {
+        Activity::Hold { resource } => format!("{} had {resource}", with_article(last)),
+        Activity::Disk => "for the disk".to_owned(),
+        Activity::Network => "for a message".to_owned(),
+        Activity::Core => "for a core".to_owned(),
+        Activity::Run => format!("{} ran", with_article(last)),
+        Activity::Wait { resource, .. } => format!("for {resource}"),
+    };
+    format!(" ({words})")
+}
+
+/// Returns the class of the span's lane with an article: `a put`, `the applier`.
+fn with_article(span: &Span) -> String {
+    let class = lane_class(&span.lane);
+    let article = match span.kind {
+        LaneKind::Work => "the",
+        _ if class.starts_with(['a', 'e', 'i', 'o', 'u']) => "an",
+        _ => "a",
+    };
+    format!("{article} {class}")
+}
+
 fn doing(span: &Span, time: &str) -> String {
     match &span.activity {
         Activity::Run => format!("runs for {time}"),
@@ -180,6 +225,37 @@ mod tests {
         let calm = recording(vec![span("get #2", Activity::Run, 0, 5_000)]);
         assert_eq!(sentence(&calm.longest_chain()), "no request waits for another");
         assert_eq!((calm.title().as_str(), calm.about().as_str()), ("", ""));
+    }
+
+    #[test]
+    fn a_conclusion_compares_the_longest_waits() {
+        let of_era = |era: &str, spans: Vec<Span>| {
+            let header = TimelineHeader { era: Some(era.to_owned()), ..TimelineHeader::default() };
+            Recording { header, ..recording(spans) }
+        };
+        let all = [
+            of_era(
+                "3.2",
+                vec![
+                    span("list #1", hold("readTx"), 0, 40_000_000),
+                    span("applier", wait("readTx", "list #1"), 3_000_000, 40_000_000),
+                    span("put #2", wait("the applier", "applier"), 13_000_000, 40_000_000),
+                ],
+            ),
+            of_era(
+                "clearlane",
+                vec![
+                    span("log", Activity::Disk, 0, 800_000),
+                    span("put #2", wait("the log", "log"), 0, 800_000),
+                ],
+            ),
+            of_era("3.4", vec![span("put #2", Activity::Run, 0, 5)]),
+        ];
+        assert_eq!(
+            conclusion(all.iter()),
+            "In short: era 3.2: a put waited 27.0 ms (a list had readTx); era clearlane: a put \
+             waited 0.8 ms (for the disk); era 3.4: no request waited for another"
+        );
     }
 
     #[test]
