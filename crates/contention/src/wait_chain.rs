@@ -10,8 +10,8 @@
 //! a later wait in the chain, only the time during which all spans of the chain so far overlap is
 //! considered. If two overlaps are equal, the cause is the span whose kind is listed first:
 //!
-//! 1. a wait of the blocker that the wait names, but not a later wait for the same lock, because the
-//!    blocker is then in the queue after the waiter;
+//! 1. a wait of the blocker that the wait names, but not a later wait for the same lock, because
+//!    the blocker is then in the queue after the waiter;
 //! 2. a hold of the lock by another lane;
 //! 3. another activity of the blocker, unless the blocker holds the lock.
 //!

@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(
             sentence(&recording.longest_chain()),
             "put #1 waits 800.0 µs for the applier, behind applier, which waits 700.0 µs of it for \
-             the raft, behind raft, which waits 600.0 µs of it for the log, behind log, which waits \
-             500.0 µs of it for the disk"
+             the raft, behind raft, which waits 600.0 µs of it for the log, behind log, which \
+             waits 500.0 µs of it for the disk"
         );
     }
 

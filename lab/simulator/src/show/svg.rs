@@ -3,8 +3,8 @@
 //! Reads are blue and writes are green. Waits for a lock are red with stripes. Waits for a worker
 //! are grey, with stripes in the other direction, so that a reader who sees no colours can
 //! distinguish them. A sentence at the top describes the longest wait of a request and its causes.
-//! Each of these spans has a frame, and an arrow to its cause. Each other wait that is not short has
-//! a thin arrow to the lane that it names as its blocker. A bar shows its description when the
+//! Each of these spans has a frame, and an arrow to its cause. Each other wait that is not short
+//! has a thin arrow to the lane that it names as its blocker. A bar shows its description when the
 //! pointer is on it.
 
 use std::cmp::Reverse;
