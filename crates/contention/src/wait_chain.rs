@@ -10,14 +10,17 @@
 //! a later wait in the chain, only the time during which all spans of the chain so far overlap is
 //! considered. If two overlaps are equal, the cause is the span whose kind is listed first:
 //!
-//! 1. a wait of the blocker that the wait names;
+//! 1. a wait of the blocker that the wait names, but not a later wait for the same lock, because
+//!    the blocker is then in the queue after the waiter;
 //! 2. a hold of the lock by another lane;
 //! 3. another activity of the blocker, unless the blocker holds the lock.
 //!
 //! If the cause is a hold, the chain continues with the holder's longest wait, provided that this
 //! wait takes more than half of the time during which all spans of the chain overlap. Otherwise the
-//! chain ends with the hold. A chain also ends after nine spans, or if the next span is already in
-//! the chain.
+//! chain ends with the hold. A chain also ends after nine spans, and before a cause that overlaps
+//! less than a tenth of this time: it would explain almost nothing of the wait.
+//!
+//! A lane of the chain is never the cause of a later wait in it, because no task waits for itself.
 //!
 //! `model.js` of the simulator has the same rules for its page.
 
@@ -28,6 +31,8 @@ use crate::timeline::{Activity, LaneKind, Span, Timeline};
 
 /// Maximum number of spans in a chain. A longer chain is cut off.
 const LENGTH_MAX: usize = 9;
+/// A cause must overlap at least this part of the time during which all spans of the chain overlap.
+const LEAST_PART: f64 = 0.1;
 /// Margin before and after the shown part of a chain, as a fraction of the length of this part.
 const MARGIN: f64 = 0.15;
 /// Maximum time that is shown before and after the wait, in multiples of the wait's length. A cause
@@ -47,8 +52,11 @@ impl<'a> WaitChains<'a> {
         let mut chain = vec![wait];
         let mut interval = (wait.from_ns, wait.to_ns);
         let mut last = wait;
-        while let Some(cause) = self.cause(last, interval) {
-            if chain.len() == LENGTH_MAX || chain.iter().any(|known| std::ptr::eq(*known, cause)) {
+        while chain.len() < LENGTH_MAX
+            && let Some(cause) = self.cause(last, &chain, interval)
+        {
+            let whole_ns = interval.1 - interval.0;
+            if (cause.overlap_ns(interval) as f64) < LEAST_PART * whole_ns as f64 {
                 break;
             }
             interval = (interval.0.max(cause.from_ns), interval.1.min(cause.to_ns));
@@ -59,11 +67,11 @@ impl<'a> WaitChains<'a> {
     }
 
     /// Returns the cause of `span` in this interval; `None` if `span` is neither a wait nor a hold,
-    /// or if no cause is known.
-    fn cause(&self, span: &Span, interval: Interval) -> Option<&'a Span> {
+    /// or if no cause is known. `chain` is the chain up to `span`.
+    fn cause(&self, span: &Span, chain: &[&Span], interval: Interval) -> Option<&'a Span> {
         match &span.activity {
             Activity::Wait { resource, blocker } => {
-                self.cause_of_wait(span, resource, blocker.as_deref(), interval)
+                self.cause_of_wait(span, chain, (resource, blocker.as_deref()), interval)
             }
             Activity::Hold { .. } => {
                 let busy = self.longest(span.lane.as_str(), interval, |_| true)?;
@@ -77,18 +85,25 @@ impl<'a> WaitChains<'a> {
     fn cause_of_wait(
         &self,
         wait: &Span,
-        resource: &str,
-        blocker: Option<&str>,
+        chain: &[&Span],
+        (resource, blocker): (&str, Option<&str>),
         interval: Interval,
     ) -> Option<&'a Span> {
-        let blocker = blocker.filter(|blocker| *blocker != wait.lane);
-        let of_blocker = |counts: fn(&Span) -> bool| self.longest(blocker?, interval, counts);
+        let is_other = |lane: &str| chain.iter().all(|known| known.lane != lane);
+        let blocker = blocker.filter(|blocker| is_other(blocker));
+        let of_blocker = |counts: &dyn Fn(&Span) -> bool| self.longest(blocker?, interval, counts);
+        let is_cause = |span: &Span| match &span.activity {
+            Activity::Wait { resource: same, .. } if same == resource => {
+                span.from_ns <= wait.from_ns
+            }
+            _ => is_wait(span),
+        };
         let holds =
             || self.0.locks.get(resource).into_iter().flat_map(|row| row.overlapping(interval));
-        let hold = longest_of(holds().filter(|hold| hold.lane != wait.lane), interval);
+        let hold = longest_of(holds().filter(|hold| is_other(&hold.lane)), interval);
         let has_lock = holds().any(|hold| Some(hold.lane.as_str()) == blocker);
-        let other = if has_lock { None } else { of_blocker(|span| !is_wait(span)) };
-        longest_of([of_blocker(is_wait), hold, other].into_iter().flatten(), interval)
+        let other = if has_lock { None } else { of_blocker(&|span| !is_wait(span)) };
+        longest_of([of_blocker(&is_cause), hold, other].into_iter().flatten(), interval)
     }
 
     /// Returns the span of this lane that overlaps the interval longest, or `None` if no span
@@ -218,6 +233,38 @@ mod tests {
             span("expensive #5", Activity::Run, 0, 60),
         ]);
         assert_eq!(lines[1..], ["applier waits for readTx", "expensive #5 has readTx"]);
+    }
+
+    #[test]
+    fn a_cause_of_almost_nothing_is_none() {
+        let of_log = |to| {
+            chain(vec![
+                span("put #1", wait("the raft", "raft"), 0, 100),
+                span("raft", wait("the log", "log"), 0, to),
+            ])
+        };
+        assert_eq!((of_log(9).len(), of_log(10).len()), (1, 2));
+    }
+
+    /// `tests/compat/page` has the same test for the page.
+    #[test]
+    fn no_lane_waits_for_itself() {
+        // The applier has the lock when the put starts to wait. It releases the lock to the commit,
+        // and then queues for it behind the put.
+        let lines = chain(vec![
+            span("put #1", wait("batchTx", "applier"), 10, 50),
+            span("applier", hold("batchTx"), 5, 11),
+            span("applier", wait("batchTx", "put #1"), 11, 60),
+            span("commit", hold("batchTx"), 11, 49),
+        ]);
+        assert_eq!(lines[1..], ["commit has batchTx"]);
+        let lines = chain(vec![
+            span("put #1", wait("the applier", "applier"), 10, 50),
+            span("applier", wait("batchTx", "commit"), 10, 50),
+            span("commit", wait("the applier", "applier"), 10, 50),
+        ]);
+        let rest = ["applier waits for batchTx", "commit waits for the applier"];
+        assert_eq!(lines[1..], rest);
     }
 
     #[test]

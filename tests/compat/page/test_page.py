@@ -179,8 +179,8 @@ class Page(InABrowser):
         self.open_page_of(file)
         self.assertEqual(
             self.said(),
-            "put #44 waits 40.0 µs for the applier, behind applier #1, which waits 37.0 µs for readTx, "
-            "behind expensive #5, which runs for 49.0 µs",
+            "put #44 waits 40.0 µs for the applier, behind applier #1, which waits 37.0 µs of it for readTx, "
+            "behind expensive #5, which runs for 37.0 µs of it",
         )
         wait = {"what": "wait", "of": "batchTx", "behind": "commit #1", "from": 10_000, "to": 50_000}
         spans = [
@@ -198,10 +198,22 @@ class Page(InABrowser):
         words = self.said().split("\n")[0]
         self.assertEqual(
             words,
-            "put #44 waits 40.0 µs for batchTx, behind applier #1, which has batchTx for 36.0 µs and waits 34.0 µs "
-            "for readTx, behind expensive #5, which has readTx for 48.0 µs",
+            "put #44 waits 40.0 µs for batchTx, behind applier #1, which has batchTx for 36.0 µs of it and waits "
+            "34.0 µs of it for readTx, behind expensive #5, which has readTx for 48.0 µs",
         )
         # The program writes this table by the same rule.
+        self.assertIn(words, self.value("document.querySelector('.longest').innerText"))
+        # The applier queues for the lock behind the put, so it is not the cause.
+        spans = [
+            {**put, **wait, "behind": "applier #1"},
+            {**applier, "what": "hold", "of": "batchTx", "from": 5_000, "to": 11_000},
+            {**applier, "what": "wait", "of": "batchTx", "behind": "put #44", "from": 11_000, "to": 60_000},
+            {**commit, "what": "hold", "of": "batchTx", "from": 11_000, "to": 49_000},
+        ]
+        write(file, "".join(json.dumps(span) + "\n" for span in spans))
+        self.open_page_of(file)
+        words = "put #44 waits 40.0 µs for batchTx, behind commit #1, which has batchTx for 38.0 µs of it"
+        self.assertEqual(self.said().split("\n")[0], words)
         self.assertIn(words, self.value("document.querySelector('.longest').innerText"))
 
     def test_rows_with_nothing_to_show_are_hidden(self):

@@ -9,6 +9,10 @@ use serde_json::json;
 
 use super::number::number;
 
+/// Minimum number of rounds for a verdict. The median of three rounds ignores one round that
+/// something else on the machine has disturbed.
+const ROUNDS_MIN: u64 = 3;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The claim in words, with the bound.
@@ -80,13 +84,29 @@ impl Verdict {
         }
     }
 
-    pub fn sentence(self) -> &'static str {
-        match self {
-            Verdict::Holds => "In the published direction.",
-            Verdict::Fails => "NOT IN THE PUBLISHED DIRECTION.",
-            Verdict::NotMeasured | Verdict::BarReached | Verdict::BarMissed => {
-                "The servers of the published direction were not measured."
+    /// Returns the sentence for the top of a report. It names the number of rounds. With fewer than
+    /// [`ROUNDS_MIN`] rounds, it gives no verdict.
+    pub fn sentence(self, rounds: u64) -> String {
+        let rounds_words =
+            if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") };
+        let more = format!("`--rounds {ROUNDS_MIN}` or more gives a verdict");
+        match (self, rounds < ROUNDS_MIN) {
+            (Verdict::NotMeasured | Verdict::BarReached | Verdict::BarMissed, _) => {
+                "The servers of the published direction were not measured.".to_owned()
             }
+            (Verdict::Holds, false) => {
+                format!("In the published direction, by the medians of {rounds_words}.")
+            }
+            (Verdict::Fails, false) => {
+                format!("NOT IN THE PUBLISHED DIRECTION, by the medians of {rounds_words}.")
+            }
+            (Verdict::Holds, true) => format!(
+                "No verdict: the checks hold, but with {rounds_words} chance may decide. {more}."
+            ),
+            (Verdict::Fails, true) => format!(
+                "A CHECK FAILS. This is no verdict about times and rates, because with \
+                 {rounds_words} chance may decide. {more}."
+            ),
         }
     }
 }
@@ -130,6 +150,24 @@ mod tests {
         assert_eq!(Verdict::of(&[holds, fails, missing.clone()]), Verdict::Fails);
         for checks in [&[missing][..], &[bar], &[]] {
             assert_eq!(Verdict::of(checks), Verdict::NotMeasured);
+        }
+    }
+
+    #[test]
+    fn a_verdict_needs_three_rounds_and_names_their_number() {
+        for rounds in [1, 2] {
+            for verdict in [Verdict::Holds, Verdict::Fails] {
+                let sentence = verdict.sentence(rounds);
+                assert!(!sentence.to_lowercase().contains("published direction"), "{sentence}");
+                assert!(sentence.contains(&format!("with {rounds} round")), "{sentence}");
+            }
+        }
+        assert!(Verdict::Fails.sentence(1).starts_with("A CHECK FAILS."));
+        for (verdict, start) in
+            [(Verdict::Holds, "In the"), (Verdict::Fails, "NOT IN THE PUBLISHED DIRECTION")]
+        {
+            let sentence = verdict.sentence(3);
+            assert!(sentence.starts_with(start) && sentence.ends_with("3 rounds."), "{sentence}");
         }
     }
 }

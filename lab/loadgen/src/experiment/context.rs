@@ -240,6 +240,7 @@ impl Context {
                 result.map_err(|error| Error::Server(format!("{name}: {error}")))?;
                 all.take(own);
             }
+            all.end_round();
         }
         Ok(all)
     }

@@ -47,6 +47,11 @@ impl Findings {
         Verdict::of(&self.checks)
     }
 
+    /// Returns the verdict in words, with the number of complete rounds.
+    pub(super) fn verdict_sentence(&self) -> String {
+        self.verdict().sentence(self.measured.complete_rounds())
+    }
+
     pub fn checks(&self) -> &[Check] {
         &self.checks
     }
@@ -73,7 +78,7 @@ impl Findings {
         let heading = |text: &str| Section::Heading(text.to_owned());
         let text = |text: &str| Section::Text(text.to_owned());
         let Experiment { see, published, source, differs, .. } = conditions.experiment;
-        let mut sections = vec![text(self.verdict().sentence())];
+        let mut sections = vec![text(&self.verdict_sentence())];
         sections.extend(self.measured.warnings().iter().map(|warning| text(warning)));
         sections.push(heading("Setting"));
         sections.extend(self.setting.iter().map(|paragraph| text(paragraph)));
@@ -99,6 +104,7 @@ impl Findings {
         report["experiment"] = conditions.experiment.name.as_str().into();
         report["title"] = conditions.experiment.title.as_str().into();
         report["verdict"] = json!(self.verdict());
+        report["complete_rounds"] = self.measured.complete_rounds().into();
         report["checks"] = json!(self.checks);
         report["warnings"] = self.measured.warnings().into();
         report["figures"] = self.measured.json();

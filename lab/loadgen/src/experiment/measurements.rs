@@ -12,6 +12,8 @@ pub struct Measurements {
     samples: Vec<Sample>,
     servers: Vec<String>,
     warnings: Vec<String>,
+    /// Number of rounds in which all servers were measured.
+    complete_rounds: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +60,23 @@ impl Measurements {
     pub(super) fn take(&mut self, other: Measurements) {
         self.samples.extend(other.samples);
         other.warnings.into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// Counts a round in which all servers were measured.
+    pub(super) fn end_round(&mut self) {
+        self.complete_rounds += 1;
+    }
+
+    /// Returns the number of rounds in which all servers were measured. After an interruption, it
+    /// is less than the requested number.
+    pub(super) fn complete_rounds(&self) -> u64 {
+        self.complete_rounds
+    }
+
+    /// Adds the figures and warnings of a second load, with its own rounds.
+    pub(super) fn take_load(&mut self, other: Measurements) {
+        self.complete_rounds = self.complete_rounds.min(other.complete_rounds);
+        self.take(other);
     }
 
     /// Adds the name of a server that is measured in addition to the compared servers.

@@ -148,7 +148,7 @@ pub async fn run(
         return Ok(());
     }
     let wrong = wrong.join(", ");
-    Err(Error::Server(format!("failed or not in the published direction: {wrong}")))
+    Err(Error::Server(format!("could not be measured, or a check fails: {wrong}")))
 }
 
 struct Runner<'a> {
@@ -205,5 +205,6 @@ fn shown_at_terminal(findings: &Findings, conditions: &Conditions<'_>, path: &st
     let warnings = findings.measured().warnings().iter().map(|text| format!("warning: {text}\n"));
     let checks = findings.checks().iter().map(|check| format!("{}\n", check.line()));
     let lines = warnings.chain(checks).collect::<String>();
-    format!("{tables}\n{lines}{}\n{path}\n", findings.verdict().sentence())
+    let verdict = findings.verdict_sentence();
+    format!("{tables}\n{lines}{verdict}\n{path}\n")
 }

@@ -68,7 +68,8 @@ impl Output {
     fn entry(&self, name: &str) -> Option<Vec<Section>> {
         let read = |ending| fs::read_to_string(self.dir.join(format!("{name}.{ending}"))).ok();
         let report = serde_json::from_str::<Value>(&read("json")?).ok()?;
-        let verdict = Verdict::deserialize(&report["verdict"]).ok()?.sentence();
+        let verdict = Verdict::deserialize(&report["verdict"]).ok()?;
+        let verdict = verdict.sentence(report["complete_rounds"].as_u64()?);
         let scale = report["scale"].as_str()?;
         let svg = read("svg").filter(|svg| !svg.is_empty());
         let heading = Section::Heading(report["title"].as_str()?.to_owned());
@@ -97,13 +98,15 @@ mod tests {
     use super::super::measurements::Measurements;
     use super::*;
 
-    fn findings(title: &str, value: f64) -> Findings {
+    fn findings(title: &str, value: f64, rounds: u64) -> Findings {
+        let mut measured = Measurements::default();
+        (0..rounds).for_each(|_| measured.end_round());
         let figure = Section::Figure { svg: format!("<svg>{title}</svg>"), caption: String::new() };
         Findings {
             setting: Vec::new(),
             shown: vec![figure],
             checks: vec![Check::new("a", Some(value), Bound::AtLeast(1.0), false)],
-            measured: Measurements::default(),
+            measured,
         }
     }
 
@@ -117,13 +120,14 @@ mod tests {
                 experiment: &Experiment { name, title: title.clone(), ..Experiment::default() },
                 command: "",
                 scale: scale.to_owned(),
-                rounds: 1,
+                rounds: 5,
                 seed: 1,
                 machine: &machine,
                 withheld_percent: 0.0,
                 versions: &[],
             };
-            output.report(&findings(&title, value), &conditions).expect("it is written");
+            let rounds = if scale == "full" { 5 } else { 1 };
+            output.report(&findings(&title, value, rounds), &conditions).expect("it is written");
         };
         let first = Output::new(dir.path()).expect("it is there");
         report(&first, "members", "full", ("Some members", 0.0));
@@ -134,10 +138,12 @@ mod tests {
         let page = fs::read_to_string(dir.path().join("index.html")).expect("it was written");
         let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
         let parts = [
-            "Some members</a></h2>\n<p>NOT IN THE PUBLISHED DIRECTION. Scale full.</p>",
+            "Some members</a></h2>\n<p>NOT IN THE PUBLISHED DIRECTION, by the medians of 5 rounds. \
+             Scale full.</p>",
             "<svg>Some members</svg>",
             "href=\"members.html\"",
-            "Killed again</a></h2>\n<p>In the published direction. Scale small.</p>",
+            "Killed again</a></h2>\n<p>No verdict: the checks hold, but with 1 round chance may \
+             decide.",
             "<svg>Killed again</svg>",
             "redis: skipped: there is none",
         ];

@@ -30,7 +30,7 @@ impl Findings {
         self.setting.extend(other.setting);
         self.shown.extend(other.shown);
         self.checks.extend(other.checks);
-        self.measured.take(other.measured.with_prefix(prefix));
+        self.measured.take_load(other.measured.with_prefix(prefix));
     }
 }
 

@@ -25,6 +25,8 @@ const CLOSED_LOOP: &str = "Classes without a rate are sent in a closed loop: a l
     when the request was sent, and while the server stands still, no request is sent.";
 const LINES_END: &str = "A line ends at the last percentile that has ten requests above it.";
 const PART_OF_ANSWERS: &str = "The part of all answers that had a latency within each column.";
+const PART_OF_FEW_ANSWERS: &str = "The part of all answers that had a latency within each column. \
+    There are too few answers for a plot of the percentiles.";
 const BY_SECOND: &str = "By the second in which a request was due.";
 const BY_SECOND_WITH_GAPS: &str =
     "By the second in which a request was due. A gap: none of them was answered.";
@@ -232,12 +234,18 @@ impl<'a> Comparison<'a> {
         let p99 = Axis::new("p99 of the latency, ms", Scale::Log);
         let p99 = by_second("p99", p99, Better::Lower, lines_of_p99(&class));
         let figure = |what: &str, svg, caption| figure(&format!("{name} {what}"), svg, caption);
-        vec![
-            figure("latency by percentile", by_percentile.svg(), LINES_END),
-            figure("histogram", histogram, PART_OF_ANSWERS),
+        let of_histogram = match by_percentile {
+            Some(_) => PART_OF_ANSWERS,
+            None => PART_OF_FEW_ANSWERS,
+        };
+        let by_percentile =
+            by_percentile.map(|plot| figure("latency by percentile", plot.svg(), LINES_END));
+        let figures = [
+            figure("histogram", histogram, of_histogram),
             figure("answered by second", answered.svg(), BY_SECOND),
             figure("p99 by second", p99.svg(), BY_SECOND_WITH_GAPS),
-        ]
+        ];
+        by_percentile.into_iter().chain(figures).collect()
     }
 
     fn table(&self, name: &str) -> Section {
@@ -412,6 +420,18 @@ mod tests {
         assert_eq!((figures.len(), names.len()), (2 + 3 * 4, 2 + 3 * 4));
         assert_eq!(figures[2].file_name, "cheap-latency-by-percentile.svg");
         assert_eq!(run_figures(&two_runs()[..1]).len(), 2 * 4);
+    }
+
+    /// A class of one request per second has no percentiles after ten seconds. The page then starts
+    /// with the histogram, and not with an empty plot.
+    #[test]
+    fn few_requests_have_no_plot_of_percentiles() {
+        let mut expensive = class("expensive", 0, 0, false);
+        (1..=10).for_each(|ms| expensive.histogram.record(ms * 1_000_000).expect("it grows"));
+        let figures = run_figures(&[run("3.2", vec![expensive])]);
+        let names: Vec<&str> = figures.iter().map(|of| of.file_name.as_str()).collect();
+        assert_eq!(names[0], "expensive-histogram.svg");
+        assert_eq!((names.len(), figures[0].caption.as_str()), (3, PART_OF_FEW_ANSWERS));
     }
 
     #[test]

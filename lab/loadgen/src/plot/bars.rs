@@ -1,10 +1,13 @@
 //! Horizontal bars in groups, each with its value.
+//!
+//! A bar shows its value by its length, so its axis is linear and starts at zero. A log axis has no
+//! zero: the lengths would depend on where the axis starts. So on a log axis each value is a dot.
 
 use super::drawing::{Drawing, END, START, WIDTH};
 use super::frame::{Frame, LINE_HEIGHT, MARGIN, end_of_texts};
 use super::labels::{LABEL_CHARACTERS_MAX, shortened, width_of};
 use super::range::{AxisRange, End, is_drawable};
-use super::{Axis, Better, Colour, short};
+use super::{Axis, Better, Colour, Scale, short};
 
 const BAR: f64 = 16.0;
 const BAR_GAP: f64 = 4.0;
@@ -13,7 +16,8 @@ const GROUP_GAP: f64 = 12.0;
 const VALUE_WIDTH: f64 = 62.0;
 const TICKS_MAX: usize = 6;
 
-/// A bar chart. [`Bars::svg`] draws the bars one below the other.
+/// A chart of bars, or of dots if its axis is a log scale. [`Bars::svg`] draws them one below the
+/// other.
 #[derive(Clone, Debug)]
 pub struct Bars {
     pub title: String,
@@ -43,7 +47,7 @@ impl Bars {
                 drawing.text("group halo", (MARGIN, y - 5.0), START, &group.label);
             }
             for bar in &group.bars {
-                draw_bar(&mut drawing, &frame, y, bar);
+                draw_bar(&mut drawing, &frame, self.y.scale, y, bar);
                 y += BAR + BAR_GAP;
             }
             y += GROUP_GAP;
@@ -79,6 +83,7 @@ impl Bars {
 fn draw_bar(
     drawing: &mut Drawing,
     frame: &Frame<'_>,
+    scale: Scale,
     top: f64,
     (label, colour, value): &(String, Colour, f64),
 ) {
@@ -89,8 +94,18 @@ fn draw_bar(
         drawing.text("faint halo", (frame.left + 6.0, text), START, "no data");
         return;
     }
-    // On a log scale, zero is at the left edge.
     let (zero, end) = (frame.x(0.0), frame.x(*value));
+    if scale == Scale::Log {
+        let middle = top + BAR / 2.0;
+        // The line leads from the label to the dot, and on to the right edge, so that its length
+        // shows nothing.
+        drawing.rule("grid", [(frame.left, middle), (frame.right, middle)]);
+        drawing.series(*colour, |drawing| {
+            drawing.dot(*colour, (end, middle), &format!("{label}: {}", short(*value)));
+        });
+        drawing.text("halo", (end + 6.0, text), START, &short(*value));
+        return;
+    }
     let (from, to) = (zero.min(end), zero.max(end));
     let size = ((to - from).max(1.0), BAR);
     drawing.series(*colour, |drawing| drawing.bar(*colour, (from, top), size));

@@ -1,5 +1,6 @@
 //! Everything around the marks of a chart: title, axes with ticks, and notes.
 
+use super::Scale;
 use super::drawing::{Drawing, END, MIDDLE, Point, START};
 use super::labels::{NOTE_CHARACTERS_MAX, TITLE_CHARACTERS_MAX, wrapped};
 use super::range::{AxisRange, Tick};
@@ -79,13 +80,13 @@ impl Frame<'_> {
             draw(tick, [(x, self.top), (x, self.bottom)], label, MIDDLE);
         }
         // A line chart has its edge at the bottom. Horizontal bars start at zero, which may be
-        // inside the area.
+        // inside the area. Dots on a log axis start nowhere.
         let zero = self.x(0.0);
-        let edge = match self.y {
-            Some(_) => [(self.left, self.bottom), (self.right, self.bottom)],
-            None => [(zero, self.top), (zero, self.bottom)],
-        };
-        drawing.rule("edge", edge);
+        match self.y {
+            Some(_) => drawing.rule("edge", [(self.left, self.bottom), (self.right, self.bottom)]),
+            None if self.x.scale == Scale::Log => {}
+            None => drawing.rule("edge", [(zero, self.top), (zero, self.bottom)]),
+        }
     }
 
     /// Returns notes about features of the picture that a reader might not expect.

@@ -24,15 +24,17 @@ const BUCKETS_PER_DECADE: f64 = 10.0;
 type Latencies<'a> = (String, Colour, &'a Histogram<u64>);
 
 /// Plots latencies by percentile. Each line ends at the last percentile that has at least ten
-/// requests above it.
-pub fn latency_by_percentile(title: &str, latencies: &[Latencies<'_>]) -> Plot {
-    Plot {
+/// requests above it. Returns `None` if each line has less than two points, because such a plot
+/// shows nothing.
+pub fn latency_by_percentile(title: &str, latencies: &[Latencies<'_>]) -> Option<Plot> {
+    let lines = lines(latencies, by_percentile);
+    lines.iter().any(|line| line.points.len() > 1).then(|| Plot {
         title: title.to_owned(),
         x: Axis::new("percentile of requests", Scale::Nines),
         y: Axis::new("latency, ms", Scale::Log),
         better: Better::Lower,
-        lines: lines(latencies, by_percentile),
-    }
+        lines,
+    })
 }
 
 /// Plots a histogram as SVG: the share of the requests in each range of latencies.

@@ -1,8 +1,9 @@
 //! Plots as SVG. Each is a file that needs no other file, for light and dark screens and for print.
 //!
-//! A [`Plot`] has lines with labels at their ends. [`Bars`] have a value at each bar. Both show
-//! what each axis measures, its unit, and which direction is better. The axis of the values
-//! ends at a round number. The x axis of a [`Plot`] ends at its largest value.
+//! A [`Plot`] has lines with labels at their ends. [`Bars`] have a value at each bar, or at each
+//! dot on a log axis. Both show what each axis measures, its unit, and which direction is better.
+//! The axis of the values ends at a round number. The x axis of a [`Plot`] ends at its largest
+//! value.
 //!
 //! The picture is well-formed for all values. A point that is not a finite number leaves a gap.
 //! Zero on a log scale is drawn at the edge, and a note of the plot explains it.

@@ -25,7 +25,7 @@ const TOLERANCE: f64 = 1e-9;
 
 #[derive(Clone, Debug)]
 pub(super) struct AxisRange {
-    scale: Scale,
+    pub scale: Scale,
     /// If true, some value is zero or negative on a log scale, and is drawn at the edge.
     pub hides_zero: bool,
     pub low: f64,

@@ -56,6 +56,8 @@ fn pictures_are_as_they_were() {
         ("3.2".to_owned(), era_colour("3.2"), &steady),
         ("clearlane".to_owned(), era_colour("clearlane"), &few),
     ];
+    let percentiles = latency_by_percentile("Cheap reads", &latencies).expect("one has many");
+    assert!(latency_by_percentile("Cheap reads", &latencies[1..]).is_none(), "five requests");
     let rise = || vec![(0.0, 1.0), (30.0, 20.0), (60.0, 5.0)];
     let gaps = vec![(0.0, 1.0), (1.0, 2.0), (2.0, nan), (3.0, 2.0), (4.0, 1.0 / 0.0), (5.0, 1.0)];
     let names: Vec<_> = (0..30).map(|line| format!("a line with a long name, {line}")).collect();
@@ -84,7 +86,7 @@ fn pictures_are_as_they_were() {
         ("no lines", lines(Scale::Nines, [], at_end)),
         ("more labels than fit", lines(Scale::Linear, crowd, at_end)),
         ("labels at peaks", lines(Scale::Linear, [("3.5", rise())], LabelPlace::Peak)),
-        ("percentiles", latency_by_percentile("Cheap reads", &latencies).svg()),
+        ("percentiles", percentiles.svg()),
         ("histogram", latency_histogram("Cheap reads", &latencies)),
     ];
     assert!(pictures.iter().all(|(_, svg)| !svg.contains("NaN") && !svg.contains("inf")));

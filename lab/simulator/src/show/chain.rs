@@ -124,11 +124,16 @@ fn section(
     let mut arrows = String::new();
     let (mut waiting, mut waited_ns) = (0, 0);
     let mut rows = String::new();
-    for (row, (lane, kind)) in lanes.iter().enumerate() {
+    let waits = lanes.iter().map(|(lane, _)| {
         let waits = chains.waits_of(lane).filter(|(wait, _)| scale.shows(wait.length_ns()));
-        let waits: Vec<(&Span, Cause<'_>)> = waits.collect();
+        waits.collect::<Vec<(&Span, Cause<'_>)>>()
+    });
+    let waits: Vec<Vec<_>> = waits.collect();
+    for (row, (lane, kind)) in lanes.iter().enumerate() {
+        let crossing = crossing_arrows(row, &waits, &row_of, scale);
+        let waits = &waits[row];
         waiting += usize::from(!waits.is_empty());
-        lane_row(&mut rows, &chains, (lane, *kind), &waits, y_of(row), scale);
+        lane_row(&mut rows, &chains, (lane, *kind), waits, (y_of(row), &crossing), scale);
         for (wait, cause) in waits {
             waited_ns += wait.length_ns();
             let Some(holder) = row_of(cause.lane) else { continue };
@@ -171,12 +176,31 @@ fn section(
     picture.push_str(&arrows);
 }
 
+/// Returns the positions of the arrows that cross a row. `waits` has the waits of each row.
+fn crossing_arrows(
+    row: usize,
+    waits: &[Vec<(&Span, Cause<'_>)>],
+    row_of: &dyn Fn(&str) -> Option<usize>,
+    scale: Scale,
+) -> Vec<f64> {
+    let arrows = waits.iter().enumerate().flat_map(|(from, waits)| {
+        let arrow = move |(wait, cause): &(&Span, Cause<'_>)| {
+            let to = row_of(cause.lane)?;
+            let is_crossing = (from.min(to) + 1..from.max(to)).contains(&row);
+            is_crossing.then(|| scale.x(wait.from_ns))
+        };
+        waits.iter().filter_map(arrow)
+    });
+    arrows.collect()
+}
+
+/// Draws the row of a request. `crossing` has the positions of the arrows that cross the row.
 fn lane_row(
     picture: &mut String,
     chains: &Chains<'_>,
     (lane, kind): (&str, LaneKind),
     waits: &[(&Span, Cause<'_>)],
-    top: f64,
+    (top, crossing): (f64, &[f64]),
     scale: Scale,
 ) {
     let middle = top + BAR / 2.0 + 4.0;
@@ -208,7 +232,10 @@ fn lane_row(
         let words = format!("waits {waited}: {reason}");
         let (left, right) = (scale.x(wait.from_ns), scale.x(wait.to_ns));
         match width_of(&words) <= right - left {
-            true => words_at(picture, &words, (left + 8.0, middle), "start", RED),
+            true => {
+                let x = free_start((left + 8.0, right), width_of(&words), crossing);
+                words_at(picture, &words, (x, middle), "start", RED);
+            }
             // The words are to the left of the request's bar, where nothing else is drawn.
             false => words_at(picture, &words, (scale.x(from_ns) - 6.0, middle), "end", RED),
         }
@@ -228,6 +255,16 @@ fn lane_row(
             words_at(picture, &total, (right + 6.0, middle), "start", GREY);
         }
     }
+}
+
+/// Returns the position of words of this width, so that no arrow crosses them. Returns `start` if
+/// there is no such position before `end`.
+fn free_start((start, end): (f64, f64), width: f64, crossing: &[f64]) -> f64 {
+    let is_free = |x: f64| !crossing.iter().any(|arrow| (x - 4.0..x + width).contains(arrow));
+    let mut starts: Vec<f64> = crossing.iter().map(|arrow| arrow + 6.0).collect();
+    starts.retain(|x| *x > start && x + width <= end);
+    starts.sort_by(f64::total_cmp);
+    [start].into_iter().chain(starts).find(|x| is_free(*x)).unwrap_or(start)
 }
 
 /// Returns the width of the words, with a margin.
@@ -469,6 +506,15 @@ mod tests {
         assert!(lanes.contains(&"cheap #1"));
         let picture = draw(&[Recording { timeline, ..Recording::default() }]);
         assert!(picture.contains("in all (10 of 24 requests are shown)<"), "{picture}");
+    }
+
+    #[test]
+    fn words_are_next_to_the_arrows_that_cross_their_row() {
+        assert_eq!(free_start((8.0, 100.0), 50.0, &[]), 8.0);
+        assert_eq!(free_start((8.0, 100.0), 50.0, &[2.0, 90.0]), 8.0);
+        assert_eq!(free_start((8.0, 100.0), 50.0, &[20.0, 9.0]), 26.0);
+        // There is no free position.
+        assert_eq!(free_start((8.0, 100.0), 50.0, &[50.0]), 8.0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub mod svg;
 pub mod terminal;
 
 use recording::about_all;
-pub use recording::{Recording, sentence};
+pub use recording::{Recording, conclusion, sentence};
 
 use std::collections::BTreeSet;
 

@@ -3,7 +3,8 @@
 //! Reads are blue and writes are green. Waits for a lock are red with stripes. Waits for a worker
 //! are grey, with stripes in the other direction, so that a reader who sees no colours can
 //! distinguish them. A sentence at the top describes the longest wait of a request and its causes.
-//! Each of these spans has a frame, and an arrow to its cause. A bar shows its description when the
+//! Each of these spans has a frame, and an arrow to its cause. Each other wait that is not short
+//! has a thin arrow to the lane that it names as its blocker. A bar shows its description when the
 //! pointer is on it.
 
 use std::cmp::Reverse;
@@ -29,6 +30,9 @@ const CORE: &str = "#e0a83a";
 const DISK: &str = "#8d6bb8";
 const HOLD: &str = "#333333";
 const FRAME: &str = "#000000";
+const THIN: &str = "#6b4a46";
+/// Minimum length of a wait that has an arrow, as a share of the picture's whole time.
+const LEAST_ARROW: f64 = 0.02;
 /// Maximum number of lanes. Further lanes are omitted.
 const LANES_MAX: usize = 200;
 
@@ -46,7 +50,7 @@ pub fn draw(recording: &Recording) -> String {
     let height = foot + 24.0;
     let mut picture = format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11">
-<defs><pattern id="blocked" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#e8897f"/><rect width="2.5" height="6" fill="#b8322a"/></pattern><pattern id="helped" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><rect width="6" height="6" fill="#eeeef2"/><rect width="1.5" height="6" fill="#9a9aa8"/></pattern><marker id="head" markerWidth="7" markerHeight="6" refX="6" refY="3" orient="auto"><path d="M0,0 L7,3 L0,6 z" fill="{FRAME}"/></marker></defs>
+<defs><pattern id="blocked" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" fill="#e8897f"/><rect width="2.5" height="6" fill="#b8322a"/></pattern><pattern id="helped" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><rect width="6" height="6" fill="#eeeef2"/><rect width="1.5" height="6" fill="#9a9aa8"/></pattern><marker id="head" markerWidth="7" markerHeight="6" refX="6" refY="3" orient="auto"><path d="M0,0 L7,3 L0,6 z" fill="{FRAME}"/></marker><marker id="thin" markerWidth="8" markerHeight="6" refX="8" refY="3" orient="auto"><path d="M0,0 L8,3 L0,6 z" fill="{THIN}"/></marker></defs>
 <rect width="100%" height="100%" fill="#ffffff"/>
 "##
     );
@@ -68,8 +72,11 @@ pub fn draw(recording: &Recording) -> String {
         let fill = |span: &Span| fill_of(span, |lock| locks.contains(lock));
         lane_row(&mut picture, own.collect(), y, scale, &fill);
     }
-    let row_of = |span: &Span| shown.iter().position(|(lane, _)| *lane == span.lane);
-    let top_of = |span: &Span| Some(head + ROW * row_of(span)? as f64);
+    let top_of = |lane: &str| {
+        let row = shown.iter().position(|(other, _)| *other == lane)?;
+        Some(head + ROW * row as f64)
+    };
+    thin_arrows(&mut picture, &timeline.spans, &chain, scale, &top_of);
     frames(&mut picture, &chain, scale, &top_of);
     legend(&mut picture, foot + 16.0);
     picture + "</svg>\n"
@@ -156,15 +163,42 @@ fn lane_row(
     }
 }
 
+/// Draws an arrow from each wait to the lane that it waits for, except for short waits and for the
+/// waits of the chain.
+fn thin_arrows(
+    picture: &mut String,
+    spans: &[Span],
+    chain: &[&Span],
+    scale: Scale,
+    top_of: &dyn Fn(&str) -> Option<f64>,
+) {
+    for span in spans.iter().filter(|span| !chain.contains(span)) {
+        let Activity::Wait { blocker: Some(blocker), .. } = &span.activity else { continue };
+        let (Some(top), Some(other)) = (top_of(&span.lane), top_of(blocker)) else { continue };
+        if top == other || (span.length_ns() as f64) < LEAST_ARROW * scale.whole_ns {
+            continue;
+        }
+        let x = scale.x(span.from_ns) + 3.0;
+        let (begin, end) = match other > top {
+            true => (top + 12.0, other + 2.0),
+            false => (top + 2.0, other + 12.0),
+        };
+        let _ = writeln!(
+            picture,
+            r#"<line class="thin" x1="{x:.2}" x2="{x:.2}" y1="{begin:.1}" y2="{end:.1}" stroke="{THIN}" stroke-width="0.8" marker-end="url(#thin)"/>"#
+        );
+    }
+}
+
 /// Draws a frame around each span of a chain, and an arrow from each to its cause.
 fn frames(
     picture: &mut String,
     chain: &[&Span],
     scale: Scale,
-    top_of: &dyn Fn(&Span) -> Option<f64>,
+    top_of: &dyn Fn(&str) -> Option<f64>,
 ) {
     for (place, span) in chain.iter().enumerate() {
-        let Some(top) = top_of(span) else { continue };
+        let Some(top) = top_of(&span.lane) else { continue };
         let (left, right) = (scale.x(span.from_ns), scale.x(span.to_ns));
         let (above, height) = match span.activity {
             Activity::Hold { .. } => (12.0, 4.0),
@@ -179,7 +213,7 @@ fn frames(
         let Some(cause) = chain.get(place + 1).filter(|cause| cause.lane != span.lane) else {
             continue;
         };
-        let Some(other) = top_of(cause) else { continue };
+        let Some(other) = top_of(&cause.lane) else { continue };
         let x = (left.max(scale.x(cause.from_ns)) + 7.0).min(right.min(scale.x(cause.to_ns)));
         let (begin, end) = match other > top {
             true => (top + 13.0, other + 1.0),
@@ -236,13 +270,25 @@ mod tests {
                 "write",
                 r#""what":"wait","of":"readTx","behind":"list #1","from":9,"to":90"#,
             ),
+            line(
+                "put #2",
+                "write",
+                r#""what":"wait","of":"the log","behind":"log","from":20,"to":70"#,
+            ),
+            line(
+                "put #3",
+                "write",
+                r#""what":"wait","of":"the log","behind":"log","from":20,"to":21"#,
+            ),
         ];
         let timeline: Timeline = text.concat().parse().expect("a timeline");
         let picture = draw(&Recording { name: "<a>".to_owned(), timeline, ..Recording::default() });
         let words = ">put #1 waits 81 ns for readTx, behind list #1, which has readTx for 90 ns<";
         assert!(picture.contains(words) && picture.contains(">&lt;a&gt;<"), "{picture}");
         assert_eq!(picture.matches("class=\"chain\"").count(), 2);
-        assert_eq!(picture.matches("marker-end").count(), 1);
+        // One arrow belongs to the chain. Of the two other waits, one is long enough.
+        assert_eq!(picture.matches("marker-end=\"url(#head)\"").count(), 1);
+        assert_eq!(picture.matches("class=\"thin\"").count(), 1);
         let place = |lane: &str| picture.find(&format!(">{lane}</text>")).expect("a lane");
         assert!(place("put #1") < place("list #1") && place("list #1") < place("log"));
     }

@@ -10,6 +10,13 @@
 //! that released the lock last. If a task holds the lock until the recording ends, there is no
 //! event of this hold, and the timeline shows only the label.
 //!
+//! Two waits are noted longer than they are:
+//!
+//! * The apply loop may be idle before a request waits for it. Its wait for raft is shown from the
+//!   start of the first request that it serves afterwards.
+//! * A request may be applied long before its thread runs again. Its wait for the apply loop ends
+//!   when the apply loop pauses. The rest is a wait for a thread to wake.
+//!
 //! The time of a wait is removed from the work of its request or thread, so that at any time a lane
 //! shows either work or a wait. Holds of locks are shown in addition.
 
@@ -62,6 +69,10 @@ struct EventIndex {
     requests: HashMap<u32, (String, LaneKind)>,
     lock_intervals: HashMap<(&'static str, TaskLabel, BlockerState), Intervals>,
     wait_intervals: HashMap<WaiterId, Intervals>,
+    /// The waits of requests for the apply loop.
+    apply_waits: Intervals,
+    /// The start and end of each step in which the apply loop works, in the order of time.
+    apply_steps: Vec<(u64, u64)>,
 }
 
 impl EventIndex {
@@ -72,6 +83,9 @@ impl EventIndex {
                 TraceEvent::Request { class, kind, trace } => {
                     let number = trace.number;
                     index.requests.insert(number, (format!("{class} #{number}"), kind));
+                    let waits = stages(&trace).filter(|(stage, ..)| is_for_applier(*stage));
+                    let waits = waits.map(|(_, from_ns, to_ns)| (from_ns, to_ns, number));
+                    index.apply_waits.intervals.extend(waits);
                 }
                 TraceEvent::Lock(LockEvent { kind, lock, task, number, start_ns, end_ns }) => {
                     let interval = (start_ns, end_ns, number);
@@ -84,11 +98,17 @@ impl EventIndex {
                     let intervals = index.lock_intervals.entry((lock, task, state));
                     intervals.or_default().intervals.push(interval);
                 }
-                TraceEvent::ThreadStep { .. } => {}
+                TraceEvent::ThreadStep { thread, step_kind, from_ns, to_ns } => {
+                    if thread == *APPLIER && step_kind == StepKind::Running {
+                        index.apply_steps.push((from_ns, to_ns));
+                    }
+                }
             }
         }
         index.lock_intervals.values_mut().for_each(Intervals::sort);
         index.wait_intervals.values_mut().for_each(Intervals::sort);
+        index.apply_waits.sort();
+        index.apply_steps.sort_unstable();
         index
     }
 
@@ -102,11 +122,9 @@ impl EventIndex {
     fn add_request_spans(&self, trace: &RequestTrace, spans: &mut Vec<Span>) {
         let Some((lane, kind)) = self.requests.get(&trace.number) else { return };
         let waits = self.wait_intervals.get(&(None, trace.number));
-        let mut at_ns = trace.start_ns;
-        let mut work_ns = at_ns;
+        let (mut at_ns, mut work_ns) = (trace.start_ns, trace.start_ns);
         let lane = lane.as_str();
-        for (stage, stage_ns) in Stage::ALL.into_iter().zip(trace.stage_ns) {
-            let (from_ns, to_ns) = (at_ns, at_ns + stage_ns);
+        for (stage, from_ns, to_ns) in stages(trace) {
             at_ns = to_ns;
             let (resource, blocker) = match stage {
                 Stage::ReadIndex => ("a round of reads", Some(*RAFT)),
@@ -117,21 +135,48 @@ impl EventIndex {
             if from_ns < to_ns {
                 let work = (work_ns, from_ns);
                 add_busy_spans((lane, *kind), &Activity::Run, work, waits, spans);
-                let (lane, activity) = (lane.to_owned(), wait_for(resource, blocker));
-                spans.push(Span { lane, kind: *kind, activity, from_ns, to_ns });
+                let wake_ns = match is_for_applier(stage) {
+                    true => self.applied_by(from_ns, to_ns),
+                    false => to_ns,
+                };
+                let mut wait = |activity, from_ns, to_ns| {
+                    let lane = lane.to_owned();
+                    spans.push(Span { lane, kind: *kind, activity, from_ns, to_ns });
+                };
+                wait(wait_for(resource, blocker), from_ns, wake_ns);
+                if wake_ns < to_ns {
+                    wait(wait_for("a thread to wake", None), wake_ns, to_ns);
+                }
                 work_ns = to_ns;
             }
         }
         add_busy_spans((lane, *kind), &Activity::Run, (work_ns, at_ns), waits, spans);
     }
 
+    /// Returns the time by which a request has been applied that waits for the apply loop between
+    /// these times: the end of the last step of the apply loop. Returns `to_ns` if the apply loop
+    /// works at that time, or if none of its steps ends in the wait.
+    fn applied_by(&self, from_ns: u64, to_ns: u64) -> u64 {
+        let steps = self.apply_steps.partition_point(|(start_ns, _)| *start_ns < to_ns);
+        let last_ns = self.apply_steps[..steps].last().map_or(to_ns, |(_, end_ns)| *end_ns);
+        if from_ns < last_ns { last_ns.min(to_ns) } else { to_ns }
+    }
+
     fn add_step_spans(
         &self,
         thread: TaskLabel,
         step_kind: StepKind,
-        (from_ns, to_ns): (u64, u64),
+        (mut from_ns, to_ns): (u64, u64),
         spans: &mut Vec<Span>,
     ) {
+        if thread == *APPLIER && step_kind == StepKind::WaitsFor(*RAFT) {
+            // A request that ends earlier was applied before, and its thread runs again only now.
+            let mut waits = self.apply_waits.within(from_ns, to_ns);
+            let Some((first_ns, ..)) = waits.find(|(_, end_ns, _)| *end_ns > to_ns) else {
+                return;
+            };
+            from_ns = from_ns.max(first_ns);
+        }
         let activity = match step_kind {
             StepKind::Idle => return,
             StepKind::Running => Activity::Run,
@@ -164,6 +209,20 @@ impl EventIndex {
         let (lane, kind) = self.lane(task, number);
         (from_ns < to_ns).then_some(Span { lane, kind, activity, from_ns, to_ns })
     }
+}
+
+/// Returns the stages of a request, each with its start and its end.
+fn stages(trace: &RequestTrace) -> impl Iterator<Item = (Stage, u64, u64)> {
+    let mut at_ns = trace.start_ns;
+    Stage::ALL.into_iter().zip(trace.stage_ns).map(move |(stage, stage_ns)| {
+        let from_ns = at_ns;
+        at_ns += stage_ns;
+        (stage, from_ns, at_ns)
+    })
+}
+
+fn is_for_applier(stage: Stage) -> bool {
+    matches!(stage, Stage::Apply | Stage::Token)
 }
 
 fn wait_for(resource: &str, blocker: Option<TaskLabel>) -> Activity {
@@ -356,6 +415,30 @@ mod tests {
                 "63-64 Run"
             ]
         );
+    }
+
+    #[test]
+    fn the_apply_loop_waits_for_raft_only_while_a_request_waits_for_it() {
+        let put =
+            |number, from, to| request("put", LaneKind::Write, number, &[(from, Stage::Apply, to)]);
+        let timeline = build(&[
+            step(*APPLIER, StepKind::WaitsFor(*RAFT), 0, 20),
+            step(*APPLIER, StepKind::Running, 20, 22),
+            step(*APPLIER, StepKind::WaitsFor(*RAFT), 22, 60),
+            step(*APPLIER, StepKind::Running, 60, 62),
+            // The thread of this put runs again 8 ms after the put was applied.
+            put(1, 15, 30),
+            put(2, 58, 61),
+        ]);
+        assert_eq!(
+            lines(&timeline, "applier"),
+            ["15-20 the raft behind raft", "20-22 Run", "58-60 the raft behind raft", "60-62 Run"]
+        );
+        assert_eq!(
+            lines(&timeline, "put #1"),
+            ["15-22 the applier behind applier", "22-30 a thread to wake behind ?"]
+        );
+        assert_eq!(lines(&timeline, "put #2"), ["58-61 the applier behind applier"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Arg;
 use clearlane_simulator::era::Era;
-use clearlane_simulator::show::{Recording, sentence};
+use clearlane_simulator::show::{Recording, conclusion, sentence};
 
 use crate::text::{path_flag, write};
 
@@ -28,7 +28,8 @@ fn path_of(file: &Path, era: Era, count: usize) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Writes the recordings, and returns a line about each.
+/// Writes the recordings, and returns a line about each. With several recordings, the last line
+/// compares them.
 pub(crate) fn write_each(file: &Path, recorded: &[(Era, Recording)]) -> Result<String, String> {
     let mut lines = String::new();
     for (era, recording) in recorded {
@@ -36,6 +37,9 @@ pub(crate) fn write_each(file: &Path, recorded: &[(Era, Recording)]) -> Result<S
         write(&path, &format!("{}{}", recording.header, recording.timeline))?;
         let longest = sentence(&recording.longest_chain());
         lines += &format!("{}: {longest}\n", path.display());
+    }
+    if recorded.len() > 1 {
+        lines += &format!("{}\n", conclusion(recorded.iter().map(|(_, recording)| recording)));
     }
     Ok(lines)
 }

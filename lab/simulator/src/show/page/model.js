@@ -12,6 +12,8 @@ const COLUMNS = 6;
 const LOCK_ROWS_MAX = 6;
 // Maximum number of spans in a chain of causes. Longer chains are cut off.
 const CHAIN_MAX = 9;
+// A cause must overlap at least this part of the time during which all spans of the chain overlap.
+const LEAST_PART = 0.1;
 
 class Row {
   constructor(panel, label, kind, spans, lanes, isLock) {
@@ -252,8 +254,8 @@ class Panel {
     const chain = [wait];
     let [from, to] = [this.from[wait], this.to[wait]];
     for (let last = wait; chain.length < CHAIN_MAX;) {
-      last = this.cause(last, from, to);
-      if (last === undefined || chain.includes(last)) break;
+      last = this.cause(last, chain, from, to);
+      if (last === undefined || this.overlap(last, from, to) < LEAST_PART * (to - from)) break;
       chain.push(last);
       [from, to] = [Math.max(from, this.from[last]), Math.min(to, this.to[last])];
     }
@@ -261,9 +263,9 @@ class Panel {
   }
 
   // Returns the span that caused a wait or a hold to last between the two times. The result is
-  // undefined if the span is neither, or if no cause was recorded.
-  cause(span, from, to) {
-    if (this.what[span] === WAIT) return this.causeOfWait(span, from, to);
+  // undefined if the span is neither, or if no cause was recorded. `chain` is the chain up to `span`.
+  cause(span, chain, from, to) {
+    if (this.what[span] === WAIT) return this.causeOfWait(span, chain, from, to);
     if (this.what[span] !== HOLD) return undefined;
     const busy = this.longestOf(this.lane[span], from, to, () => true);
     const isMost = busy !== undefined && this.overlap(busy, from, to) * 2 > to - from;
@@ -272,16 +274,20 @@ class Panel {
 
   // Returns the candidate that overlaps the time between `from` and `to` longest. The candidates
   // are a wait of the blocker, a hold of the lock by another lane, and, if the blocker does not
-  // hold the lock, another activity of the blocker.
-  causeOfWait(wait, from, to) {
-    const [blocker, lane] = [this.behind[wait], this.lane[wait]];
+  // hold the lock, another activity of the blocker. A later wait of the blocker for the same lock is
+  // no candidate, and no lane of the chain has one.
+  causeOfWait(wait, chain, from, to) {
+    const blocker = this.behind[wait];
+    const isOther = (lane) => !chain.some((known) => this.lane[known] === lane);
     const isWait = (span) => this.what[span] === WAIT;
-    const ofBlocker = (wanted) => (blocker === lane ? undefined : this.longestOf(blocker, from, to, wanted));
-    const hold = this.locks.get(this.of[wait])?.longest(this, from, to, (span) => this.lane[span] !== lane);
+    const isCause = (span) =>
+      isWait(span) && (this.of[span] !== this.of[wait] || this.from[span] <= this.from[wait]);
+    const ofBlocker = (wanted) => (isOther(blocker) ? this.longestOf(blocker, from, to, wanted) : undefined);
+    const hold = this.locks.get(this.of[wait])?.longest(this, from, to, (span) => isOther(this.lane[span]));
     const hasLock = this.holders(wait, from, to).some((holder) => holder.lane === blocker);
     const other = hasLock ? undefined : ofBlocker((span) => !isWait(span));
     let longest, most = 0;
-    for (const candidate of [ofBlocker(isWait), hold, other]) {
+    for (const candidate of [ofBlocker(isCause), hold, other]) {
       const overlap = candidate === undefined ? 0 : this.overlap(candidate, from, to);
       if (overlap > most) [longest, most] = [candidate, overlap];
     }

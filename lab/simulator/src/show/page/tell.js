@@ -8,8 +8,8 @@ function time(ns) {
   return `${(ns / 1e9).toFixed(3)} s`;
 }
 
-function doing(panel, span) {
-  const [of, took] = [panel.names[panel.of[span]], time(panel.length(span))];
+function doing(panel, span, took) {
+  const of = panel.names[panel.of[span]];
   switch (panel.what[span]) {
     case RUN: return `runs for ${took}`;
     case CORE: return `waits ${took} for a core`;
@@ -20,14 +20,20 @@ function doing(panel, span) {
   }
 }
 
-// Returns a sentence about a chain of causes, the same as `sentence` in recording.rs.
+// Returns a sentence about a chain of causes, the same as `sentence` in recording.rs: the time of a
+// cause is the time during which all spans of the chain so far overlap.
 function sentence(panel, chain) {
   const name = (lane) => panel.names[lane];
-  let words = `${name(panel.lane[chain[0]])} ${doing(panel, chain[0])}`;
+  let words = `${name(panel.lane[chain[0]])} ${doing(panel, chain[0], time(panel.length(chain[0])))}`;
+  let [from, to] = [panel.from[chain[0]], panel.to[chain[0]]];
   for (let at = 1; at < chain.length; at++) {
     const lane = panel.lane[chain[at]];
     words += lane === panel.lane[chain[at - 1]] ? ' and ' : `, behind ${name(lane)}, which `;
-    words += doing(panel, chain[at]);
+    const whole = to - from;
+    [from, to] = [Math.max(from, panel.from[chain[at]]), Math.min(to, panel.to[chain[at]])];
+    const part = Math.max(0, to - from);
+    const isWholeHold = panel.what[chain[at]] === HOLD && part === whole;
+    words += doing(panel, chain[at], isWholeHold ? time(panel.length(chain[at])) : `${time(part)} of it`);
   }
   const last = chain[chain.length - 1];
   // If the last span is a wait, no cause of it follows in the chain. So its blocker is only named.
