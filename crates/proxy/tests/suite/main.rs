@@ -8,6 +8,7 @@ mod flood;
 mod gateway;
 mod keep_alives;
 mod login;
+mod maintenance;
 mod member;
 mod model;
 mod packed;
