@@ -342,4 +342,8 @@ impl http_body::Body for GuardedBody {
         }
         frame
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
 }

@@ -70,4 +70,8 @@ impl http_body::Body for MappedBody {
             }
         }
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.unread.is_empty() && self.body.is_end_stream()
+    }
 }

@@ -1,4 +1,4 @@
-//! Calls of the Maintenance service.
+//! The errors of members, and calls of the Maintenance service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,15 +7,22 @@ use clearlane_proto::etcdserverpb::kv_server::KvServer;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use clearlane_proto::etcdserverpb::maintenance_server::{Maintenance, MaintenanceServer};
 use clearlane_proto::etcdserverpb::*;
+use clearlane_proxy::namespace::Namespace;
 use clearlane_proxy::serve::ProxyConfig;
 use clearlane_proxy::upstream::{MemberState, UpstreamConfig};
+use http::Request as HttpRequest;
+use http_body::Body as _;
+use http_body_util::Full;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::{Request, Response, Status};
+use tonic::body::Body;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+use tower_service::Service as _;
 
 use crate::member::{Answer, Member};
-use crate::running::{RunningProxy, until};
+use crate::running::{RunningProxy, config, until};
 
 /// What a member does with calls about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +137,42 @@ impl Maintenance for Upkeep {
     async fn downgrade(&self, _: Request<DowngradeRequest>) -> Answer<DowngradeResponse> {
         Err(Status::unimplemented("not here"))
     }
+}
+
+/// Makes a call with an empty message, which must fail. gRPC for Go takes the status from the head
+/// of the response only if this head ends the stream.
+async fn expect_error(proxy: &RunningProxy, path: &str, code: Code) {
+    let mut channel: Channel = proxy.connect().await;
+    let request = HttpRequest::post(format!("http://localhost{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(Full::from(&[0; 5][..])))
+        .unwrap();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let response = channel.call(request).await.unwrap();
+    let status = Status::from_header_map(response.headers()).expect(path);
+    assert_eq!(status.code(), code, "{path}");
+    assert!(response.body().is_end_stream(), "{path}: the head does not end the stream");
+}
+
+#[tokio::test]
+async fn an_error_is_one_frame() {
+    let member = Member::start().await;
+    member.state.has_auth.store(true, Ordering::SeqCst);
+    for namespace in [None, Namespace::new("inside/")] {
+        let config = ProxyConfig { namespace, ..config(&member) };
+        let proxy = RunningProxy::start(config, None).await;
+        for (path, code) in [
+            ("/etcdserverpb.KV/Put", Code::InvalidArgument),
+            ("/etcdserverpb.KV/Txn", Code::Unimplemented),
+            ("/etcdserverpb.KV/RangeStream", Code::Unimplemented),
+        ] {
+            expect_error(&proxy, path, code).await;
+        }
+    }
+    let follower = Maintained::start(Role::Follower).await;
+    let proxy = RunningProxy::start(config_of(&[&follower]), None).await;
+    expect_error(&proxy, "/etcdserverpb.Maintenance/Snapshot", Code::PermissionDenied).await;
 }
 
 #[tokio::test]
