@@ -141,10 +141,10 @@ impl Router {
         trace.end(class, kind);
         let cache = Arc::clone(&self.services.cache);
         let response = response.map(|body| Body::new(SeenBody::new(body, cache, self.connection)));
-        match &self.services.namespace {
+        frames::end_with_status(match &self.services.namespace {
             Some(namespace) => response.map(|body| namespace.change_response(call.path(), body)),
             None => response,
-        }
+        })
     }
 
     /// Forwards a call. If the client has a login and no token, the call gets the token of the

@@ -22,7 +22,7 @@ use tonic::{Code, Request, Response, Status};
 use tower_service::Service as _;
 
 use crate::member::{Answer, Member};
-use crate::running::{RunningProxy, config, until};
+use crate::running::{RunningProxy, TIMEOUT, config, until};
 
 /// What a member does with calls about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ impl Maintained {
             server.serve_with_incoming(listener).await
         });
         Maintained { address, moves, runtime: Some(runtime) }
+    }
+
+    /// Ends the member and its connections.
+    fn kill(&mut self) {
+        self.runtime.take().unwrap().shutdown_background();
     }
 }
 
@@ -173,6 +178,20 @@ async fn an_error_is_one_frame() {
     let follower = Maintained::start(Role::Follower).await;
     let proxy = RunningProxy::start(config_of(&[&follower]), None).await;
     expect_error(&proxy, "/etcdserverpb.Maintenance/Snapshot", Code::PermissionDenied).await;
+}
+
+#[tokio::test]
+async fn a_stream_of_a_member_that_dies_ends_with_a_status() {
+    let mut member = Maintained::start(Role::Leader).await;
+    let proxy = RunningProxy::start(config_of(&[&member]), None).await;
+    let mut client = MaintenanceClient::new(proxy.connect().await);
+    let mut parts = client.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    assert_eq!(parts.message().await.unwrap().unwrap().blob, "part");
+    member.kill();
+    let end = tokio::time::timeout(TIMEOUT, parts.message()).await.unwrap().unwrap_err();
+    // Clients of etcd repeat reads after this code.
+    assert_eq!(end.code(), Code::Unavailable, "{end:?}");
+    assert!(end.message().starts_with("etcdserver: request timed out"), "{end:?}");
 }
 
 #[tokio::test]
