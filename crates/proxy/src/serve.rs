@@ -60,6 +60,11 @@ const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle time after which the system checks that the client still exists.
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
+/// gRPC's defaults of the pings to clients.
+const PING_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum size of a request message if the configuration has 0. It is the default of etcd's client.
+const REQUEST_BYTES_MAX: usize = 2 << 20;
 /// Longest time that calls in progress may take when the proxy stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -75,11 +80,15 @@ pub struct ProxyConfig {
     pub advertised_url: String,
     pub host_name: String,
     pub registration: Option<RegistrationConfig>,
+    /// Maximum size of a request message in bytes. Zero: 2 MiB.
     pub request_bytes_max: usize,
+    /// Idle time after which a client is pinged. Zero: two hours.
     pub keep_alive_interval: Duration,
+    /// Time for a client's answer to a ping. Zero: 20 s.
     pub keep_alive_timeout: Duration,
     /// A client that pings more often loses its connection. Zero: clients may ping at any rate.
     pub ping_interval_min: Duration,
+    /// Maximum number of open streams of one connection. Zero: no limit.
     pub concurrent_streams_max: u32,
     /// Maximum number of open connections of clients.
     pub connections_max: usize,
@@ -99,8 +108,8 @@ impl Default for ProxyConfig {
             host_name: String::new(),
             registration: None,
             request_bytes_max: 64 << 20,
-            keep_alive_interval: Duration::from_secs(2 * 60 * 60),
-            keep_alive_timeout: Duration::from_secs(20),
+            keep_alive_interval: PING_INTERVAL,
+            keep_alive_timeout: PING_TIMEOUT,
             ping_interval_min: Duration::from_secs(5),
             concurrent_streams_max: u32::MAX,
             connections_max: 1 << 16,
@@ -142,7 +151,10 @@ impl Proxy {
             metrics: Metrics::default(),
             trace,
             stopped,
-            request_bytes_max: config.request_bytes_max,
+            request_bytes_max: match config.request_bytes_max {
+                0 => REQUEST_BYTES_MAX,
+                max => max,
+            },
         });
         Proxy { services, config, stop }
     }
@@ -229,6 +241,11 @@ impl Proxy {
     }
 
     fn protocols(&self) -> auto::Builder<TokioExecutor> {
+        let or_default = |time: Duration, default| if time.is_zero() { default } else { time };
+        let streams_max = match self.config.concurrent_streams_max {
+            0 => u32::MAX,
+            max => max,
+        };
         let mut protocols = auto::Builder::new(TokioExecutor::new());
         protocols.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         protocols
@@ -237,9 +254,9 @@ impl Proxy {
             .auto_date_header(false)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .max_concurrent_streams(self.config.concurrent_streams_max)
-            .keep_alive_interval(self.config.keep_alive_interval)
-            .keep_alive_timeout(self.config.keep_alive_timeout);
+            .max_concurrent_streams(streams_max)
+            .keep_alive_interval(or_default(self.config.keep_alive_interval, PING_INTERVAL))
+            .keep_alive_timeout(or_default(self.config.keep_alive_timeout, PING_TIMEOUT));
         protocols
     }
 }
