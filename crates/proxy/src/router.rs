@@ -281,13 +281,8 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
             let (sender, responses) = small_buffers::responses(UNSENT_RESPONSES_MAX);
             let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
             let group = services.keep_alives.group_of(&caller);
-            let stopped = services.stopped();
-            tokio::spawn(async move {
-                tokio::select! {
-                    () = lease::serve_client(group, request.into_inner(), sender) => {}
-                    () = stopped => {}
-                }
-            });
+            let stopped = services.stopped.clone();
+            tokio::spawn(lease::serve_client(group, request.into_inner(), sender, stopped));
             Ok(tonic::Response::new(responses))
         })
     }

@@ -323,16 +323,26 @@ impl ClientConnection {
     async fn serve(self, stream: TcpStream, tls: Option<Arc<TlsAcceptor>>, turns: BulkTurns) {
         // This fails only if the client has left, which the first read shows.
         let _ = tune(&stream);
+        let mut stopped = self.stopped.clone();
+        let stopped = async { drop(stopped.wait_for(|stopped| *stopped).await) };
         let Some(tls) = tls else {
-            // A connection that sends nothing must not stay open.
-            let first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut [0])).await;
+            // A connection that sends nothing must not stay open, and must not delay the end.
+            let mut byte = [0];
+            let first = tokio::select! {
+                first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut byte)) => first,
+                () = stopped => return,
+            };
             if matches!(first, Ok(Ok(1..))) {
                 self.serve_http(stream, None, turns).await;
             }
             return;
         };
         let remote = stream.peer_addr().ok();
-        if let Some((stream, name)) = tls.accept(stream, remote, || ()).await {
+        let secured = tokio::select! {
+            secured = tls.accept(stream, remote, || ()) => secured,
+            () = stopped => return,
+        };
+        if let Some((stream, name)) = secured {
             let users = &self.services.certificate_users;
             let login = name.and_then(|name| users.login_of(&name).cloned());
             self.serve_http(stream, login, turns).await;

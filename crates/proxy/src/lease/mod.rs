@@ -27,7 +27,7 @@ use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveRespons
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
@@ -316,13 +316,17 @@ fn after_error(status: Status, member: &Member) -> Ended {
     Ended::Rejected(status)
 }
 
-/// Serves one client's stream. Many requests may be in flight.
+/// Serves one client's stream. Many requests may be in flight. When the proxy stops, the requests in
+/// flight are answered before the stream ends.
 pub(crate) async fn serve_client(
     group: Arc<KeepAliveGroup>,
     requests: Streaming<LeaseKeepAliveRequest>,
     responses: mpsc::Sender<Boxed<LeaseKeepAliveResponse>>,
+    stopped: watch::Receiver<bool>,
 ) {
+    let mut stops = stopped.clone();
     let mut answers = requests
+        .take_until(Box::pin(async move { drop(stops.wait_for(|stopped| *stopped).await) }))
         .map(|request| {
             let group = Arc::clone(&group);
             async move { group.renew(request?.id).await }
@@ -334,7 +338,12 @@ pub(crate) async fn serve_client(
             () = responses.closed() => return,
         };
         // As in etcd, the end of the requests ends the stream, and so does an error.
-        let Some(answer) = answer else { return };
+        let Some(answer) = answer else {
+            if *stopped.borrow() {
+                let _ = responses.send(Err(status::stopped())).await;
+            }
+            return;
+        };
         let is_error = answer.is_err();
         if responses.send(answer.map(Box::new)).await.is_err() || is_error {
             return;

@@ -14,3 +14,4 @@ mod model;
 mod packed;
 mod pings;
 mod running;
+mod shutdown;
