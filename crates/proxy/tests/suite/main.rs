@@ -13,5 +13,6 @@ mod member;
 mod model;
 mod packed;
 mod pings;
+mod registration;
 mod running;
 mod shutdown;
