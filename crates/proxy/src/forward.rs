@@ -18,11 +18,13 @@ use bytes::{Bytes, BytesMut};
 use clearlane_contention::timeline::LaneKind;
 use clearlane_proto::etcdserverpb::StatusRequest;
 use clearlane_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::{HeaderMap, Request, Response, Uri};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::body::Body;
 use tonic::transport::Channel;
 use tonic::{ConnectError, Status, TimeoutExpired};
@@ -305,18 +307,19 @@ async fn send(mut channel: Channel, request: Request<Body>) -> Result<Response<B
 
 /// Finds the member that is the leader. Returns `None` if none says that it is.
 async fn leader(upstream: &Upstream) -> Option<Arc<Member>> {
-    let deadline = Instant::now() + LEADER_TIMEOUT;
-    for member in upstream.members().iter() {
-        let Some(channel) = member.channel() else { continue };
-        let mut client = MaintenanceClient::new(channel);
-        let status = timeout_at(deadline, client.status(StatusRequest::default())).await;
-        let Ok(Ok(status)) = status else { continue };
-        let status = status.into_inner();
-        if status.header.is_some_and(|header| header.member_id == status.leader) {
-            return Some(Arc::clone(member));
-        }
-    }
-    None
+    let members = upstream.members();
+    let questions = members.iter().filter_map(|member| {
+        let mut client = MaintenanceClient::new(member.channel()?);
+        Some(async move {
+            let status = client.status(StatusRequest::default()).await.ok()?.into_inner();
+            let is_leader = status.header.is_some_and(|it| it.member_id == status.leader);
+            is_leader.then(|| Arc::clone(member))
+        })
+    });
+    // A member that hangs must not delay the others.
+    let questions: FuturesUnordered<_> = questions.collect();
+    let mut leaders = questions.filter_map(std::future::ready);
+    timeout(LEADER_TIMEOUT, leaders.next()).await.ok().flatten()
 }
 
 /// The body of a streamed response. It ends with an error when its member is lost.
@@ -338,5 +341,9 @@ impl http_body::Body for GuardedBody {
             return Poll::Ready(Some(Err(status::connection_lost())));
         }
         frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
     }
 }

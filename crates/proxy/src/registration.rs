@@ -1,7 +1,8 @@
 //! Registers the proxy at the cluster, so that clients find all proxies with MemberList.
 //!
 //! Each proxy has a key `PREFIX/ADDRESS` with a lease. Its value is JSON in etcd's form, so proxies
-//! of etcd and of Clearlane can be registered side by side. A watch keeps the list of proxies.
+//! of etcd and of Clearlane can be registered side by side. The proxy reads the list of proxies
+//! again every second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Status;
 
 use crate::cache::range::Span;
@@ -104,7 +105,7 @@ impl RegistrationState {
         format!("{}/{}", self.config.prefix.trim_end_matches('/'), self.config.address)
     }
 
-    /// Registers the proxy, and renews its lease until the lease is lost.
+    /// Registers the proxy, and keeps it registered until its lease is lost.
     async fn register(&self) -> Result<(), Status> {
         let member = self.upstream.wait_and_pick().await;
         let channel = member.and_then(|member| member.channel());
@@ -112,6 +113,7 @@ impl RegistrationState {
         let ttl = self.config.ttl_seconds;
         let grant = LeaseGrantRequest { ttl, id: 0 };
         let mut client = LeaseClient::new(channel.clone());
+        let granted = Instant::now();
         let lease = in_time(client.lease_grant(grant)).await?.id;
         *self.lease.lock() = Some(lease);
         let (address, host) = (&self.config.address, &self.config.host_name);
@@ -128,18 +130,44 @@ impl RegistrationState {
         };
         in_time(KvClient::new(channel).put(put)).await?;
         tracing::info!(key = self.key(), "registered the proxy");
-        let renewals = Duration::from_secs(ttl.unsigned_abs().max(3)) / 3;
-        let mut left = renewals;
+        tokio::select! {
+            lost = self.renew(lease, granted) => Err(lost),
+            () = self.follow_list() => Ok(()),
+        }
+    }
+
+    /// Renews the lease. Returns when the lease is lost.
+    async fn renew(&self, lease: i64, granted: Instant) -> Status {
+        let ttl = Duration::from_secs(self.config.ttl_seconds.unsigned_abs().max(3));
+        let mut renewed = granted;
         loop {
-            self.list().await?;
-            sleep(LIST_INTERVAL.min(left)).await;
-            left = left.saturating_sub(LIST_INTERVAL);
-            if left.is_zero() {
-                if self.keep_alives.renew(lease).await?.ttl <= 0 {
-                    return Err(Status::not_found("the lease of the registration has expired"));
+            sleep_until(renewed + ttl / 3).await;
+            let begin = Instant::now();
+            match self.keep_alives.renew(lease).await {
+                Ok(answer) if answer.ttl <= 0 => {
+                    return Status::not_found("the lease of the registration has expired");
                 }
-                left = renewals;
+                Ok(_) => renewed = begin,
+                Err(status) if renewed.elapsed() >= ttl => return status,
+                // No member was reachable, but the lease may still exist.
+                Err(_) => sleep(RETRY_DELAY).await,
             }
+        }
+    }
+
+    /// Reads the list of proxies again and again. After an error it keeps the last list. Does not
+    /// return.
+    async fn follow_list(&self) {
+        let mut is_logged = false;
+        loop {
+            let listed = self.list().await;
+            if let Err(status) = &listed
+                && !is_logged
+            {
+                tracing::warn!(error = status.message(), "cannot read the list of proxies");
+            }
+            is_logged = listed.is_err();
+            sleep(LIST_INTERVAL).await;
         }
     }
 

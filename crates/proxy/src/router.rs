@@ -141,10 +141,10 @@ impl Router {
         trace.end(class, kind);
         let cache = Arc::clone(&self.services.cache);
         let response = response.map(|body| Body::new(SeenBody::new(body, cache, self.connection)));
-        match &self.services.namespace {
+        frames::end_with_status(match &self.services.namespace {
             Some(namespace) => response.map(|body| namespace.change_response(call.path(), body)),
             None => response,
-        }
+        })
     }
 
     /// Forwards a call. If the client has a login and no token, the call gets the token of the
@@ -281,13 +281,8 @@ impl server::StreamingService<LeaseKeepAliveRequest> for StreamService {
             let (sender, responses) = small_buffers::responses(UNSENT_RESPONSES_MAX);
             let caller = Caller::new(request.metadata().as_ref(), login.as_ref());
             let group = services.keep_alives.group_of(&caller);
-            let stopped = services.stopped();
-            tokio::spawn(async move {
-                tokio::select! {
-                    () = lease::serve_client(group, request.into_inner(), sender) => {}
-                    () = stopped => {}
-                }
-            });
+            let stopped = services.stopped.clone();
+            tokio::spawn(lease::serve_client(group, request.into_inner(), sender, stopped));
             Ok(tonic::Response::new(responses))
         })
     }

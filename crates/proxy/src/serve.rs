@@ -60,6 +60,11 @@ const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle time after which the system checks that the client still exists.
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
+/// gRPC's defaults of the pings to clients.
+const PING_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum size of a request message if the configuration has 0. It is the default of etcd's client.
+const REQUEST_BYTES_MAX: usize = 2 << 20;
 /// Longest time that calls in progress may take when the proxy stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -75,11 +80,15 @@ pub struct ProxyConfig {
     pub advertised_url: String,
     pub host_name: String,
     pub registration: Option<RegistrationConfig>,
+    /// Maximum size of a request message in bytes. Zero: 2 MiB.
     pub request_bytes_max: usize,
+    /// Idle time after which a client is pinged. Zero: two hours.
     pub keep_alive_interval: Duration,
+    /// Time for a client's answer to a ping. Zero: 20 s.
     pub keep_alive_timeout: Duration,
     /// A client that pings more often loses its connection. Zero: clients may ping at any rate.
     pub ping_interval_min: Duration,
+    /// Maximum number of open streams of one connection. Zero: no limit.
     pub concurrent_streams_max: u32,
     /// Maximum number of open connections of clients.
     pub connections_max: usize,
@@ -99,8 +108,8 @@ impl Default for ProxyConfig {
             host_name: String::new(),
             registration: None,
             request_bytes_max: 64 << 20,
-            keep_alive_interval: Duration::from_secs(2 * 60 * 60),
-            keep_alive_timeout: Duration::from_secs(20),
+            keep_alive_interval: PING_INTERVAL,
+            keep_alive_timeout: PING_TIMEOUT,
             ping_interval_min: Duration::from_secs(5),
             concurrent_streams_max: u32::MAX,
             connections_max: 1 << 16,
@@ -142,7 +151,10 @@ impl Proxy {
             metrics: Metrics::default(),
             trace,
             stopped,
-            request_bytes_max: config.request_bytes_max,
+            request_bytes_max: match config.request_bytes_max {
+                0 => REQUEST_BYTES_MAX,
+                max => max,
+            },
         });
         Proxy { services, config, stop }
     }
@@ -229,6 +241,11 @@ impl Proxy {
     }
 
     fn protocols(&self) -> auto::Builder<TokioExecutor> {
+        let or_default = |time: Duration, default| if time.is_zero() { default } else { time };
+        let streams_max = match self.config.concurrent_streams_max {
+            0 => u32::MAX,
+            max => max,
+        };
         let mut protocols = auto::Builder::new(TokioExecutor::new());
         protocols.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         protocols
@@ -237,9 +254,9 @@ impl Proxy {
             .auto_date_header(false)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .max_concurrent_streams(self.config.concurrent_streams_max)
-            .keep_alive_interval(self.config.keep_alive_interval)
-            .keep_alive_timeout(self.config.keep_alive_timeout);
+            .max_concurrent_streams(streams_max)
+            .keep_alive_interval(or_default(self.config.keep_alive_interval, PING_INTERVAL))
+            .keep_alive_timeout(or_default(self.config.keep_alive_timeout, PING_TIMEOUT));
         protocols
     }
 }
@@ -306,16 +323,26 @@ impl ClientConnection {
     async fn serve(self, stream: TcpStream, tls: Option<Arc<TlsAcceptor>>, turns: BulkTurns) {
         // This fails only if the client has left, which the first read shows.
         let _ = tune(&stream);
+        let mut stopped = self.stopped.clone();
+        let stopped = async { drop(stopped.wait_for(|stopped| *stopped).await) };
         let Some(tls) = tls else {
-            // A connection that sends nothing must not stay open.
-            let first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut [0])).await;
+            // A connection that sends nothing must not stay open, and must not delay the end.
+            let mut byte = [0];
+            let first = tokio::select! {
+                first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut byte)) => first,
+                () = stopped => return,
+            };
             if matches!(first, Ok(Ok(1..))) {
                 self.serve_http(stream, None, turns).await;
             }
             return;
         };
         let remote = stream.peer_addr().ok();
-        if let Some((stream, name)) = tls.accept(stream, remote, || ()).await {
+        let secured = tokio::select! {
+            secured = tls.accept(stream, remote, || ()) => secured,
+            () = stopped => return,
+        };
+        if let Some((stream, name)) = secured {
             let users = &self.services.certificate_users;
             let login = name.and_then(|name| users.login_of(&name).cloned());
             self.serve_http(stream, login, turns).await;

@@ -44,6 +44,7 @@ const VERSIONS: &[&str] = &["", "TLS1.2", "TLS1.3"];
 
 /// Members of etcd close connections that ping more often than every five seconds.
 const PING_INTERVAL_MIN: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 const FLAGS: &[Flag] = &[
     flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
@@ -65,7 +66,8 @@ const FLAGS: &[Flag] = &[
     flag("namespace", Text, "")
         .help("Prefix that the proxy adds to the keys of all clients, and removes from answers."),
     flag("data-dir", Text, "default.proxy").help("Directory of the certificate of --auto-tls."),
-    flag("max-send-bytes", Count, "1572864").help("Maximum size of a request message in bytes."),
+    flag("max-send-bytes", Count, "1572864")
+        .help("Maximum size of a request message in bytes. 0 means 2 MiB."),
     flag("max-recv-bytes", Count, "2147483647")
         .ignored("Maximum size of a response message in bytes.", "responses have no limit"),
     flag("dial-keepalive-time", Time, "0s").help(
@@ -73,16 +75,18 @@ const FLAGS: &[Flag] = &[
          a second anyway.",
     ),
     flag("dial-keepalive-timeout", Time, "20s")
-        .help("Time for the answer to a ping of --dial-keepalive-time."),
+        .help("Time for the answer to a ping of --dial-keepalive-time. 0 means 20s."),
     flag("permit-without-stream", Switch, "false").help("Ping members also without open calls."),
     flag("grpc-keepalive-min-time", Time, "5s").help(
         "Minimum interval of a client's pings. A client that pings more often loses its \
          connection. 0 turns this off.",
     ),
-    flag("grpc-keepalive-interval", Time, "2h").help("Idle time after which a client is pinged."),
-    flag("grpc-keepalive-timeout", Time, "20s").help("Time for a client's answer to a ping."),
+    flag("grpc-keepalive-interval", Time, "2h")
+        .help("Idle time after which a client is pinged. 0 means 2h."),
+    flag("grpc-keepalive-timeout", Time, "20s")
+        .help("Time for a client's answer to a ping. 0 means 20s."),
     flag("max-concurrent-streams", Count, "4294967295")
-        .help("Maximum number of open streams of one client connection."),
+        .help("Maximum number of open streams of one client connection. 0 means no limit."),
     flag("cert", Text, "").help("Certificate that is shown to members (PEM file)."),
     flag("key", Text, "").help("Private key of --cert (PEM file)."),
     flag("cacert", Text, "").help("Authority that verifies the members (PEM file)."),
@@ -307,9 +311,10 @@ async fn proxy_config(
 /// Returns the pings to members, if the operator wants them. gRPC for Go has the same minimum.
 fn pings(flags: &FlagReader) -> Result<Option<PingConfig>, BoxError> {
     let interval = time(flags, "dial-keepalive-time")?;
+    let timeout = time(flags, "dial-keepalive-timeout")?;
     let pings = PingConfig {
         interval: interval.max(PING_INTERVAL_MIN),
-        timeout: time(flags, "dial-keepalive-timeout")?,
+        timeout: if timeout.is_zero() { PING_TIMEOUT } else { timeout },
         without_calls: flags.switch("permit-without-stream"),
     };
     Ok((!interval.is_zero()).then_some(pings))

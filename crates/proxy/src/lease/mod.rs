@@ -27,7 +27,7 @@ use clearlane_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseKeepAliveRespons
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
@@ -107,13 +107,17 @@ pub(crate) struct KeepAliveGroup {
 impl KeepAliveGroup {
     /// Renews a lease, and returns the member's answer.
     async fn renew(&self, lease: i64) -> Answer {
-        let mut answer = self.join(lease);
+        let answer = self.join(lease);
+        let mut waiting = Waiting { renewals: &self.renewals, lease, answer, is_answered: false };
         let deadline = Instant::now() + PATIENCE_MAX;
         loop {
             let answered = self.renewals.answered.load(Ordering::Relaxed);
             let time = deadline.min(Instant::now() + PATIENCE);
-            match timeout_at(time, &mut answer).await {
-                Ok(Ok(answer)) => return answer,
+            match timeout_at(time, &mut waiting.answer).await {
+                Ok(Ok(answer)) => {
+                    waiting.is_answered = true;
+                    return answer;
+                }
                 // It waits for its turn.
                 Err(_)
                     if time < deadline
@@ -121,8 +125,6 @@ impl KeepAliveGroup {
                 Ok(Err(_)) | Err(_) => break,
             }
         }
-        drop(answer);
-        self.renewals.pipeline.lock().give_up(lease, |client| !client.is_closed());
         Err(Status::unavailable("etcdserver: request timed out"))
     }
 
@@ -139,6 +141,24 @@ impl KeepAliveGroup {
             }
         }
         answer
+    }
+}
+
+/// A client that waits for the renewal of a lease. Dropping it gives the renewal up, also when the
+/// client leaves.
+struct Waiting<'a> {
+    renewals: &'a Renewals,
+    lease: i64,
+    answer: oneshot::Receiver<Answer>,
+    is_answered: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.answer.close();
+            self.renewals.pipeline.lock().give_up(self.lease, |client| !client.is_closed());
+        }
     }
 }
 
@@ -296,13 +316,17 @@ fn after_error(status: Status, member: &Member) -> Ended {
     Ended::Rejected(status)
 }
 
-/// Serves one client's stream. Many requests may be in flight.
+/// Serves one client's stream. Many requests may be in flight. When the proxy stops, the requests in
+/// flight are answered before the stream ends.
 pub(crate) async fn serve_client(
     group: Arc<KeepAliveGroup>,
     requests: Streaming<LeaseKeepAliveRequest>,
     responses: mpsc::Sender<Boxed<LeaseKeepAliveResponse>>,
+    stopped: watch::Receiver<bool>,
 ) {
+    let mut stops = stopped.clone();
     let mut answers = requests
+        .take_until(Box::pin(async move { drop(stops.wait_for(|stopped| *stopped).await) }))
         .map(|request| {
             let group = Arc::clone(&group);
             async move { group.renew(request?.id).await }
@@ -314,10 +338,37 @@ pub(crate) async fn serve_client(
             () = responses.closed() => return,
         };
         // As in etcd, the end of the requests ends the stream, and so does an error.
-        let Some(answer) = answer else { return };
+        let Some(answer) = answer else {
+            if *stopped.borrow() {
+                let _ = responses.send(Err(status::stopped())).await;
+            }
+            return;
+        };
         let is_error = answer.is_err();
         if responses.send(answer.map(Box::new)).await.is_err() || is_error {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::upstream::UpstreamConfig;
+
+    #[tokio::test]
+    async fn a_client_that_leaves_gives_up_its_renewals() {
+        let upstream = Upstream::start(&UpstreamConfig::default());
+        let group = KeepAlives::new(upstream).group_of(&Caller::default());
+        for lease in 0..10 {
+            // The client leaves after the first poll.
+            assert!(group.renew(lease).now_or_never().is_none());
+        }
+        let mut waiting = std::pin::pin!(group.renew(7));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let clients = group.renewals.pipeline.lock().ended(0, End::Failed);
+        assert_eq!(clients.len(), 1, "only one client waits");
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use clearlane_proto::etcdserverpb::WatchCreateRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
+use clearlane_proto::etcdserverpb::{PutRequest, WatchCreateRequest};
 use clearlane_proxy::pages::ProfilePages;
 use clearlane_proxy::serve::ProxyConfig;
 use clearlane_proxy::upstream::{PingConfig, UpstreamConfig};
@@ -45,6 +46,52 @@ async fn a_client_may_not_ping_too_often() {
         let reason = b"too_many_pings";
         assert_eq!(received.windows(reason.len()).any(|bytes| bytes == reason), is_closed);
     }
+}
+
+/// The types of HTTP/2 frames, a setting, and a flag.
+const SETTINGS_FRAME: u8 = 4;
+const PING_FRAME: u8 = 6;
+const CONCURRENT_STREAMS_MAX: u16 = 3;
+const IS_ACK: u8 = 1;
+
+/// Returns the type, the flags and the payload of each frame.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, &[u8])> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<9>() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let Some((payload, rest)) = rest.split_at_checked(length) else { break };
+        frames.push((head[3], head[4], payload));
+        bytes = rest;
+    }
+    frames
+}
+
+#[tokio::test]
+async fn zero_means_the_default() {
+    let member = Member::start().await;
+    let config = ProxyConfig {
+        ping_interval_min: Duration::ZERO,
+        keep_alive_interval: Duration::ZERO,
+        keep_alive_timeout: Duration::ZERO,
+        concurrent_streams_max: 0,
+        request_bytes_max: 0,
+        ..config(&member)
+    };
+    let proxy = RunningProxy::start(config, None).await;
+    let received = ping(&proxy).await;
+    let frames = frames(&received);
+    let pings = frames.iter().filter(|(kind, _, _)| *kind == PING_FRAME);
+    let pings: Vec<u8> = pings.map(|(_, flags, _)| flags & IS_ACK).collect();
+    assert_eq!(pings, [IS_ACK; 5], "{frames:?}");
+    for (_, _, settings) in frames.iter().filter(|(kind, _, _)| *kind == SETTINGS_FRAME) {
+        for setting in settings.chunks_exact(6) {
+            let name = u16::from_be_bytes([setting[0], setting[1]]);
+            assert!(name != CONCURRENT_STREAMS_MAX || setting[2..] != [0; 4], "{frames:?}");
+        }
+    }
+    let mut client = KvClient::new(proxy.connect().await);
+    let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
+    client.put(put).await.unwrap();
 }
 
 #[tokio::test]

@@ -35,6 +35,8 @@ pub(crate) struct Counts {
     pub(crate) puts: AtomicU64,
     pub(crate) creates: AtomicU64,
     pub(crate) renewals: AtomicU64,
+    /// Number of renewals that were received.
+    pub(crate) renewals_started: AtomicU64,
     pub(crate) keep_alive_streams: AtomicUsize,
     pub(crate) keep_alive_streams_max: AtomicUsize,
 }
@@ -150,6 +152,7 @@ impl Member {
         let open = counts.keep_alive_streams.fetch_add(1, Ordering::SeqCst) + 1;
         counts.keep_alive_streams_max.fetch_max(open, Ordering::SeqCst);
         while let Ok(Some(LeaseKeepAliveRequest { id })) = requests.message().await {
+            counts.renewals_started.fetch_add(1, Ordering::SeqCst);
             let time = *self.state.renewal_time.lock();
             if !time.is_zero() {
                 tokio::time::sleep(time).await;
