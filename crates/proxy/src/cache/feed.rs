@@ -87,11 +87,12 @@ impl From<BrokenFeed> for Interruption {
 }
 
 /// Feeds the scope until it may not be cached. Returns the reason.
-pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) {
+pub(super) async fn run(scope: &Arc<Scope>, cache: &Arc<Cache>) -> (Refusal, String) {
     let mut delay = RETRY_DELAY_MIN;
     loop {
         let started = Instant::now();
-        let interruption = feed(scope, cache).await;
+        let epoch = cache.epoch();
+        let interruption = feed(scope, cache, epoch).await;
         if scope.revision() == 0 {
             // The part of a list that has arrived was dropped.
             scope.set_listed_bytes(0);
@@ -102,12 +103,12 @@ pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) 
             }
             Interruption::Gap(why) => {
                 tracing::warn!(scope = %scope.span, why, "a cached range is listed again");
-                scope.reset(false);
+                scope.reset();
             }
             Interruption::Replaced(why) => {
                 tracing::error!(scope = %scope.span, why, "the cluster behind the proxy was replaced");
-                cache.forget_revisions();
-                scope.reset(true);
+                // This aborts the feed at its next wait. A new one starts.
+                cache.forget_cluster(epoch);
             }
             Interruption::Refused(refusal, why) => return (refusal, why),
         }
@@ -119,7 +120,7 @@ pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) 
     }
 }
 
-async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
+async fn feed(scope: &Arc<Scope>, cache: &Cache, epoch: u64) -> Interruption {
     let Some((member, channel)) = cache.upstream.wait_and_pick().await.and_then(|member| {
         let channel = member.channel()?;
         Some((member, channel))
@@ -129,7 +130,7 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
     let fed = async {
         if scope.revision() == 0 {
             tokio::select! {
-                listed = timeout(LIST_TIMEOUT, list(scope, cache, channel.clone())) => {
+                listed = timeout(LIST_TIMEOUT, list(scope, cache, channel.clone(), epoch)) => {
                     listed.map_err(|_| Interruption::Lost("the list took too long".to_owned()))??;
                 }
                 () = cache.upstream.lost(&member) => {
@@ -146,7 +147,12 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
 }
 
 /// Reads all keys of the scope at one revision.
-async fn list(scope: &Arc<Scope>, cache: &Cache, channel: Channel) -> Result<(), Interruption> {
+async fn list(
+    scope: &Arc<Scope>,
+    cache: &Cache,
+    channel: Channel,
+    epoch: u64,
+) -> Result<(), Interruption> {
     let (mut key, range_end) = scope.span.to_request();
     let mut client = KvClient::new(channel).max_decoding_message_size(usize::MAX);
     let (mut keys, mut bytes, mut page_keys) = (Vec::new(), 0, FIRST_PAGE_KEYS);
@@ -181,7 +187,7 @@ async fn list(scope: &Arc<Scope>, cache: &Cache, channel: Channel) -> Result<(),
         match last {
             Some(last) if more => key = after(&last),
             _ => {
-                scope.load(scope.new_contents(keys, revision), &header);
+                scope.load(scope.new_contents(keys, revision), &header, epoch);
                 return Ok(());
             }
         }

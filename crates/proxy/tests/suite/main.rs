@@ -12,4 +12,5 @@ mod member;
 mod model;
 mod packed;
 mod pings;
+mod replaced;
 mod running;

@@ -29,7 +29,7 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::mvccpb::Event;
 use futures_util::future::{Either, pending, select_all};
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
 use tonic::{Code, Status, Streaming};
 
@@ -75,6 +75,9 @@ pub(crate) struct Session {
     namespace: Option<Namespace>,
     caller: Caller,
     connection: Arc<ConnectionState>,
+    /// The cluster's epoch in which the watches were created.
+    epoch: u64,
+    epochs: watch::Receiver<u64>,
     responses: Responses,
     queue: Arc<SessionQueue>,
     watchers: HashMap<u64, Watcher>,
@@ -115,12 +118,16 @@ impl Session {
         connection: Arc<ConnectionState>,
         responses: Responses,
     ) -> Session {
+        let epochs = services.cache.epochs();
+        let epoch = *epochs.borrow();
         Session {
             stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
             cache: Arc::clone(&services.cache),
             namespace: services.namespace.clone(),
             caller,
             connection,
+            epoch,
+            epochs,
             responses,
             queue: Arc::default(),
             watchers: HashMap::new(),
@@ -168,6 +175,7 @@ impl Session {
         let mut join = interval_at(Instant::now() + JOIN_INTERVAL, JOIN_INTERVAL);
         join.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.follow_epoch().await?;
             let has_more = self.drain_queue().await?;
             let queue = Arc::clone(&self.queue);
             self.refresh_scopes();
@@ -186,8 +194,10 @@ impl Session {
                     self.progress.scopes_reached(reached);
                 }
                 () = leaderless => return self.end(status::no_leader()).await,
-                () = at(reopen) => self.reopen(),
+                () = at(reopen) => self.reopen().await?,
                 _ = join.tick() => self.try_to_join().await?,
+                // The next turn of the loop follows it. The cache has the sender.
+                _ = self.epochs.changed() => {}
                 () = tick(&mut self.notices) => self.send_notices().await?,
                 () = responses.closed() => return Err(Ended),
             }
@@ -204,8 +214,8 @@ impl Session {
             namespace.remove_from_events(&mut response.events);
         }
         if let Some(header) = &response.header {
-            self.connection.note_seen(header.revision);
-            self.cache.note_seen(header.revision);
+            self.connection.note_seen(self.epoch, header.revision);
+            self.cache.note_seen(self.epoch, header.revision);
             self.last_header = *header;
         }
         if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref()) {
@@ -296,7 +306,9 @@ impl Session {
             self.notices = Some(notices);
         }
         let mut watcher = Watcher::new(id, create);
-        if let Some(scope) = self.usable_scope(&watcher.create).await
+        let scope = self.usable_scope(&watcher.create).await;
+        self.follow_epoch().await?;
+        if let Some(scope) = scope
             && let Some((found, created)) = self.attach(number, &mut watcher, &scope)
         {
             watcher.is_created = true;
@@ -369,8 +381,8 @@ impl Session {
         watcher: &mut Watcher,
         scope: &Arc<Scope>,
     ) -> Option<(Vec<Found>, ResponseHeader)> {
-        let seen = self.cache.seen();
-        let attached = watcher.attach(number, scope, &self.queue, seen, CATCH_UP_BYTES)?;
+        let (epoch, seen) = (self.epoch, self.cache.seen(self.epoch));
+        let attached = watcher.attach(number, scope, &self.queue, epoch, seen, CATCH_UP_BYTES)?;
         if let Source::Scope { is_lagging: true, .. } = watcher.source {
             self.lagging.push_back(number);
         }
@@ -439,7 +451,7 @@ impl Session {
                         if let Some(watcher) = self.watchers.get_mut(&number) {
                             watcher.set_detached(delivered);
                         }
-                        self.detach(number);
+                        self.detach(number).await?;
                     }
                     Delivery::Ended(number) => self.end_replaced(number).await?,
                 }
@@ -511,10 +523,7 @@ impl Session {
                 }
                 self.send_caught_up(number, found).await
             }
-            None => {
-                self.detach(number);
-                Ok(())
-            }
+            None => self.detach(number).await,
         }
     }
 
@@ -532,18 +541,49 @@ impl Session {
         Ok(())
     }
 
-    /// Continues a watch upstream, from its next revision on.
-    fn detach(&mut self, number: u64) {
-        let Some(watcher) = self.watchers.get(&number) else { return };
-        if watcher.is_direct() {
-            return;
+    /// Continues a watch upstream, from its next revision on. Ends it if this revision is about
+    /// another epoch.
+    async fn detach(&mut self, number: u64) -> Step {
+        self.follow_epoch().await?;
+        if let Some(watcher) = self.watchers.get(&number)
+            && !watcher.is_direct()
+        {
+            let create = watcher.continuation();
+            self.create_upstream(number, create);
         }
-        let create = watcher.continuation();
-        self.create_upstream(number, create);
+        Ok(())
+    }
+
+    /// Ends all watches that the client knows if a new epoch has started. Their revisions mean
+    /// nothing to the cluster of the new epoch.
+    async fn follow_epoch(&mut self) -> Step {
+        let epoch = *self.epochs.borrow_and_update();
+        if epoch == self.epoch {
+            return Ok(());
+        }
+        let mut created: Vec<u64> = self.watchers.keys().copied().collect();
+        created.retain(|number| self.watchers[number].is_created);
+        created.sort_unstable();
+        for number in created {
+            self.end_replaced(number).await?;
+        }
+        self.epoch = epoch;
+        self.last_event = 0;
+        self.last_header = ResponseHeader::default();
+        self.scopes_reached = None;
+        if self.progress.is_requested() {
+            self.progress.clear();
+            self.request_progress();
+        }
+        Ok(())
     }
 
     async fn end_replaced(&mut self, number: u64) -> Step {
         let Some(watcher) = self.forget(number) else { return Ok(()) };
+        if let (Source::Direct { upstream_id, .. }, Some(direct)) = (&watcher.source, &self.direct)
+        {
+            direct.cancel(*upstream_id);
+        }
         let cancel_reason = "clearlane grpc-proxy: the cluster was replaced".to_owned();
         let response = message(self.last_header);
         self.send(WatchResponse { watch_id: watcher.id, canceled: true, cancel_reason, ..response })

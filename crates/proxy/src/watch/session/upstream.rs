@@ -71,8 +71,10 @@ impl Session {
         Ok(())
     }
 
-    /// Creates the direct watches again after their connection was lost.
-    pub(super) fn reopen(&mut self) {
+    /// Creates the direct watches again after their connection was lost. The watches of an earlier
+    /// epoch have ended.
+    pub(super) async fn reopen(&mut self) -> Step {
+        self.follow_epoch().await?;
         self.reopen_at = None;
         self.direct = None;
         self.upstream_ids.clear();
@@ -86,6 +88,7 @@ impl Session {
         if self.progress.is_upstream_pending() {
             self.direct().request_progress();
         }
+        Ok(())
     }
 
     pub(super) async fn handle_direct_response(&mut self, mut response: WatchResponse) -> Step {

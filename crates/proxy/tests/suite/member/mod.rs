@@ -55,6 +55,8 @@ pub(crate) struct MemberState {
     token: Mutex<Option<String>>,
     store: Mutex<Store>,
     revision: watch::Sender<i64>,
+    /// Changes when all open streams of watches must end.
+    pub(crate) watch_generation: watch::Sender<u64>,
     /// If true, the requests of watch streams are not read.
     pub(crate) ignores_watches: watch::Sender<bool>,
     /// Renewals of these leases end their stream.
@@ -78,6 +80,7 @@ impl Member {
             token: Mutex::default(),
             store: Mutex::new(Store { revision: 1, ..Store::default() }),
             revision: watch::channel(1).0,
+            watch_generation: watch::channel(0).0,
             ignores_watches: watch::channel(false).0,
             rejected_leases: Mutex::default(),
             renewal_time: Mutex::default(),
@@ -119,6 +122,22 @@ impl Member {
         store.events.push(Event { kv: Some(record), ..Event::default() });
         self.state.revision.send_replace(revision);
         revision
+    }
+
+    /// Replaces the cluster by a backup that was made at this revision.
+    pub(crate) fn restore(&self, revision: i64) {
+        let mut store = self.state.store.lock();
+        store.events.retain(|event| event.kv.as_ref().unwrap().mod_revision <= revision);
+        let records = store.events.iter().map(|event| event.kv.clone().unwrap());
+        store.keys = records.map(|record| (record.key.to_vec(), record)).collect();
+        store.revision = revision;
+        self.state.revision.send_replace(revision);
+        self.end_watches();
+    }
+
+    /// Ends all open streams of watches.
+    pub(crate) fn end_watches(&self) {
+        self.state.watch_generation.send_modify(|generation| *generation += 1);
     }
 
     fn header(&self) -> ResponseHeader {

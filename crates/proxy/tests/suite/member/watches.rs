@@ -44,6 +44,7 @@ impl Watch for Member {
 impl Stream {
     async fn serve(mut self, mut requests: Streaming<WatchRequest>) {
         let mut revision = self.member.state.revision.subscribe();
+        let mut generation = self.member.state.watch_generation.subscribe();
         let mut ignored = self.member.state.ignores_watches.subscribe();
         loop {
             if ignored.wait_for(|ignored| !*ignored).await.is_err() {
@@ -55,6 +56,7 @@ impl Stream {
                     _ => return,
                 },
                 _ = revision.changed() => Ok(()),
+                _ = generation.changed() => return,
             };
             if done.is_err() || self.send_events().await.is_err() {
                 return;
