@@ -306,7 +306,8 @@ pub fn handle(scope: &Scope, response: WatchResponse) -> Result<(), Interruption
     if response.canceled {
         let why = response.cancel_reason;
         return Err(match response.compact_revision {
-            0 if why.contains("permission denied") => {
+            // The feed has no token, so etcd finds no user when auth is enabled.
+            0 if why.contains("permission denied") || status::is_token_rejection(&why) => {
                 Interruption::Refused(Refusal::NotPermitted, why)
             }
             0 => Interruption::Lost(why),
