@@ -13,4 +13,5 @@ mod model;
 mod packed;
 mod pings;
 mod replaced;
+mod reopened;
 mod running;

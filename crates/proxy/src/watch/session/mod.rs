@@ -181,7 +181,9 @@ impl Session {
             self.refresh_scopes();
             let leaderless = self.leaderless();
             let reopen = self.reopen_at;
-            let takes_requests = self.direct.as_ref().is_none_or(DirectStream::has_room);
+            // Creations would have no limit while the stream upstream is lost.
+            let takes_requests = reopen.is_none()
+                && self.direct.as_ref().is_none_or(DirectStream::has_room);
             tokio::select! {
                 request = next_request(&mut requests), if takes_requests => match request {
                     Ok(request) => self.handle_request(request).await?,

@@ -33,6 +33,7 @@ pub(crate) struct Counts {
     pub(crate) logins: AtomicU64,
     pub(crate) ranges: AtomicU64,
     pub(crate) puts: AtomicU64,
+    pub(crate) watch_streams: AtomicU64,
     pub(crate) creates: AtomicU64,
     pub(crate) renewals: AtomicU64,
     pub(crate) keep_alive_streams: AtomicUsize,
@@ -57,6 +58,8 @@ pub(crate) struct MemberState {
     revision: watch::Sender<i64>,
     /// Changes when all open streams of watches must end.
     pub(crate) watch_generation: watch::Sender<u64>,
+    /// If true, each stream of watches ends at once.
+    pub(crate) refuses_watches: AtomicBool,
     /// If true, the requests of watch streams are not read.
     pub(crate) ignores_watches: watch::Sender<bool>,
     /// Renewals of these leases end their stream.
@@ -81,6 +84,7 @@ impl Member {
             store: Mutex::new(Store { revision: 1, ..Store::default() }),
             revision: watch::channel(1).0,
             watch_generation: watch::channel(0).0,
+            refuses_watches: AtomicBool::new(false),
             ignores_watches: watch::channel(false).0,
             rejected_leases: Mutex::default(),
             renewal_time: Mutex::default(),

@@ -33,7 +33,11 @@ impl Watch for Member {
 
     async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Answer<Self::WatchStream> {
         let token = request.metadata().get("token").map(|it| it.to_str().unwrap().to_owned());
+        self.state.counts.watch_streams.fetch_add(1, Ordering::SeqCst);
         let (responses, receiver) = mpsc::channel(16);
+        if self.state.refuses_watches.load(Ordering::SeqCst) {
+            return Ok(Response::new(ReceiverStream::new(receiver)));
+        }
         let watches = BTreeMap::new();
         let stream = Stream { member: self.clone(), token, responses, watches };
         tokio::spawn(stream.serve(request.into_inner()));
