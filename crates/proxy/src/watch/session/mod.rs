@@ -296,7 +296,7 @@ impl Session {
             ..Check::new(Watcher::keys_of(&create))
         };
         if let Some(error) = check.rejection(|id| self.numbers.contains_key(&id)) {
-            return self.reject(error).await;
+            return self.reject(create, error).await;
         }
         let numbers = &self.numbers;
         let id = self.ids.allocate(create.watch_id, |id| numbers.contains_key(&id));
@@ -324,8 +324,18 @@ impl Session {
         Ok(())
     }
 
-    async fn reject(&mut self, error: WatchError) -> Step {
+    async fn reject(&mut self, create: WatchCreateRequest, error: WatchError) -> Step {
         let header = self.current_header().await;
+        if header.revision == 0 && error != WatchError::DuplicateId {
+            // The proxy has no header, because it may read nothing without the client's token. So a
+            // member rejects the creation.
+            let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+            let watcher = Watcher::new(INVALID_WATCH_ID, create);
+            let create = watcher.continuation();
+            self.watchers.insert(number, watcher);
+            self.create_upstream(number, create);
+            return Ok(());
+        }
         self.send(WatchResponse {
             watch_id: INVALID_WATCH_ID,
             created: true,
@@ -336,7 +346,8 @@ impl Session {
         .await
     }
 
-    /// Returns a header with a revision that the cluster has reached.
+    /// Returns a header with a revision that the cluster has reached. It is empty if the proxy knows
+    /// none.
     async fn current_header(&mut self) -> ResponseHeader {
         let published = self.cache.scopes().iter().find_map(|scope| scope.published());
         match published {
@@ -418,7 +429,10 @@ impl Session {
 
     fn forget(&mut self, number: u64) -> Option<Watcher> {
         let watcher = self.watchers.remove(&number)?;
-        self.numbers.remove(&watcher.id);
+        // A rejected creation has the invalid ID, which may also be the client's ID of a watch.
+        if self.numbers.get(&watcher.id) == Some(&number) {
+            self.numbers.remove(&watcher.id);
+        }
         match &watcher.source {
             Source::Scope { scope, handle, .. } => {
                 scope.remove(handle);

@@ -94,6 +94,12 @@ impl Stream {
             return self.send(WatchResponse { watch_id: -1, ..response }).await;
         }
         let span = Span::of_request(&create.key, &create.range_end);
+        if create.start_revision < 0 || span.is_empty() {
+            let cancel_reason = "the member rejects it".to_owned();
+            let (created, canceled) = (true, true);
+            let response = WatchResponse { created, canceled, cancel_reason, ..Default::default() };
+            return self.send(WatchResponse { watch_id: -1, ..response }).await;
+        }
         let next = match create.start_revision {
             0 => *self.member.state.revision.borrow() + 1,
             start => start,
