@@ -32,6 +32,7 @@ use tonic::{Request, Status};
 use super::Cache;
 use super::contents::bytes_of;
 use super::scope::Scope;
+use super::version;
 
 /// A request for progress is repeated at this interval: a member drops it while the watch is not
 /// synced.
@@ -90,6 +91,9 @@ async fn fetch(scope: &Scope, cache: &Cache, from: i64, base: i64) -> Result<Fet
     else {
         return Err(crate::status::no_member());
     };
+    if version::too_old(channel.clone()).await?.is_some() {
+        return Err(Status::unavailable("the member is too old"));
+    }
     let (requests, receiver) = mpsc::channel(4);
     let (key, range_end) = scope.span.to_request();
     let create = WatchCreateRequest { key, range_end, start_revision: from, ..Default::default() };

@@ -12,6 +12,8 @@
 //! * The header of an event response does not show that: it may be newer than the last event, while
 //!   a member still catches up.
 //! * The stream requires a leader, so it ends on a member that is cut off.
+//! * Older versions of etcd send progress that overtakes events. From such a member, nothing is
+//!   cached.
 //! * The feed is anonymous. If the cluster has auth enabled, nothing is cached.
 
 use std::sync::Arc;
@@ -37,6 +39,7 @@ use super::Cache;
 use super::budget::Refusal;
 use super::contents::{BrokenFeed, bytes_of};
 use super::scope::Scope;
+use super::version;
 use crate::status;
 use crate::upstream::Member;
 
@@ -128,6 +131,14 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache, epoch: u64) -> Interruption {
         return Interruption::Lost("no member is connected".to_owned());
     };
     let fed = async {
+        if let Some(version) = version::too_old(channel.clone()).await? {
+            let why = format!(
+                "{} has version {version:?}, whose progress may overtake events; update it to \
+                 3.4.31, 3.5.13, 3.6 or later",
+                member.url()
+            );
+            return Err(Interruption::Refused(Refusal::OldMember, why));
+        }
         if scope.revision() == 0 {
             tokio::select! {
                 listed = timeout(LIST_TIMEOUT, list(scope, cache, channel.clone(), epoch)) => {

@@ -48,10 +48,11 @@ pub mod probe;
 pub mod range;
 pub mod read;
 pub mod scope;
+mod version;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -139,6 +140,8 @@ pub struct Cache {
     seen: NewestRevision,
     /// The newest revision that a probe has shown.
     known_revision: NewestRevision,
+    /// True if the log shows that a member is too old.
+    is_old_member_logged: AtomicBool,
     scopes: ArcSwap<Vec<Arc<Scope>>>,
     state: Mutex<CacheState>,
     /// Runs the feeds. The network threads have no time for them.
@@ -183,6 +186,7 @@ impl Cache {
             epoch: watch::channel(0).0,
             seen: NewestRevision::default(),
             known_revision: NewestRevision::default(),
+            is_old_member_logged: AtomicBool::new(false),
             scopes: ArcSwap::default(),
             state: Mutex::default(),
             runtime: Handle::current(),
@@ -350,9 +354,14 @@ impl Cache {
             scope.reset();
             let Some((pause, is_configured)) = self.refuse(&scope, refusal) else { return };
             let pause_seconds = pause.as_secs();
-            tracing::warn!(
-                scope = %scope.span, why, pause_seconds, "the range cannot be cached for now"
-            );
+            // One line is enough: no range can be cached from an old member.
+            let is_known = refusal == Refusal::OldMember
+                && self.is_old_member_logged.swap(true, Ordering::Relaxed);
+            if !is_known {
+                tracing::warn!(
+                    scope = %scope.span, why, pause_seconds, "the range cannot be cached for now"
+                );
+            }
             if !is_configured {
                 return;
             }

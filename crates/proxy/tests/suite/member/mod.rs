@@ -1,6 +1,7 @@
 //! A member of a cluster, as far as these tests of the proxy need one. It has keys, a history
 //! without compaction, one user, and leases. It counts what reaches it.
 
+mod maintenance;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::auth_server::{Auth, AuthServer};
 use clearlane_proto::etcdserverpb::kv_server::{Kv, KvServer};
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
+use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use clearlane_proto::etcdserverpb::watch_server::WatchServer;
 use clearlane_proto::etcdserverpb::*;
 use clearlane_proto::mvccpb::{Event, KeyValue};
@@ -34,6 +36,7 @@ pub(crate) struct Counts {
     pub(crate) ranges: AtomicU64,
     pub(crate) puts: AtomicU64,
     pub(crate) watch_streams: AtomicU64,
+    pub(crate) statuses: AtomicU64,
     pub(crate) creates: AtomicU64,
     pub(crate) renewals: AtomicU64,
     pub(crate) keep_alive_streams: AtomicUsize,
@@ -52,6 +55,7 @@ struct Store {
 pub(crate) struct MemberState {
     pub(crate) counts: Counts,
     pub(crate) has_auth: AtomicBool,
+    pub(crate) version: Mutex<&'static str>,
     /// The token that is valid.
     token: Mutex<Option<String>>,
     store: Mutex<Store>,
@@ -80,6 +84,7 @@ impl Member {
         let state = Arc::new(MemberState {
             counts: Counts::default(),
             has_auth: AtomicBool::new(false),
+            version: Mutex::new("3.7.1"),
             token: Mutex::default(),
             store: Mutex::new(Store { revision: 1, ..Store::default() }),
             revision: watch::channel(1).0,
@@ -93,6 +98,7 @@ impl Member {
         let server = tonic::transport::Server::builder()
             .add_service(AuthServer::new(member.clone()))
             .add_service(WatchServer::new(member.clone()))
+            .add_service(MaintenanceServer::new(member.clone()))
             .add_service(LeaseServer::new(member.clone()))
             .add_service(KvServer::new(member.clone()));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
