@@ -58,7 +58,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
@@ -142,6 +142,8 @@ pub struct Cache {
     known_revision: NewestRevision,
     /// True if the log shows that a member is too old.
     is_old_member_logged: AtomicBool,
+    /// Attempts to read older events.
+    backfills: Semaphore,
     scopes: ArcSwap<Vec<Arc<Scope>>>,
     state: Mutex<CacheState>,
     /// Runs the feeds. The network threads have no time for them.
@@ -187,6 +189,7 @@ impl Cache {
             seen: NewestRevision::default(),
             known_revision: NewestRevision::default(),
             is_old_member_logged: AtomicBool::new(false),
+            backfills: Semaphore::new(backfill::ATTEMPTS_MAX),
             scopes: ArcSwap::default(),
             state: Mutex::default(),
             runtime: Handle::current(),

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -31,6 +31,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::CacheMetrics;
+use super::backfill::Backfills;
 use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
@@ -103,28 +104,7 @@ pub struct Scope {
     pub(super) created: Instant,
     limits: HistoryLimits,
     metrics: Arc<CacheMetrics>,
-    pub(super) backfill: Backfill,
-}
-
-/// Which older events were asked for, and which cannot be had.
-#[derive(Debug)]
-pub(super) struct Backfill {
-    /// One attempt runs at a time.
-    pub(super) attempt: tokio::sync::Mutex<()>,
-    /// The lowest start of the watches that wait, `i64::MAX` without any.
-    pub(super) wanted_from: AtomicI64,
-    /// Events before this revision are compacted, or too many for the history.
-    pub(super) refused_before: AtomicI64,
-}
-
-impl Default for Backfill {
-    fn default() -> Backfill {
-        Backfill {
-            attempt: tokio::sync::Mutex::default(),
-            wanted_from: AtomicI64::new(i64::MAX),
-            refused_before: AtomicI64::new(0),
-        }
-    }
+    pub(super) backfill: Backfills,
 }
 
 #[derive(Debug, Default)]
@@ -156,7 +136,7 @@ impl Scope {
             created: Instant::now(),
             limits,
             metrics,
-            backfill: Backfill::default(),
+            backfill: Backfills::default(),
         })
     }
 

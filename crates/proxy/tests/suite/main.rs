@@ -10,6 +10,7 @@ mod keep_alives;
 mod login;
 mod member;
 mod model;
+mod old_events;
 mod old_member;
 mod packed;
 mod pings;

@@ -30,7 +30,7 @@ use clearlane_proto::mvccpb::Event;
 use futures_util::future::{Either, pending, select_all};
 use prost::Message as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
@@ -375,8 +375,7 @@ impl Session {
             scope.mark_fresh(probe.started);
         }
         if create.start_revision > 0 && !create.prev_kv {
-            let backfill = scope.backfill(&self.cache, create.start_revision);
-            let _ = timeout(SCOPE_PATIENCE, backfill).await;
+            scope.backfill(&self.cache, create.start_revision, SCOPE_PATIENCE).await;
         }
         Some(scope)
     }

@@ -62,6 +62,9 @@ pub(crate) struct MemberState {
     revision: watch::Sender<i64>,
     /// Changes when all open streams of watches must end.
     pub(crate) watch_generation: watch::Sender<u64>,
+    /// If true, a watch that starts in the past gets one revision at a time, and requests for
+    /// progress are dropped until then.
+    pub(crate) has_slow_history: AtomicBool,
     /// If true, each stream of watches ends at once.
     pub(crate) refuses_watches: AtomicBool,
     /// If true, the requests of watch streams are not read.
@@ -89,6 +92,7 @@ impl Member {
             store: Mutex::new(Store { revision: 1, ..Store::default() }),
             revision: watch::channel(1).0,
             watch_generation: watch::channel(0).0,
+            has_slow_history: AtomicBool::new(false),
             refuses_watches: AtomicBool::new(false),
             ignores_watches: watch::channel(false).0,
             rejected_leases: Mutex::default(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::watch_server::Watch;
@@ -14,6 +15,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Answer, Member};
 
 type Responses = mpsc::Sender<Result<WatchResponse, Status>>;
+
+/// The time between two revisions of a slow history.
+const SLOW_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A stream of watches.
 struct Stream {
@@ -61,11 +65,19 @@ impl Stream {
                 },
                 _ = revision.changed() => Ok(()),
                 _ = generation.changed() => return,
+                () = tokio::time::sleep(SLOW_INTERVAL), if self.is_slow() => Ok(()),
             };
             if done.is_err() || self.send_events().await.is_err() {
                 return;
             }
         }
+    }
+
+    /// Returns true while a watch gets its older events slowly.
+    fn is_slow(&self) -> bool {
+        let newest = *self.member.state.revision.borrow();
+        self.member.state.has_slow_history.load(Ordering::SeqCst)
+            && self.watches.values().any(|(_, next)| *next <= newest)
     }
 
     async fn handle(&mut self, request: WatchRequest) -> Result<(), Left> {
@@ -78,6 +90,9 @@ impl Stream {
             }
             Some(RequestUnion::ProgressRequest(_)) => {
                 self.send_events().await?;
+                if self.is_slow() {
+                    return Ok(());
+                }
                 self.send(WatchResponse { watch_id: -1, ..Default::default() }).await
             }
             None => Ok(()),
@@ -112,17 +127,19 @@ impl Stream {
     async fn send_events(&mut self) -> Result<(), Left> {
         let mut found = Vec::new();
         {
+            let is_slow = self.is_slow();
             let store = self.member.state.store.lock();
             for (watch_id, (span, next)) in &mut self.watches {
+                let last = if is_slow { store.revision.min(*next) } else { store.revision };
                 let events = store.events.iter().filter(|event| {
                     let record = event.kv.as_ref().unwrap();
                     let key = &record.key[..];
                     let is_inside =
                         key >= &span.from[..] && span.to.as_ref().is_none_or(|to| key < &to[..]);
-                    record.mod_revision >= *next && is_inside
+                    record.mod_revision >= *next && record.mod_revision <= last && is_inside
                 });
                 let events: Vec<_> = events.cloned().collect();
-                *next = (*next).max(store.revision + 1);
+                *next = (*next).max(last + 1);
                 if !events.is_empty() {
                     found.push((*watch_id, events));
                 }
