@@ -134,13 +134,15 @@ impl Router {
             }
             _ => {}
         }
+        let cache = Arc::clone(&self.services.cache);
+        let epoch = cache.epoch();
         trace.start_wait();
         let response = self.forward(&mut call).await;
         trace.end_wait(|| WaitFor::Member);
         let (class, kind) = call.lane();
         trace.end(class, kind);
-        let cache = Arc::clone(&self.services.cache);
-        let response = response.map(|body| Body::new(SeenBody::new(body, cache, self.connection)));
+        let response =
+            response.map(|body| Body::new(SeenBody::new(body, cache, self.connection, epoch)));
         frames::end_with_status(match &self.services.namespace {
             Some(namespace) => response.map(|body| namespace.change_response(call.path(), body)),
             None => response,
@@ -188,14 +190,15 @@ impl Router {
             false => call.body.clone(),
         };
         let request = RangeRequest::decode(forward::message_of(&body)?).ok()?;
-        let mut response =
-            self.services.cache.read(&request, &caller, self.connection.seen(), trace).await?;
+        let epoch = self.services.cache.epoch();
+        let seen = self.connection.seen(epoch);
+        let mut response = self.services.cache.read(&request, &caller, seen, trace).await?;
         if let Some(namespace) = &self.services.namespace {
             namespace.remove_from_range(&mut response);
         }
         let revision = response.header.as_ref().map_or(0, |header| header.revision);
-        self.connection.note_seen(revision);
-        self.services.cache.note_seen(revision);
+        self.connection.note_seen(epoch, revision);
+        self.services.cache.note_seen(epoch, revision);
         let response = message_response(forward::frame(&response));
         Some(if is_packed { compressed(response) } else { response })
     }

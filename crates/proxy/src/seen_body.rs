@@ -29,6 +29,8 @@ pub(crate) struct SeenBody {
     body: tonic::body::Body,
     cache: Arc<Cache>,
     connection: Arc<ConnectionState>,
+    /// The cluster's epoch when the request was sent.
+    epoch: u64,
     is_begun: bool,
 }
 
@@ -37,8 +39,9 @@ impl SeenBody {
         body: tonic::body::Body,
         cache: Arc<Cache>,
         connection: Arc<ConnectionState>,
+        epoch: u64,
     ) -> SeenBody {
-        SeenBody { body, cache, connection, is_begun: false }
+        SeenBody { body, cache, connection, epoch, is_begun: false }
     }
 }
 
@@ -56,8 +59,8 @@ impl Body for SeenBody {
             && !std::mem::replace(&mut self.is_begun, true)
             && let Some(revision) = revision_of(data)
         {
-            self.connection.note_seen(revision);
-            self.cache.note_seen(revision);
+            self.connection.note_seen(self.epoch, revision);
+            self.cache.note_seen(self.epoch, revision);
         }
         Poll::Ready(frame)
     }

@@ -12,32 +12,61 @@
 //! * The events are complete when the member has sent one after `base`, or progress of at least
 //!   `base`.
 //! * Concurrent watches share one attempt, which begins at the lowest revision of all that wait.
+//! * An attempt takes seconds if there are many events. A watch that has waited too long goes to a
+//!   member, and joins the scope later. The attempt continues without it.
 //! * The cluster may have compacted some of the revisions. A watch that starts at one of them goes
 //!   to a member, which cancels it.
 //! * The older events have no previous values. A watch that wants previous values goes to a member.
 //! * Only watches use these events. Reads at such old revisions go to a member.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{WatchCreateRequest, WatchProgressRequest, WatchRequest};
 use clearlane_proto::mvccpb::Event;
-use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
 use super::Cache;
 use super::contents::bytes_of;
 use super::scope::Scope;
+use super::version;
 
 /// A request for progress is repeated at this interval: a member drops it while the watch is not
 /// synced.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
-/// Watches that wait for a longer attempt go to a member.
-const ATTEMPT_TIME: Duration = Duration::from_secs(5);
+/// etcd sends the events of 1,000 revisions every 100 ms to a watch that starts in the past. So the
+/// largest history takes 10 s.
+const ATTEMPT_TIME: Duration = Duration::from_secs(30);
+
+/// Number of attempts of all scopes that run at once. Each may read up to the free budget.
+pub(super) const ATTEMPTS_MAX: usize = 2;
+
+/// The attempts of one scope. One runs at a time.
+#[derive(Debug, Default)]
+pub(super) struct Backfills {
+    wanted: Mutex<Wanted>,
+    /// The number of the last attempt that has ended.
+    ended: watch::Sender<u64>,
+}
+
+/// Which older events are wanted, and which cannot be had.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// The lowest and the highest start of the watches that wait for the next attempt.
+    starts: Option<(i64, i64)>,
+    /// Number of attempts that have started.
+    attempts: u64,
+    /// When the running attempt has started. `None` if none runs.
+    running_since: Option<Instant>,
+    /// Events before this revision are compacted, or too many for the history.
+    refused_before: i64,
+}
 
 enum Fetched {
     Events(Vec<Event>),
@@ -48,34 +77,78 @@ enum Fetched {
 }
 
 impl Scope {
-    /// Adds the events from revision `from` on to the history. Returns true if it has them.
-    pub(crate) async fn backfill(&self, cache: &Cache, from: i64) -> bool {
-        if self.backfill.refused_before.load(Ordering::Relaxed) > from {
-            return false;
+    /// Adds the events from revision `from` on to the history. Waits for them until an attempt has
+    /// run for `patience`. The attempt continues after that, for later watches.
+    pub(crate) async fn backfill(
+        self: &Arc<Self>,
+        cache: &Arc<Cache>,
+        from: i64,
+        patience: Duration,
+    ) {
+        if self.history_base().is_none_or(|base| base < from) {
+            return;
         }
-        self.backfill.wanted_from.fetch_min(from, Ordering::AcqRel);
-        let _attempt = self.backfill.attempt.lock().await;
-        let mut lowest = self.backfill.wanted_from.swap(i64::MAX, Ordering::AcqRel).min(from);
-        loop {
-            let Some(base) = self.history_base() else { return false };
-            if base < from {
-                return true;
+        let (attempt, deadline) = {
+            let mut wanted = self.backfill.wanted.lock();
+            if wanted.refused_before > from {
+                return;
             }
+            let (lowest, highest) = wanted.starts.unwrap_or((from, from));
+            wanted.starts = Some((lowest.min(from), highest.max(from)));
+            if wanted.running_since.is_none() {
+                wanted.running_since = Some(Instant::now());
+                cache.runtime.spawn(Arc::clone(self).run_attempts(Arc::clone(cache)));
+            }
+            let started = wanted.running_since.unwrap_or_else(Instant::now);
+            (wanted.attempts + 1, started + patience)
+        };
+        let mut ended = self.backfill.ended.subscribe();
+        let _ = timeout_at(deadline, ended.wait_for(|ended| *ended >= attempt)).await;
+    }
+
+    /// Makes attempts until no watch waits.
+    async fn run_attempts(self: Arc<Self>, cache: Arc<Cache>) {
+        loop {
+            let (lowest, highest, attempt) = {
+                let mut wanted = self.backfill.wanted.lock();
+                let Some((lowest, highest)) = wanted.starts.take() else {
+                    wanted.running_since = None;
+                    return;
+                };
+                wanted.running_since = Some(Instant::now());
+                wanted.attempts += 1;
+                (lowest, highest, wanted.attempts)
+            };
+            // The semaphore is never closed.
+            let permit = cache.backfills.acquire().await;
+            self.attempt(&cache, lowest, highest).await;
+            drop(permit);
+            self.backfill.ended.send_replace(attempt);
+        }
+    }
+
+    /// Adds the events from revision `lowest` on to the history. If these cannot be had, adds as
+    /// many as possible of them for the watches that start up to `highest`.
+    async fn attempt(&self, cache: &Cache, mut lowest: i64, highest: i64) {
+        loop {
+            let Some(base) = self.history_base().filter(|base| *base >= lowest) else { return };
             let fetched = timeout(ATTEMPT_TIME, fetch(self, cache, lowest, base)).await;
-            let Ok(Ok(fetched)) = fetched else { return false };
             let refused = match fetched {
-                Fetched::Events(events) => {
+                Ok(Ok(Fetched::Events(events))) => {
                     if self.extend_history(events, lowest - 1, base) {
-                        return true;
+                        return;
                     }
                     // The history is full.
                     base
                 }
-                Fetched::CompactedBefore(first) | Fetched::TooManyBefore(first) => first,
+                Ok(Ok(Fetched::CompactedBefore(first) | Fetched::TooManyBefore(first))) => first,
+                Ok(Err(_)) | Err(_) => return,
             };
-            self.backfill.refused_before.fetch_max(refused, Ordering::Relaxed);
-            if refused > from || refused <= lowest {
-                return false;
+            let mut wanted = self.backfill.wanted.lock();
+            wanted.refused_before = wanted.refused_before.max(refused);
+            drop(wanted);
+            if refused > highest || refused <= lowest {
+                return;
             }
             lowest = refused;
         }
@@ -90,6 +163,9 @@ async fn fetch(scope: &Scope, cache: &Cache, from: i64, base: i64) -> Result<Fet
     }) else {
         return Err(crate::status::no_member());
     };
+    if version::too_old(channel.clone()).await?.is_some() {
+        return Err(Status::unavailable("the member is too old"));
+    }
     let (requests, receiver) = mpsc::channel(4);
     let (key, range_end) = scope.span.to_request();
     let create = WatchCreateRequest { key, range_end, start_revision: from, ..Default::default() };
@@ -98,6 +174,7 @@ async fn fetch(scope: &Scope, cache: &Cache, from: i64, base: i64) -> Result<Fet
     let mut client = WatchClient::new(channel).max_decoding_message_size(usize::MAX);
     let mut stream = client.watch(Request::new(ReceiverStream::new(receiver))).await?.into_inner();
     let (mut events, mut bytes, mut seen) = (Vec::new(), 0, 0);
+    let mut revisions = scope.revisions();
     let mut progress = interval(PROGRESS_INTERVAL);
     progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -108,6 +185,9 @@ async fn fetch(scope: &Scope, cache: &Cache, from: i64, base: i64) -> Result<Fet
                 // If the channel is full, the request is repeated later.
                 let _ = requests.try_send(request(progress));
                 continue;
+            }
+            _ = revisions.wait_for(|revision| *revision == 0) => {
+                return Err(Status::unavailable("the scope is reset"));
             }
             () = cache.upstream.lost(&member, generation) => None,
         };

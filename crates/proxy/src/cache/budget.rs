@@ -73,6 +73,8 @@ pub fn decide(usages: &[Usage], growing: usize, is_loading: bool, bytes_max: usi
 pub enum Refusal {
     /// A member does not permit to read it without a user.
     NotPermitted,
+    /// The member is too old: its progress may overtake events.
+    OldMember,
     /// It does not fit into the budget.
     TooLarge,
     /// It had to make room for another range.
@@ -100,7 +102,9 @@ impl Refusals {
         let last = self.pauses.iter().position(|pause| pause.span == *span);
         let last = last.map(|at| self.pauses.swap_remove(at));
         let length = match last {
-            Some(last) if why != Refusal::NotPermitted => (last.length * 2).min(PAUSE_MAX),
+            Some(last) if !matches!(why, Refusal::NotPermitted | Refusal::OldMember) => {
+                (last.length * 2).min(PAUSE_MAX)
+            }
             _ => PAUSE_MIN,
         };
         if self.pauses.len() >= REFUSALS_MAX {
@@ -115,7 +119,9 @@ impl Refusals {
     /// be cached if the other one could not, unless that one was only displaced.
     pub fn forbid(&self, span: &Span, now: Instant) -> bool {
         self.pauses.iter().filter(|pause| now < pause.until).any(|pause| match pause.why {
-            Refusal::NotPermitted | Refusal::TooLarge => span.covers(&pause.span),
+            Refusal::NotPermitted | Refusal::OldMember | Refusal::TooLarge => {
+                span.covers(&pause.span)
+            }
             Refusal::Displaced => *span == pause.span,
         })
     }

@@ -12,6 +12,8 @@
 //! * The header of an event response does not show that: it may be newer than the last event, while
 //!   a member still catches up.
 //! * The stream requires a leader, so it ends on a member that is cut off.
+//! * Older versions of etcd send progress that overtakes events. From such a member, nothing is
+//!   cached.
 //! * The feed is anonymous. If the cluster has auth enabled, nothing is cached.
 
 use std::sync::Arc;
@@ -37,6 +39,7 @@ use super::Cache;
 use super::budget::Refusal;
 use super::contents::{BrokenFeed, bytes_of};
 use super::scope::Scope;
+use super::version;
 use crate::status;
 
 /// The first page of a list has this number of keys. Later pages are sized by the bytes of the
@@ -86,11 +89,12 @@ impl From<BrokenFeed> for Interruption {
 }
 
 /// Feeds the scope until it may not be cached. Returns the reason.
-pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) {
+pub(super) async fn run(scope: &Arc<Scope>, cache: &Arc<Cache>) -> (Refusal, String) {
     let mut delay = RETRY_DELAY_MIN;
     loop {
         let started = Instant::now();
-        let interruption = feed(scope, cache).await;
+        let epoch = cache.epoch();
+        let interruption = feed(scope, cache, epoch).await;
         if scope.revision() == 0 {
             // The part of a list that has arrived was dropped.
             scope.set_listed_bytes(0);
@@ -101,12 +105,12 @@ pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) 
             }
             Interruption::Gap(why) => {
                 tracing::warn!(scope = %scope.span, why, "a cached range is listed again");
-                scope.reset(false);
+                scope.reset();
             }
             Interruption::Replaced(why) => {
                 tracing::error!(scope = %scope.span, why, "the cluster behind the proxy was replaced");
-                cache.forget_revisions();
-                scope.reset(true);
+                // This aborts the feed at its next wait. A new one starts.
+                cache.forget_cluster(epoch);
             }
             Interruption::Refused(refusal, why) => return (refusal, why),
         }
@@ -118,7 +122,7 @@ pub(super) async fn run(scope: &Arc<Scope>, cache: &Cache) -> (Refusal, String) 
     }
 }
 
-async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
+async fn feed(scope: &Arc<Scope>, cache: &Cache, epoch: u64) -> Interruption {
     let Some((member, channel, generation)) =
         cache.upstream.wait_and_pick().await.and_then(|member| {
             let (channel, generation) = member.connection()?;
@@ -128,9 +132,17 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
         return Interruption::Lost("no member is connected".to_owned());
     };
     let fed = async {
+        if let Some(version) = version::too_old(channel.clone()).await? {
+            let why = format!(
+                "{} has version {version:?}, whose progress may overtake events; update it to \
+                 3.4.31, 3.5.13, 3.6 or later",
+                member.url()
+            );
+            return Err(Interruption::Refused(Refusal::OldMember, why));
+        }
         if scope.revision() == 0 {
             tokio::select! {
-                listed = timeout(LIST_TIMEOUT, list(scope, cache, channel.clone())) => {
+                listed = timeout(LIST_TIMEOUT, list(scope, cache, channel.clone(), epoch)) => {
                     listed.map_err(|_| Interruption::Lost("the list took too long".to_owned()))??;
                 }
                 () = cache.upstream.lost(&member, generation) => {
@@ -148,7 +160,12 @@ async fn feed(scope: &Arc<Scope>, cache: &Cache) -> Interruption {
 }
 
 /// Reads all keys of the scope at one revision.
-async fn list(scope: &Arc<Scope>, cache: &Cache, channel: Channel) -> Result<(), Interruption> {
+async fn list(
+    scope: &Arc<Scope>,
+    cache: &Cache,
+    channel: Channel,
+    epoch: u64,
+) -> Result<(), Interruption> {
     let (mut key, range_end) = scope.span.to_request();
     let mut client = KvClient::new(channel).max_decoding_message_size(usize::MAX);
     let (mut keys, mut bytes, mut page_keys) = (Vec::new(), 0, FIRST_PAGE_KEYS);
@@ -183,7 +200,7 @@ async fn list(scope: &Arc<Scope>, cache: &Cache, channel: Channel) -> Result<(),
         match last {
             Some(last) if more => key = after(&last),
             _ => {
-                scope.load(scope.new_contents(keys, revision), &header);
+                scope.load(scope.new_contents(keys, revision), &header, epoch);
                 return Ok(());
             }
         }
@@ -303,7 +320,8 @@ pub fn handle(scope: &Scope, response: WatchResponse) -> Result<(), Interruption
     if response.canceled {
         let why = response.cancel_reason;
         return Err(match response.compact_revision {
-            0 if why.contains("permission denied") => {
+            // The feed has no token, so etcd finds no user when auth is enabled.
+            0 if why.contains("permission denied") || status::is_token_rejection(&why) => {
                 Interruption::Refused(Refusal::NotPermitted, why)
             }
             0 => Interruption::Lost(why),

@@ -42,26 +42,30 @@
 mod backfill;
 pub mod budget;
 pub mod contents;
+pub mod epoch;
 pub mod feed;
 pub mod probe;
 pub mod range;
 pub mod read;
 pub mod scope;
+mod version;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use self::budget::{Decision, Refusal, Refusals, Usage};
 use self::contents::HistoryLimits;
+use self::epoch::NewestRevision;
 use self::probe::{Probe, Prober};
 use self::range::Span;
 use self::scope::Scope;
@@ -130,10 +134,16 @@ pub struct Cache {
     pub prober: Arc<Prober>,
     pub metrics: Arc<CacheMetrics>,
     pub(crate) trace: Arc<ProxyTrace>,
+    /// The number of the [epoch]. It increases when the cluster was replaced.
+    epoch: watch::Sender<u64>,
     /// The newest revision in any response of the proxy. A watch from "now" starts after it.
-    seen: AtomicI64,
+    seen: NewestRevision,
     /// The newest revision that a probe has shown.
-    known_revision: AtomicI64,
+    known_revision: NewestRevision,
+    /// True if the log shows that a member is too old.
+    is_old_member_logged: AtomicBool,
+    /// Attempts to read older events.
+    backfills: Semaphore,
     scopes: ArcSwap<Vec<Arc<Scope>>>,
     state: Mutex<CacheState>,
     /// Runs the feeds. The network threads have no time for them.
@@ -175,8 +185,11 @@ impl Cache {
             config,
             metrics: Arc::default(),
             trace,
-            seen: AtomicI64::new(0),
-            known_revision: AtomicI64::new(0),
+            epoch: watch::channel(0).0,
+            seen: NewestRevision::default(),
+            known_revision: NewestRevision::default(),
+            is_old_member_logged: AtomicBool::new(false),
+            backfills: Semaphore::new(backfill::ATTEMPTS_MAX),
             scopes: ArcSwap::default(),
             state: Mutex::default(),
             runtime: Handle::current(),
@@ -196,10 +209,12 @@ impl Cache {
     }
 
     /// Makes a probe, and checks that the cluster is still the same one. A probe is linearizable,
-    /// so its revision cannot be lower than a revision that was known before. If it is, the cluster
-    /// was restored from a backup or replaced, and everything that the cache has is wrong.
+    /// so its revision cannot be lower than a revision that was known before, also if it is known
+    /// from a response to a client. If it is lower, the cluster was restored from a backup or
+    /// replaced, and everything that the cache has is wrong.
     pub async fn probe(self: &Arc<Self>) -> Result<Probe, Status> {
-        let mut known = self.known_revision.load(Ordering::Acquire);
+        let epoch = self.epoch();
+        let mut known = self.known_revision.of(epoch).max(self.seen(epoch));
         let mut cluster_id = 0;
         for scope in self.scopes.load().iter() {
             if let Some(state) = scope.published() {
@@ -215,37 +230,46 @@ impl Cache {
                 found = header.revision,
                 "the cluster behind the proxy was replaced, or restored from a backup"
             );
-            self.forget_cluster();
+            self.forget_cluster(epoch);
             return Err(Status::unavailable("clearlane grpc-proxy: the cluster was replaced"));
         }
-        self.known_revision.fetch_max(header.revision, Ordering::AcqRel);
+        self.known_revision.note(epoch, header.revision);
         Ok(probe)
     }
 
-    /// Forgets everything about the cluster, ends all watches, and starts to cache again.
-    fn forget_cluster(self: &Arc<Self>) {
+    /// Starts the epoch after `old`: forgets everything about the cluster, ends all watches, and
+    /// starts to cache again. Does nothing if `old` has ended already.
+    fn forget_cluster(self: &Arc<Self>, old: u64) {
         let mut state = self.state.lock();
-        self.forget_revisions();
+        if self.epoch() != old {
+            return;
+        }
+        // Before the scopes: a session that finds a scope of the new epoch also finds the epoch.
+        self.epoch.send_replace(old + 1);
         for it in &mut state.tasks {
             it.task.abort();
-            it.scope.reset(true);
+            it.scope.start_epoch(old + 1);
             it.task = self.runtime.spawn(Arc::clone(self).run_scope(Arc::clone(&it.scope)));
         }
     }
 
-    /// Forgets which revisions the cluster and the clients had.
-    fn forget_revisions(&self) {
-        self.known_revision.store(0, Ordering::Release);
-        self.seen.store(0, Ordering::Release);
+    pub fn epoch(&self) -> u64 {
+        *self.epoch.borrow()
     }
 
-    /// Notes the revision of a response to a client.
-    pub fn note_seen(&self, revision: i64) {
-        self.seen.fetch_max(revision, Ordering::AcqRel);
+    /// Returns a receiver of the epoch's number.
+    pub fn epochs(&self) -> watch::Receiver<u64> {
+        self.epoch.subscribe()
     }
 
-    pub fn seen(&self) -> i64 {
-        self.seen.load(Ordering::Acquire)
+    /// Notes the revision of a response to a client. `epoch` was the epoch when the request went to
+    /// a member, or when the watch was created.
+    pub fn note_seen(&self, epoch: u64, revision: i64) {
+        self.seen.note(epoch, revision);
+    }
+
+    pub fn seen(&self, epoch: u64) -> i64 {
+        self.seen.of(epoch)
     }
 
     pub fn scopes(&self) -> Arc<Vec<Arc<Scope>>> {
@@ -330,12 +354,17 @@ impl Cache {
                 refused = feed::run(&scope, &self) => refused,
                 () = feed::keep_fresh(&scope, &self) => return,
             };
-            scope.reset(false);
+            scope.reset();
             let Some((pause, is_configured)) = self.refuse(&scope, refusal) else { return };
             let pause_seconds = pause.as_secs();
-            tracing::warn!(
-                scope = %scope.span, why, pause_seconds, "the range cannot be cached for now"
-            );
+            // One line is enough: no range can be cached from an old member.
+            let is_known = refusal == Refusal::OldMember
+                && self.is_old_member_logged.swap(true, Ordering::Relaxed);
+            if !is_known {
+                tracing::warn!(
+                    scope = %scope.span, why, pause_seconds, "the range cannot be cached for now"
+                );
+            }
             if !is_configured {
                 return;
             }

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -31,6 +31,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::CacheMetrics;
+use super::backfill::Backfills;
 use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
@@ -57,6 +58,8 @@ pub struct ScopeWatcher {
     pub first_revision: i64,
     /// True if the watcher needs the previous values, which older events do not have.
     pub needs_previous: bool,
+    /// The epoch of the watcher's revisions.
+    pub epoch: u64,
 }
 
 /// The result of [`Scope::catch_up`].
@@ -66,7 +69,7 @@ pub enum CatchUp {
     Events(Vec<(Arc<RevisionEvents>, Vec<u32>)>, i64),
     /// The last events before the watcher joined the group, and the scope's revision.
     Synced(Vec<(Arc<RevisionEvents>, Vec<u32>)>, i64),
-    /// The history does not have the events.
+    /// The history does not have the events, or is about another epoch.
     NotHere,
 }
 
@@ -101,28 +104,7 @@ pub struct Scope {
     pub(super) created: Instant,
     limits: HistoryLimits,
     metrics: Arc<CacheMetrics>,
-    pub(super) backfill: Backfill,
-}
-
-/// Which older events were asked for, and which cannot be had.
-#[derive(Debug)]
-pub(super) struct Backfill {
-    /// One attempt runs at a time.
-    pub(super) attempt: tokio::sync::Mutex<()>,
-    /// The lowest start of the watches that wait, `i64::MAX` without any.
-    pub(super) wanted_from: AtomicI64,
-    /// Events before this revision are compacted, or too many for the history.
-    pub(super) refused_before: AtomicI64,
-}
-
-impl Default for Backfill {
-    fn default() -> Backfill {
-        Backfill {
-            attempt: tokio::sync::Mutex::default(),
-            wanted_from: AtomicI64::new(i64::MAX),
-            refused_before: AtomicI64::new(0),
-        }
-    }
+    pub(super) backfill: Backfills,
 }
 
 #[derive(Debug, Default)]
@@ -132,6 +114,8 @@ struct ScopeState {
     group: WatcherGroup<u64>,
     synced: HashMap<u64, Arc<ScopeWatcher>>,
     header: ResponseHeader,
+    /// The epoch of the contents.
+    epoch: u64,
     /// True if the scope was dropped. Its feed ends, and may not load anything until then.
     is_closed: bool,
 }
@@ -152,7 +136,7 @@ impl Scope {
             created: Instant::now(),
             limits,
             metrics,
-            backfill: Backfill::default(),
+            backfill: Backfills::default(),
         })
     }
 
@@ -263,12 +247,13 @@ impl Scope {
         self.revision.subscribe()
     }
 
-    /// Sets the contents. Called by the feed after a list.
-    pub fn load(&self, contents: Contents, header: &ResponseHeader) {
+    /// Sets the contents. Called by the feed after a list that has started in this epoch.
+    pub fn load(&self, contents: Contents, header: &ResponseHeader, epoch: u64) {
         let mut state = self.state.lock();
-        if state.is_closed {
+        if state.is_closed || epoch < state.epoch {
             return;
         }
+        state.epoch = epoch;
         state.contents = Some(contents);
         state.header = *header;
         self.publish(&state);
@@ -306,10 +291,17 @@ impl Scope {
         self.revision.send_replace(contents.revision());
     }
 
-    /// Forgets the contents. Detaches all watchers, or ends them if their revisions mean nothing to
-    /// the cluster any more. Called by the feed.
-    pub fn reset(&self, watchers_end: bool) {
-        self.reset_locked(&mut self.state.lock(), watchers_end);
+    /// Forgets the contents, and detaches all watchers. Called by the feed.
+    pub fn reset(&self) {
+        self.reset_locked(&mut self.state.lock(), false);
+    }
+
+    /// Forgets the contents, and ends all watchers: their revisions mean nothing to the cluster of
+    /// the new epoch.
+    pub fn start_epoch(&self, epoch: u64) {
+        let mut state = self.state.lock();
+        state.epoch = epoch;
+        self.reset_locked(&mut state, true);
     }
 
     /// Forgets the contents for good, and detaches all watchers.
@@ -347,6 +339,9 @@ impl Scope {
     /// `bytes_max`. If these are all, adds the watcher to the synced ones.
     pub fn catch_up(&self, watcher: &Arc<ScopeWatcher>, from: i64, bytes_max: usize) -> CatchUp {
         let mut state = self.state.lock();
+        if watcher.epoch != state.epoch {
+            return CatchUp::NotHere;
+        }
         let Some(contents) = &state.contents else { return CatchUp::NotHere };
         let base = match watcher.needs_previous {
             true => contents.base(),

@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
@@ -21,6 +22,7 @@ use clearlane_proto::etcdserverpb::{
 };
 use prost::Message as _;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Status};
 
@@ -36,6 +38,9 @@ const CREATION_OVERHEAD_BYTES: usize = 256;
 /// Number of responses that the session has not yet taken. Then the task does not read, and the
 /// member holds further events back.
 const UNREAD_RESPONSES_MAX: usize = 4;
+/// The member has dropped a request for progress if it was not answered for this time and no
+/// response waits. A slower member is suspect long before.
+const PROGRESS_DROPPED: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) enum DirectEvent {
@@ -60,8 +65,18 @@ pub(super) struct DirectStream {
     next_id: i64,
     /// The newest ID of a watch whose creation was answered.
     answered_max: i64,
-    /// The newest answered ID at the time of the outstanding request for progress.
-    progress_covers: Option<i64>,
+    progress: ProgressRequests,
+}
+
+/// The requests for progress that the member may not have answered. Its answers are in the order of
+/// the requests, but it drops a request while a watch is not synced. So an answer may be about any
+/// of them, and counts as an answer to the oldest one.
+#[derive(Debug, Default)]
+struct ProgressRequests {
+    /// The time of each request, and the newest answered ID at this time. Oldest first.
+    sent: VecDeque<(Instant, i64)>,
+    /// True until a request is answered.
+    is_waiting: bool,
 }
 
 /// A watch whose creation was not answered.
@@ -71,6 +86,36 @@ struct Unanswered {
     upstream_id: i64,
     /// Estimated memory of the request.
     bytes: usize,
+}
+
+impl ProgressRequests {
+    /// Returns true if a request must be sent. `answered_max` is the newest answered ID.
+    fn request(&mut self, now: Instant, answered_max: i64) -> bool {
+        let is_sent = !std::mem::replace(&mut self.is_waiting, true);
+        if is_sent {
+            self.sent.push_back((now, answered_max));
+        }
+        is_sent
+    }
+
+    /// Forgets the requests that the member has dropped. No response may wait.
+    fn forget_dropped(&mut self, now: Instant) {
+        while self.sent.pop_front_if(|(sent, _)| now - *sent > PROGRESS_DROPPED).is_some() {}
+    }
+
+    /// Returns true if the outstanding request must be sent again.
+    fn repeat(&mut self, now: Instant, answered_max: i64) -> bool {
+        if self.is_waiting {
+            self.sent.push_back((now, answered_max));
+        }
+        self.is_waiting
+    }
+
+    /// An answer has arrived. Returns the newest ID of the watches that it is about.
+    fn answered(&mut self) -> i64 {
+        self.is_waiting = false;
+        self.sent.pop_front().map_or(0, |(_, answered_max)| answered_max)
+    }
 }
 
 impl DirectStream {
@@ -93,7 +138,7 @@ impl DirectStream {
             unanswered_bytes: 0,
             next_id: 1,
             answered_max: 0,
-            progress_covers: None,
+            progress: ProgressRequests::default(),
         }
     }
 
@@ -123,22 +168,31 @@ impl DirectStream {
     /// request is not part of the answer: a member may send its creation before an answer that it
     /// has made earlier.
     pub(super) fn request_progress(&mut self) {
-        if self.progress_covers.is_none() {
-            self.progress_covers = Some(self.answered_max);
+        let now = Instant::now();
+        if self.events.is_empty() {
+            self.progress.forget_dropped(now);
+        }
+        if self.progress.request(now, self.answered_max) {
             self.send(RequestUnion::ProgressRequest(WatchProgressRequest::default()));
         }
     }
 
-    /// Sends an outstanding request again: a member drops it while a watch is not synced.
+    /// Sends an outstanding request again: a member drops it while a watch is not synced. Does
+    /// nothing if responses wait, because one of them may be the answer.
     pub(super) fn repeat_progress(&mut self) {
-        if self.progress_covers.is_some() {
+        let now = Instant::now();
+        if !self.events.is_empty() {
+            return;
+        }
+        self.progress.forget_dropped(now);
+        if self.progress.repeat(now, self.answered_max) {
             self.send(RequestUnion::ProgressRequest(WatchProgressRequest::default()));
         }
     }
 
     /// Progress has arrived. Returns the newest ID of the watches that it is about.
     pub(super) fn progress_arrived(&mut self) -> i64 {
-        self.progress_covers.take().unwrap_or(0)
+        self.progress.answered()
     }
 
     /// A creation was answered. Returns the number of its watch, and the ID upstream.
@@ -211,5 +265,38 @@ async fn run(
             }
             _ => DirectEvent::Ended(status),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_answer_to_a_repeated_request_is_not_about_later_watches() {
+        let (mut progress, now) = (ProgressRequests::default(), Instant::now());
+        assert!(progress.request(now, 5));
+        assert!(!progress.request(now, 5), "one request is outstanding");
+        assert!(progress.repeat(now, 5));
+        assert_eq!(progress.answered(), 5);
+        // The second answer is in flight when watch 6 is created and progress is requested.
+        assert!(progress.request(now, 6));
+        assert_eq!(progress.answered(), 5, "it may be the answer to the repeated request");
+        assert!(progress.request(now, 6));
+        assert_eq!(progress.answered(), 6);
+    }
+
+    #[test]
+    fn dropped_requests_are_forgotten() {
+        let (mut progress, start) = (ProgressRequests::default(), Instant::now());
+        assert!(!progress.repeat(start, 1), "there is nothing to repeat");
+        assert!(progress.request(start, 1));
+        for second in 1..100 {
+            let now = start + Duration::from_secs(second);
+            progress.forget_dropped(now);
+            assert!(progress.repeat(now, 1 + second as i64));
+        }
+        assert_eq!(progress.sent.len() as u64, PROGRESS_DROPPED.as_secs() + 1);
+        assert_eq!(progress.answered(), 95);
     }
 }

@@ -7,7 +7,7 @@
 //! session's queue must be empty. Otherwise the session requests the reports again.
 
 /// The reports that a pending request waits for.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct ProgressRequest {
     scopes: Report,
     upstream: Report,
@@ -28,6 +28,10 @@ impl ProgressRequest {
 
     pub fn request_upstream(&mut self) {
         self.upstream = Report::Pending;
+    }
+
+    pub fn is_requested(&self) -> bool {
+        *self != ProgressRequest::default()
     }
 
     pub fn is_upstream_pending(&self) -> bool {

@@ -148,12 +148,13 @@ impl Watcher {
 
     /// Connects the watch with a scope. Returns the events that it has missed, and the header of
     /// the response to its creation. Returns `None` if the history does not go back far enough.
-    /// `seen` is the newest revision that a client of this proxy has seen.
+    /// `seen` is the newest revision that a client of this proxy has seen in this epoch.
     pub fn attach(
         &mut self,
         number: u64,
         scope: &Arc<Scope>,
         queue: &Arc<SessionQueue>,
+        epoch: u64,
         seen: i64,
         bytes_max: usize,
     ) -> Option<(Vec<Found>, ResponseHeader)> {
@@ -171,6 +172,7 @@ impl Watcher {
             queue: Arc::clone(queue),
             first_revision: next,
             needs_previous: self.create.prev_kv,
+            epoch,
         });
         let (found, is_lagging) = match scope.catch_up(&handle, next, bytes_max) {
             CatchUp::NotHere => return None,

@@ -8,11 +8,12 @@ use std::sync::atomic::Ordering;
 use clearlane_net::tls::config::{CertificateFiles, FlagPath, TlsInfo};
 use clearlane_net::tls::protocol::ProtocolConfig;
 use clearlane_net::tls::{Dialer, TlsAcceptor};
+use clearlane_proto::etcdserverpb::auth_client::AuthClient;
 use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use clearlane_proto::etcdserverpb::lease_client::LeaseClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{
-    LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest,
+    AuthenticateRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest,
 };
 use clearlane_proxy::login::CertificateUsers;
 use rcgen::{
@@ -225,4 +226,26 @@ async fn streams_get_a_new_token() {
         assert_eq!(answers.message().await.unwrap().unwrap().ttl, member::TTL);
     }
     assert_eq!(member.count(|it| &it.logins), 3);
+}
+
+#[tokio::test]
+async fn a_rejected_watch_of_a_client_with_a_token_has_a_header() {
+    let member = Member::start().await;
+    let revision = member.store("k", b"v");
+    member.state.has_auth.store(true, Ordering::SeqCst);
+    let proxy = RunningProxy::start(config(&member), None).await;
+    let channel = proxy.connect().await;
+    let (name, password) = (member::USER.to_owned(), member::PASSWORD.to_owned());
+    let login = AuthenticateRequest { name, password };
+    let login = AuthClient::new(channel.clone()).authenticate(login).await.unwrap();
+    let mut watch = WatchStream::open_with(channel, Some(&login.into_inner().token)).await;
+    let create = WatchCreateRequest { key: "k".into(), ..WatchCreateRequest::default() };
+    let invalid = WatchCreateRequest { start_revision: -1, ..create.clone() };
+    watch.send(RequestUnion::CreateRequest(invalid)).await;
+    let rejected = watch.next().await;
+    assert!(rejected.created && rejected.canceled && rejected.watch_id == -1, "{rejected:?}");
+    assert_eq!(rejected.header.unwrap().revision, revision);
+    watch.send(RequestUnion::CreateRequest(create)).await;
+    let created = watch.next().await;
+    assert!(created.created && !created.canceled && created.watch_id == 0, "{created:?}");
 }

@@ -66,9 +66,17 @@ pub(crate) struct WatchStream {
 
 impl WatchStream {
     pub(crate) async fn open(channel: Channel) -> WatchStream {
+        WatchStream::open_with(channel, None).await
+    }
+
+    pub(crate) async fn open_with(channel: Channel, token: Option<&str>) -> WatchStream {
         let (requests, receiver) = mpsc::channel(16);
         let mut client = WatchClient::new(channel);
-        let responses = client.watch(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        let mut request = tonic::Request::new(ReceiverStream::new(receiver));
+        if let Some(token) = token {
+            request.metadata_mut().insert("token", token.parse().unwrap());
+        }
+        let responses = client.watch(request).await.unwrap().into_inner();
         WatchStream { requests, responses }
     }
 

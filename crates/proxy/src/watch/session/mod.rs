@@ -29,8 +29,8 @@ use clearlane_proto::etcdserverpb::{
 use clearlane_proto::mvccpb::Event;
 use futures_util::future::{Either, pending, select_all};
 use prost::Message as _;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use super::direct::{DirectEvent, DirectStream};
@@ -75,6 +75,9 @@ pub(crate) struct Session {
     namespace: Option<Namespace>,
     caller: Caller,
     connection: Arc<ConnectionState>,
+    /// The cluster's epoch in which the watches were created.
+    epoch: u64,
+    epochs: watch::Receiver<u64>,
     responses: Responses,
     queue: Arc<SessionQueue>,
     watchers: HashMap<u64, Watcher>,
@@ -115,12 +118,16 @@ impl Session {
         connection: Arc<ConnectionState>,
         responses: Responses,
     ) -> Session {
+        let epochs = services.cache.epochs();
+        let epoch = *epochs.borrow();
         Session {
             stream: NEXT_STREAM.fetch_add(1, Ordering::Relaxed),
             cache: Arc::clone(&services.cache),
             namespace: services.namespace.clone(),
             caller,
             connection,
+            epoch,
+            epochs,
             responses,
             queue: Arc::default(),
             watchers: HashMap::new(),
@@ -168,12 +175,15 @@ impl Session {
         let mut join = interval_at(Instant::now() + JOIN_INTERVAL, JOIN_INTERVAL);
         join.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.follow_epoch().await?;
             let has_more = self.drain_queue().await?;
             let queue = Arc::clone(&self.queue);
             self.refresh_scopes();
             let leaderless = self.leaderless();
             let reopen = self.reopen_at;
-            let takes_requests = self.direct.as_ref().is_none_or(DirectStream::has_room);
+            // Creations would have no limit while the stream upstream is lost.
+            let takes_requests =
+                reopen.is_none() && self.direct.as_ref().is_none_or(DirectStream::has_room);
             tokio::select! {
                 request = next_request(&mut requests), if takes_requests => match request {
                     Ok(request) => self.handle_request(request).await?,
@@ -186,8 +196,10 @@ impl Session {
                     self.progress.scopes_reached(reached);
                 }
                 () = leaderless => return self.end(status::no_leader()).await,
-                () = at(reopen) => self.reopen(),
+                () = at(reopen) => self.reopen().await?,
                 _ = join.tick() => self.try_to_join().await?,
+                // The next turn of the loop follows it. The cache has the sender.
+                _ = self.epochs.changed() => {}
                 () = tick(&mut self.notices) => self.send_notices().await?,
                 () = responses.closed() => return Err(Ended),
             }
@@ -204,8 +216,8 @@ impl Session {
             namespace.remove_from_events(&mut response.events);
         }
         if let Some(header) = &response.header {
-            self.connection.note_seen(header.revision);
-            self.cache.note_seen(header.revision);
+            self.connection.note_seen(self.epoch, header.revision);
+            self.cache.note_seen(self.epoch, header.revision);
             self.last_header = *header;
         }
         if let Some(last) = response.events.last().and_then(|event| event.kv.as_ref()) {
@@ -284,7 +296,7 @@ impl Session {
             ..Check::new(Watcher::keys_of(&create))
         };
         if let Some(error) = check.rejection(|id| self.numbers.contains_key(&id)) {
-            return self.reject(error).await;
+            return self.reject(create, error).await;
         }
         let numbers = &self.numbers;
         let id = self.ids.allocate(create.watch_id, |id| numbers.contains_key(&id));
@@ -296,7 +308,9 @@ impl Session {
             self.notices = Some(notices);
         }
         let mut watcher = Watcher::new(id, create);
-        if let Some(scope) = self.usable_scope(&watcher.create).await
+        let scope = self.usable_scope(&watcher.create).await;
+        self.follow_epoch().await?;
+        if let Some(scope) = scope
             && let Some((found, created)) = self.attach(number, &mut watcher, &scope)
         {
             watcher.is_created = true;
@@ -310,8 +324,18 @@ impl Session {
         Ok(())
     }
 
-    async fn reject(&mut self, error: WatchError) -> Step {
+    async fn reject(&mut self, create: WatchCreateRequest, error: WatchError) -> Step {
         let header = self.current_header().await;
+        if header.revision == 0 && error != WatchError::DuplicateId {
+            // The proxy has no header, because it may read nothing without the client's token. So a
+            // member rejects the creation.
+            let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+            let watcher = Watcher::new(INVALID_WATCH_ID, create);
+            let create = watcher.continuation();
+            self.watchers.insert(number, watcher);
+            self.create_upstream(number, create);
+            return Ok(());
+        }
         self.send(WatchResponse {
             watch_id: INVALID_WATCH_ID,
             created: true,
@@ -322,7 +346,8 @@ impl Session {
         .await
     }
 
-    /// Returns a header with a revision that the cluster has reached.
+    /// Returns a header with a revision that the cluster has reached. It is empty if the proxy knows
+    /// none.
     async fn current_header(&mut self) -> ResponseHeader {
         let published = self.cache.scopes().iter().find_map(|scope| scope.published());
         match published {
@@ -350,8 +375,7 @@ impl Session {
             scope.mark_fresh(probe.started);
         }
         if create.start_revision > 0 && !create.prev_kv {
-            let backfill = scope.backfill(&self.cache, create.start_revision);
-            let _ = timeout(SCOPE_PATIENCE, backfill).await;
+            scope.backfill(&self.cache, create.start_revision, SCOPE_PATIENCE).await;
         }
         Some(scope)
     }
@@ -369,8 +393,8 @@ impl Session {
         watcher: &mut Watcher,
         scope: &Arc<Scope>,
     ) -> Option<(Vec<Found>, ResponseHeader)> {
-        let seen = self.cache.seen();
-        let attached = watcher.attach(number, scope, &self.queue, seen, CATCH_UP_BYTES)?;
+        let (epoch, seen) = (self.epoch, self.cache.seen(self.epoch));
+        let attached = watcher.attach(number, scope, &self.queue, epoch, seen, CATCH_UP_BYTES)?;
         if let Source::Scope { is_lagging: true, .. } = watcher.source {
             self.lagging.push_back(number);
         }
@@ -404,7 +428,10 @@ impl Session {
 
     fn forget(&mut self, number: u64) -> Option<Watcher> {
         let watcher = self.watchers.remove(&number)?;
-        self.numbers.remove(&watcher.id);
+        // A rejected creation has the invalid ID, which may also be the client's ID of a watch.
+        if self.numbers.get(&watcher.id) == Some(&number) {
+            self.numbers.remove(&watcher.id);
+        }
         match &watcher.source {
             Source::Scope { scope, handle, .. } => {
                 scope.remove(handle);
@@ -439,7 +466,7 @@ impl Session {
                         if let Some(watcher) = self.watchers.get_mut(&number) {
                             watcher.set_detached(delivered);
                         }
-                        self.detach(number);
+                        self.detach(number).await?;
                     }
                     Delivery::Ended(number) => self.end_replaced(number).await?,
                 }
@@ -511,10 +538,7 @@ impl Session {
                 }
                 self.send_caught_up(number, found).await
             }
-            None => {
-                self.detach(number);
-                Ok(())
-            }
+            None => self.detach(number).await,
         }
     }
 
@@ -532,18 +556,49 @@ impl Session {
         Ok(())
     }
 
-    /// Continues a watch upstream, from its next revision on.
-    fn detach(&mut self, number: u64) {
-        let Some(watcher) = self.watchers.get(&number) else { return };
-        if watcher.is_direct() {
-            return;
+    /// Continues a watch upstream, from its next revision on. Ends it if this revision is about
+    /// another epoch.
+    async fn detach(&mut self, number: u64) -> Step {
+        self.follow_epoch().await?;
+        if let Some(watcher) = self.watchers.get(&number)
+            && !watcher.is_direct()
+        {
+            let create = watcher.continuation();
+            self.create_upstream(number, create);
         }
-        let create = watcher.continuation();
-        self.create_upstream(number, create);
+        Ok(())
+    }
+
+    /// Ends all watches that the client knows if a new epoch has started. Their revisions mean
+    /// nothing to the cluster of the new epoch.
+    async fn follow_epoch(&mut self) -> Step {
+        let epoch = *self.epochs.borrow_and_update();
+        if epoch == self.epoch {
+            return Ok(());
+        }
+        let mut created: Vec<u64> = self.watchers.keys().copied().collect();
+        created.retain(|number| self.watchers[number].is_created);
+        created.sort_unstable();
+        for number in created {
+            self.end_replaced(number).await?;
+        }
+        self.epoch = epoch;
+        self.last_event = 0;
+        self.last_header = ResponseHeader::default();
+        self.scopes_reached = None;
+        if self.progress.is_requested() {
+            self.progress.clear();
+            self.request_progress();
+        }
+        Ok(())
     }
 
     async fn end_replaced(&mut self, number: u64) -> Step {
         let Some(watcher) = self.forget(number) else { return Ok(()) };
+        if let (Source::Direct { upstream_id, .. }, Some(direct)) = (&watcher.source, &self.direct)
+        {
+            direct.cancel(*upstream_id);
+        }
         let cancel_reason = "clearlane grpc-proxy: the cluster was replaced".to_owned();
         let response = message(self.last_header);
         self.send(WatchResponse { watch_id: watcher.id, canceled: true, cancel_reason, ..response })

@@ -17,9 +17,13 @@ impl Session {
         self.direct.get_or_insert_with(|| DirectStream::open(Arc::clone(&cache.upstream), caller))
     }
 
+    /// Creates a watch upstream. While the stream is lost, `reopen` creates it with the others.
     pub(super) fn create_upstream(&mut self, number: u64, create: WatchCreateRequest) {
-        let upstream_id = self.direct().create(number, create);
-        self.upstream_ids.insert(upstream_id, number);
+        let mut upstream_id = 0;
+        if self.reopen_at.is_none() {
+            upstream_id = self.direct().create(number, create);
+            self.upstream_ids.insert(upstream_id, number);
+        }
         self.are_scopes_stale = true;
         if let Some(watcher) = self.watchers.get_mut(&number) {
             watcher.source = Source::direct(upstream_id);
@@ -71,8 +75,10 @@ impl Session {
         Ok(())
     }
 
-    /// Creates the direct watches again after their connection was lost.
-    pub(super) fn reopen(&mut self) {
+    /// Creates the direct watches again after their connection was lost. The watches of an earlier
+    /// epoch have ended.
+    pub(super) async fn reopen(&mut self) -> Step {
+        self.follow_epoch().await?;
         self.reopen_at = None;
         self.direct = None;
         self.upstream_ids.clear();
@@ -86,6 +92,7 @@ impl Session {
         if self.progress.is_upstream_pending() {
             self.direct().request_progress();
         }
+        Ok(())
     }
 
     pub(super) async fn handle_direct_response(&mut self, mut response: WatchResponse) -> Step {

@@ -1,6 +1,7 @@
 //! A member of a cluster, as far as these tests of the proxy need one. It has keys, a history
 //! without compaction, one user, and leases. It counts what reaches it.
 
+mod maintenance;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::auth_server::{Auth, AuthServer};
 use clearlane_proto::etcdserverpb::kv_server::{Kv, KvServer};
 use clearlane_proto::etcdserverpb::lease_server::{Lease, LeaseServer};
+use clearlane_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use clearlane_proto::etcdserverpb::watch_server::WatchServer;
 use clearlane_proto::etcdserverpb::*;
 use clearlane_proto::mvccpb::{Event, KeyValue};
@@ -33,6 +35,8 @@ pub(crate) struct Counts {
     pub(crate) logins: AtomicU64,
     pub(crate) ranges: AtomicU64,
     pub(crate) puts: AtomicU64,
+    pub(crate) watch_streams: AtomicU64,
+    pub(crate) statuses: AtomicU64,
     pub(crate) creates: AtomicU64,
     pub(crate) renewals: AtomicU64,
     /// Number of renewals that were received.
@@ -53,10 +57,18 @@ struct Store {
 pub(crate) struct MemberState {
     pub(crate) counts: Counts,
     pub(crate) has_auth: AtomicBool,
+    pub(crate) version: Mutex<&'static str>,
     /// The token that is valid.
     token: Mutex<Option<String>>,
     store: Mutex<Store>,
     revision: watch::Sender<i64>,
+    /// Changes when all open streams of watches must end.
+    pub(crate) watch_generation: watch::Sender<u64>,
+    /// If true, a watch that starts in the past gets one revision at a time, and requests for
+    /// progress are dropped until then.
+    pub(crate) has_slow_history: AtomicBool,
+    /// If true, each stream of watches ends at once.
+    pub(crate) refuses_watches: AtomicBool,
     /// If true, the requests of watch streams are not read.
     pub(crate) ignores_watches: watch::Sender<bool>,
     /// Renewals of these leases end their stream.
@@ -77,9 +89,13 @@ impl Member {
         let state = Arc::new(MemberState {
             counts: Counts::default(),
             has_auth: AtomicBool::new(false),
+            version: Mutex::new("3.7.1"),
             token: Mutex::default(),
             store: Mutex::new(Store { revision: 1, ..Store::default() }),
             revision: watch::channel(1).0,
+            watch_generation: watch::channel(0).0,
+            has_slow_history: AtomicBool::new(false),
+            refuses_watches: AtomicBool::new(false),
             ignores_watches: watch::channel(false).0,
             rejected_leases: Mutex::default(),
             renewal_time: Mutex::default(),
@@ -88,6 +104,7 @@ impl Member {
         let server = tonic::transport::Server::builder()
             .add_service(AuthServer::new(member.clone()))
             .add_service(WatchServer::new(member.clone()))
+            .add_service(MaintenanceServer::new(member.clone()))
             .add_service(LeaseServer::new(member.clone()))
             .add_service(KvServer::new(member.clone()));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
@@ -121,6 +138,22 @@ impl Member {
         store.events.push(Event { kv: Some(record), ..Event::default() });
         self.state.revision.send_replace(revision);
         revision
+    }
+
+    /// Replaces the cluster by a backup that was made at this revision.
+    pub(crate) fn restore(&self, revision: i64) {
+        let mut store = self.state.store.lock();
+        store.events.retain(|event| event.kv.as_ref().unwrap().mod_revision <= revision);
+        let records = store.events.iter().map(|event| event.kv.clone().unwrap());
+        store.keys = records.map(|record| (record.key.to_vec(), record)).collect();
+        store.revision = revision;
+        self.state.revision.send_replace(revision);
+        self.end_watches();
+    }
+
+    /// Ends all open streams of watches.
+    pub(crate) fn end_watches(&self) {
+        self.state.watch_generation.send_modify(|generation| *generation += 1);
     }
 
     fn header(&self) -> ResponseHeader {

@@ -9,7 +9,7 @@ use super::bugs::Bug;
 use super::sessions::{CATCH_UP_BYTES, Input, message};
 use super::streams::Owner;
 use super::world::header;
-use super::{Action, Simulation};
+use super::{Action, EPOCH, Simulation};
 
 impl Simulation {
     /// Returns the session's stream, which is opened if necessary.
@@ -180,7 +180,7 @@ impl Simulation {
             let feed = self.covering(&span).map(|feed| &self.feeds[feed].scope);
             let attached = feed.filter(|scope| self.is_fresh(scope)).and_then(|scope| {
                 let queue = self.sessions[number].queue();
-                watcher.attach(watch, scope, queue, self.seen, CATCH_UP_BYTES)
+                watcher.attach(watch, scope, queue, EPOCH, self.seen, CATCH_UP_BYTES)
             });
             self.sessions[number].watchers.insert(watch, watcher);
             if let Some((found, _)) = attached {

@@ -16,7 +16,7 @@ use super::bugs::Bug;
 use super::probes::{Probed, Waiter};
 use super::streams::Owner;
 use super::world::{Time, header};
-use super::{Action, LAG_MAX, Simulation};
+use super::{Action, EPOCH, LAG_MAX, Simulation};
 
 /// A request for progress is repeated after this time.
 const PROGRESS_REPEAT: Time = 50;
@@ -71,7 +71,7 @@ impl Simulation {
             FeedStep::Listed(revision) => {
                 let records = self.world.state(&scope.span, revision);
                 let keys = records.iter().map(|record| (**record).clone()).collect();
-                scope.load(scope.new_contents(keys, revision), &header(0, revision));
+                scope.load(scope.new_contents(keys, revision), &header(0, revision), EPOCH);
                 self.feeds[number].newest_header = revision;
                 self.watch_upstream(number);
                 self.scopes_changed();
@@ -119,15 +119,12 @@ impl Simulation {
         let delay = match interruption {
             Interruption::Lost(_) => 1..30,
             Interruption::Gap(_) => {
-                scope.reset(false);
+                scope.reset();
                 1..30
             }
-            Interruption::Replaced(_) => {
-                scope.reset(true);
-                1..30
-            }
+            Interruption::Replaced(why) => unreachable!("the cluster is never replaced: {why}"),
             Interruption::Refused(..) => {
-                scope.reset(false);
+                scope.reset();
                 20..60
             }
         };

@@ -60,6 +60,8 @@ const SEEDS: u64 = 300;
 const ACTIVE: Time = 1200;
 const END: Time = 2000;
 const LAG_MAX: Time = 150;
+/// The cluster is never replaced. The module `replaced` tests that.
+const EPOCH: u64 = 0;
 
 #[derive(Debug)]
 enum Action {

@@ -16,7 +16,7 @@ use rand::RngExt as _;
 use super::bugs::Bug;
 use super::probes::{Probed, Waiter};
 use super::world::{DIRECTORIES, Time};
-use super::{Action, Simulation};
+use super::{Action, EPOCH, Simulation};
 
 const PROBED_WAIT: Time = 300;
 const SEEN_WAIT: Time = 50;
@@ -105,7 +105,7 @@ impl Simulation {
         let span = Span::of_request(&request.key, &request.range_end);
         let may_use_cache =
             connection.caller.is_anonymous() || self.bug == Some(Bug::OtherIdentity);
-        let seen = connection.state.seen();
+        let seen = connection.state.seen(EPOCH);
         let Some(feed) = self.covering(&span).filter(|_| may_use_cache && is_supported(&request))
         else {
             return self.forward_read(number, &request);
@@ -147,7 +147,7 @@ impl Simulation {
     }
 
     pub(super) fn note_seen(&mut self, connection: usize, revision: i64) {
-        self.connections[connection].state.note_seen(revision);
+        self.connections[connection].state.note_seen(EPOCH, revision);
         self.seen = self.seen.max(revision);
     }
 

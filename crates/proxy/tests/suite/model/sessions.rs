@@ -20,7 +20,7 @@ use rand::RngExt as _;
 use super::bugs::Bug;
 use super::probes::{Probed, Waiter};
 use super::world::{DIRECTORIES, Time, header};
-use super::{Action, Simulation};
+use super::{Action, EPOCH, Simulation};
 
 /// Longest wait for a scope.
 const PATIENCE: Time = 100;
@@ -288,8 +288,8 @@ impl Simulation {
     fn attach(&mut self, number: usize, creating: Creating) {
         let Creating { number: watch, mut watcher, feed, started, .. } = creating;
         let (scope, queue) = (&self.feeds[feed].scope, &self.sessions[number].queue);
-        let Some((found, header)) = watcher.attach(watch, scope, queue, self.seen, CATCH_UP_BYTES)
-        else {
+        let attached = watcher.attach(watch, scope, queue, EPOCH, self.seen, CATCH_UP_BYTES);
+        let Some((found, header)) = attached else {
             return self.create_direct(number, watch, watcher);
         };
         let span = Span::of_request(&watcher.create.key, &watcher.create.range_end);

@@ -81,11 +81,17 @@ impl Stream {
         let member = &world.members[self.member];
         let span = Span::of_request(&create.key, &create.range_end);
         if !member.auth.permits(self.user, &span) {
+            let reason = match self.user {
+                None => "rpc error: code = InvalidArgument desc = etcdserver: user name is empty",
+                Some(_) => {
+                    "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
+                }
+            };
             return vec![WatchResponse {
                 watch_id: PROGRESS_ID,
                 created: true,
                 canceled: true,
-                cancel_reason: "rpc error: permission denied".to_owned(),
+                cancel_reason: reason.to_owned(),
                 ..message
             }];
         }
