@@ -63,7 +63,7 @@ const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
 /// gRPC's defaults of the pings to clients.
 const PING_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of a request message if the configuration has 0. It is the default of etcd's client.
+/// Maximum size of a request message if the configuration has 0. etcd's client has the same one.
 const REQUEST_BYTES_MAX: usize = 2 << 20;
 /// Longest time that calls in progress may take when the proxy stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

@@ -316,8 +316,8 @@ fn after_error(status: Status, member: &Member) -> Ended {
     Ended::Rejected(status)
 }
 
-/// Serves one client's stream. Many requests may be in flight. When the proxy stops, the requests in
-/// flight are answered before the stream ends.
+/// Serves one client's stream. Many requests may be in flight. When the proxy stops, the requests
+/// in flight are answered before the stream ends.
 pub(crate) async fn serve_client(
     group: Arc<KeepAliveGroup>,
     requests: Streaming<LeaseKeepAliveRequest>,
