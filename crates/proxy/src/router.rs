@@ -14,10 +14,12 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, Version};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::body::Body;
 use tonic::codec::{Codec, Streaming};
 use tonic::{Status, server};
 
+use crate::cache::read::Lookup;
 use crate::connection::ConnectionState;
 use crate::forward::{self, Call};
 use crate::frames;
@@ -119,13 +121,15 @@ impl Router {
                 Err(status) => return status.into_http(),
             }
         }
+        let mut permit = None;
         match call.path() {
-            RANGE => {
-                if let Some(response) = self.cached_range(&call, &mut trace).await {
+            RANGE => match self.cached_range(&call, &mut trace).await {
+                Ok(response) => {
                     trace.end("cached range", LaneKind::Read);
                     return response;
                 }
-            }
+                Err(fallback) => permit = fallback,
+            },
             MEMBER_LIST => {
                 if let Some(list) = self.services.members.list().await {
                     trace.end("member list", LaneKind::Read);
@@ -138,6 +142,8 @@ impl Router {
         let epoch = cache.epoch();
         trace.start_wait();
         let response = self.forward(&mut call).await;
+        // A client that reads slowly must not keep the permit.
+        drop(permit);
         trace.end_wait(|| WaitFor::Member);
         let (class, kind) = call.lane();
         trace.end(class, kind);
@@ -180,19 +186,21 @@ impl Router {
         }
     }
 
-    async fn cached_range(&self, call: &Call, trace: &mut RequestTrace) -> Option<Response<Body>> {
-        let is_packed = gzip::is_gzip(&call.headers).ok()?;
+    /// Returns the cache's response. Otherwise the call must be forwarded, with the permit if there
+    /// is one.
+    async fn cached_range(
+        &self,
+        call: &Call,
+        trace: &mut RequestTrace,
+    ) -> Result<Response<Body>, Option<OwnedSemaphorePermit>> {
+        let (request, is_packed) = self.range_request(call).ok_or(None)?;
         let caller = Caller::new(&call.headers, self.login.as_ref());
-        let body = match is_packed {
-            true => {
-                gzip::decompress_frame(call.body.clone(), self.services.request_bytes_max).ok()?
-            }
-            false => call.body.clone(),
-        };
-        let request = RangeRequest::decode(forward::message_of(&body)?).ok()?;
         let epoch = self.services.cache.epoch();
         let seen = self.connection.seen(epoch);
-        let mut response = self.services.cache.read(&request, &caller, seen, trace).await?;
+        let mut response = match self.services.cache.read(&request, &caller, seen, trace).await {
+            Lookup::Answer(response) => response,
+            Lookup::Forward(permit) => return Err(permit),
+        };
         if let Some(namespace) = &self.services.namespace {
             namespace.remove_from_range(&mut response);
         }
@@ -200,7 +208,19 @@ impl Router {
         self.connection.note_seen(epoch, revision);
         self.services.cache.note_seen(epoch, revision);
         let response = message_response(forward::frame(&response));
-        Some(if is_packed { compressed(response) } else { response })
+        Ok(if is_packed { compressed(response) } else { response })
+    }
+
+    /// Returns the message of a call of Range, and true if it was compressed.
+    fn range_request(&self, call: &Call) -> Option<(RangeRequest, bool)> {
+        let is_packed = gzip::is_gzip(&call.headers).ok()?;
+        let body = match is_packed {
+            true => {
+                gzip::decompress_frame(call.body.clone(), self.services.request_bytes_max).ok()?
+            }
+            false => call.body.clone(),
+        };
+        Some((RangeRequest::decode(forward::message_of(&body)?).ok()?, is_packed))
     }
 
     async fn watch(self, request: Request<Incoming>) -> Response<Body> {

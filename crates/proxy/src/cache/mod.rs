@@ -142,6 +142,8 @@ pub struct Cache {
     known_revision: NewestRevision,
     /// True if the log shows that a member is too old.
     is_old_member_logged: AtomicBool,
+    /// Reads that go to members although the cache has their range.
+    fallbacks: Arc<Semaphore>,
     /// Attempts to read older events.
     backfills: Semaphore,
     scopes: ArcSwap<Vec<Arc<Scope>>>,
@@ -189,6 +191,7 @@ impl Cache {
             seen: NewestRevision::default(),
             known_revision: NewestRevision::default(),
             is_old_member_logged: AtomicBool::new(false),
+            fallbacks: Arc::new(Semaphore::new(read::FALLBACKS_MAX)),
             backfills: Semaphore::new(backfill::ATTEMPTS_MAX),
             scopes: ArcSwap::default(),
             state: Mutex::default(),
@@ -285,6 +288,12 @@ impl Cache {
         Some(Arc::clone(scope))
     }
 
+    /// Returns a scope that has all keys of the range, and that is going to be loaded.
+    fn loading(&self, span: &Span) -> Option<Arc<Scope>> {
+        let scopes = self.scopes.load();
+        scopes.iter().find(|scope| scope.span.covers(span) && scope.is_loading()).cloned()
+    }
+
     /// Counts a forwarded read. After a few of them, their range is cached.
     pub fn count_forwarded(self: &Arc<Self>, span: &Span) {
         self.metrics.misses.fetch_add(1, Ordering::Relaxed);
@@ -355,6 +364,7 @@ impl Cache {
                 () = feed::keep_fresh(&scope, &self) => return,
             };
             scope.reset();
+            scope.set_loading(false);
             let Some((pause, is_configured)) = self.refuse(&scope, refusal) else { return };
             let pause_seconds = pause.as_secs();
             // One line is enough: no range can be cached from an old member.
@@ -369,6 +379,7 @@ impl Cache {
                 return;
             }
             tokio::time::sleep(pause).await;
+            scope.set_loading(true);
         }
     }
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use clearlane_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use clearlane_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use clearlane_proto::mvccpb::KeyValue;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::Cache;
 use super::range::Span;
-use super::scope::Published;
+use super::scope::{Published, Scope};
 use crate::identity::Caller;
 use crate::trace::{RequestTrace, WaitFor};
 
@@ -21,61 +22,108 @@ use crate::trace::{RequestTrace, WaitFor};
 const WAIT_MAX: Duration = Duration::from_secs(3);
 /// Longest time that a serializable read waits until the cache has what the connection has seen.
 const SEEN_WAIT_MAX: Duration = Duration::from_millis(50);
+/// Longest time that a read waits for a scope to be loaded, from the time when its contents were
+/// lost.
+const LOAD_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Maximum number of reads at the members that the cache should have answered.
+pub(super) const FALLBACKS_MAX: usize = 16;
 /// A large read lets other tasks run after this number of keys.
 const KEYS_PER_TURN: u64 = 500;
 
+/// The result of [`Cache::read`].
+pub(crate) enum Lookup {
+    Answer(RangeResponse),
+    /// A member must answer. The read is in progress there while it has the permit.
+    Forward(Option<OwnedSemaphorePermit>),
+}
+
+/// Why a scope does not answer a read.
+enum Miss {
+    /// The scope does not have what the read asks for.
+    Absent,
+    /// The scope was reset, or does not get new revisions in time.
+    Late,
+}
+
 impl Cache {
-    /// Answers a read, or returns `None` if it must be forwarded. `seen` is the newest revision
-    /// that the caller's connection has seen.
+    /// Answers a read, or forwards it. `seen` is the newest revision that the caller's connection
+    /// has seen.
+    ///
+    /// When a scope is reset or its feed is blocked, all its reads would go to the members at once,
+    /// which may be the cause of the trouble. So they first wait for the scope to be loaded, and
+    /// then there are at most [`FALLBACKS_MAX`] of them at the members.
     pub(crate) async fn read(
         self: &Arc<Self>,
         request: &RangeRequest,
         caller: &Caller,
         seen: i64,
         trace: &mut RequestTrace,
-    ) -> Option<RangeResponse> {
+    ) -> Lookup {
         // A member checks a token, and whether it has a leader. A linearizable read's probe shows
         // the latter.
         let needs_member = request.serializable && caller.requires_leader();
         if !caller.is_anonymous() || needs_member || !is_supported(request) {
-            return None;
+            return Lookup::Forward(None);
         }
         let span = Span::of_request(&request.key, &request.range_end);
-        let Some(scope) = self.covering(&span) else {
-            self.count_forwarded(&span);
-            return None;
-        };
+        for _ in 0..2 {
+            if let Some(scope) = self.covering(&span) {
+                match self.read_scope(&scope, request, seen, trace).await {
+                    Ok(response) => return Lookup::Answer(response),
+                    Err(Miss::Absent) => return Lookup::Forward(None),
+                    Err(Miss::Late) if !scope.is_loading() => break,
+                    Err(Miss::Late) => {}
+                }
+            }
+            let Some(scope) = self.loading(&span) else {
+                self.count_forwarded(&span);
+                return Lookup::Forward(None);
+            };
+            trace.start_wait();
+            scope.loaded(LOAD_WAIT_MAX).await;
+            trace.end_wait(|| WaitFor::Copy(scope.span.clone()));
+        }
+        self.metrics.misses.fetch_add(1, Ordering::Relaxed);
+        // The semaphore is never closed.
+        Lookup::Forward(Arc::clone(&self.fallbacks).acquire_owned().await.ok())
+    }
+
+    async fn read_scope(
+        self: &Arc<Self>,
+        scope: &Scope,
+        request: &RangeRequest,
+        seen: i64,
+        trace: &mut RequestTrace,
+    ) -> Result<RangeResponse, Miss> {
         let (state, oldest) =
             match Condition::of(request, scope.is_fresh(self.config.lag_max), seen) {
-                Condition::Never => {
-                    self.metrics.misses.fetch_add(1, Ordering::Relaxed);
-                    return None;
-                }
+                Condition::Never => return Err(Miss::Late),
                 Condition::Has(revision) => {
                     trace.start_wait();
                     let state = scope.wait_for(revision, Instant::now() + SEEN_WAIT_MAX).await;
                     trace.end_wait(|| WaitFor::Copy(scope.span.clone()));
-                    (state?, i64::MAX)
+                    (state.ok_or(Miss::Late)?, i64::MAX)
                 }
                 Condition::Probe => {
                     let deadline = Instant::now() + WAIT_MAX;
                     trace.start_wait();
                     let probe = self.probe().await.ok();
                     trace.end_wait(|| WaitFor::Probe(probe.as_ref().map_or(0, |it| it.number)));
-                    let probe = probe?;
+                    let probe = probe.ok_or(Miss::Late)?;
                     let state = scope.wait_for(probe.header.revision, deadline).await;
                     trace.end_wait(|| WaitFor::Copy(scope.span.clone()));
-                    let state = state?;
+                    let state = state.ok_or(Miss::Late)?;
                     scope.mark_fresh(probe.started);
                     (state, probe.header.revision)
                 }
             };
-        let mut answer = Answer::new(state, request, oldest, KEYS_PER_TURN)?;
+        let answer = Answer::new(state, request, oldest, KEYS_PER_TURN);
+        let mut answer = answer.ok_or(Miss::Absent)?;
         self.metrics.hits.fetch_add(1, Ordering::Relaxed);
         while !answer.step() {
             yield_now().await;
         }
-        Some(answer.into_response())
+        Ok(answer.into_response())
     }
 }
 

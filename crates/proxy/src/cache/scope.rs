@@ -38,6 +38,7 @@ use crate::watch::queue::{Delivery, SessionQueue};
 
 /// Maximum number of revisions that one call of [`Scope::catch_up`] looks at.
 const CATCH_UP_REVISIONS: usize = 4096;
+const NOT_LOADING: u64 = u64::MAX;
 
 /// A state of the scope that readers can use.
 #[derive(Debug)]
@@ -99,6 +100,9 @@ pub struct Scope {
     /// the contents of now.
     fresh_until_ms: AtomicU64,
     used_ms: AtomicU64,
+    /// When the feed has started to load the contents that are missing, in milliseconds after
+    /// `created`. `NOT_LOADING` if it will not load them for now.
+    loading_since_ms: AtomicU64,
     /// Memory of the contents, or of the part of a list that has arrived.
     bytes: AtomicUsize,
     pub(super) created: Instant,
@@ -132,6 +136,7 @@ impl Scope {
             wants_progress: AtomicBool::new(false),
             fresh_until_ms: AtomicU64::new(0),
             used_ms: AtomicU64::new(0),
+            loading_since_ms: AtomicU64::new(0),
             bytes: AtomicUsize::new(0),
             created: Instant::now(),
             limits,
@@ -247,6 +252,27 @@ impl Scope {
         self.revision.subscribe()
     }
 
+    /// Notes whether the feed is going to load the contents.
+    pub(super) fn set_loading(&self, is_loading: bool) {
+        let since = if is_loading { self.ms_of(Instant::now()) } else { NOT_LOADING };
+        self.loading_since_ms.store(since, Ordering::Relaxed);
+    }
+
+    /// Returns true if nothing is loaded, and the feed is going to change that.
+    pub(super) fn is_loading(&self) -> bool {
+        self.revision() == 0 && self.loading_since_ms.load(Ordering::Relaxed) != NOT_LOADING
+    }
+
+    /// Waits until the contents are loaded, or until they have been missing for `patience`.
+    pub(super) async fn loaded(&self, patience: Duration) {
+        let since = Duration::from_millis(self.loading_since_ms.load(Ordering::Relaxed));
+        let Some(deadline) = self.created.checked_add(since.saturating_add(patience)) else {
+            return;
+        };
+        let mut revisions = self.revisions();
+        let _ = timeout_at(deadline, revisions.wait_for(|revision| *revision != 0)).await;
+    }
+
     /// Sets the contents. Called by the feed after a list that has started in this epoch.
     pub fn load(&self, contents: Contents, header: &ResponseHeader, epoch: u64) {
         let mut state = self.state.lock();
@@ -314,6 +340,9 @@ impl Scope {
     fn reset_locked(&self, state: &mut ScopeState, watchers_end: bool) {
         // After an error of `apply`, the contents may be newer than what the watchers have got.
         let delivered = self.revision();
+        if delivered != 0 {
+            self.set_loading(true);
+        }
         self.published.store(None);
         self.revision.send_replace(0);
         self.bytes.store(0, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod budget;
+mod fallbacks;
 mod flood;
 mod gateway;
 mod keep_alives;

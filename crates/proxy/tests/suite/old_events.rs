@@ -1,4 +1,4 @@
-//! Watches that start before the history of a cached range, at a member that sends old events slowly.
+//! Watches that start before the history of a cached range. The member sends old events slowly.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -40,9 +40,7 @@ async fn check_all(mut watch: WatchStream) {
 async fn old_events_are_read_once_although_they_take_long() {
     let member = Member::start().await;
     member.state.has_slow_history.store(true, Ordering::SeqCst);
-    for _ in 0..WRITES {
-        member.store("c/k", b"v");
-    }
+    while member.store("c/k", b"v") <= WRITES {}
     let mut config = config(&member);
     config.cache.prefixes = vec![b"c/".to_vec()];
     let proxy = RunningProxy::start(config, None).await;

@@ -346,8 +346,8 @@ impl Session {
         .await
     }
 
-    /// Returns a header with a revision that the cluster has reached. It is empty if the proxy knows
-    /// none.
+    /// Returns a header with a revision that the cluster has reached. The header is empty if the
+    /// proxy knows no revision.
     async fn current_header(&mut self) -> ResponseHeader {
         let published = self.cache.scopes().iter().find_map(|scope| scope.published());
         match published {

@@ -34,6 +34,9 @@ pub(crate) const TTL: i64 = 60;
 pub(crate) struct Counts {
     pub(crate) logins: AtomicU64,
     pub(crate) ranges: AtomicU64,
+    /// Reads of keys, and the maximum number of them at once.
+    pub(crate) lists: AtomicU64,
+    pub(crate) lists_max: AtomicU64,
     pub(crate) puts: AtomicU64,
     pub(crate) watch_streams: AtomicU64,
     pub(crate) statuses: AtomicU64,
@@ -64,6 +67,11 @@ pub(crate) struct MemberState {
     revision: watch::Sender<i64>,
     /// Changes when all open streams of watches must end.
     pub(crate) watch_generation: watch::Sender<u64>,
+    /// If true, reads of keys wait.
+    pub(crate) holds_lists: watch::Sender<bool>,
+    open_lists: AtomicU64,
+    /// If true, watches find that their start is compacted.
+    pub(crate) is_compacted: AtomicBool,
     /// If true, a watch that starts in the past gets one revision at a time, and requests for
     /// progress are dropped until then.
     pub(crate) has_slow_history: AtomicBool,
@@ -94,6 +102,9 @@ impl Member {
             store: Mutex::new(Store { revision: 1, ..Store::default() }),
             revision: watch::channel(1).0,
             watch_generation: watch::channel(0).0,
+            holds_lists: watch::channel(false).0,
+            open_lists: AtomicU64::new(0),
+            is_compacted: AtomicBool::new(false),
             has_slow_history: AtomicBool::new(false),
             refuses_watches: AtomicBool::new(false),
             ignores_watches: watch::channel(false).0,
@@ -213,6 +224,14 @@ impl Kv for Member {
         self.check(&request)?;
         self.state.counts.ranges.fetch_add(1, Ordering::SeqCst);
         let request = request.into_inner();
+        if !request.count_only {
+            let (counts, open) = (&self.state.counts, &self.state.open_lists);
+            counts.lists.fetch_add(1, Ordering::SeqCst);
+            counts.lists_max.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let mut held = self.state.holds_lists.subscribe();
+            let _ = held.wait_for(|held| !*held).await;
+            open.fetch_sub(1, Ordering::SeqCst);
+        }
         let span = Span::of_request(&request.key, &request.range_end);
         let store = self.state.store.lock();
         let found = store.keys.iter().filter(|(key, _)| {

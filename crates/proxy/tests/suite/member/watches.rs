@@ -115,6 +115,12 @@ impl Stream {
             let response = WatchResponse { created, canceled, cancel_reason, ..Default::default() };
             return self.send(WatchResponse { watch_id: -1, ..response }).await;
         }
+        if self.member.state.is_compacted.load(Ordering::SeqCst) {
+            let compact_revision = *self.member.state.revision.borrow() + 1;
+            let (created, canceled, watch_id) = (false, true, create.watch_id);
+            let response = WatchResponse { created, watch_id, ..Default::default() };
+            return self.send(WatchResponse { canceled, compact_revision, ..response }).await;
+        }
         let next = match create.start_revision {
             0 => *self.member.state.revision.borrow() + 1,
             start => start,
