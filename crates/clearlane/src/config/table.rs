@@ -221,8 +221,9 @@ const PROCESS: &[Flag] = &[
          if the limit of open files is low).",
     ),
     flag("max-pending-handshakes", Count, "1024").help(
-        "Maximum number of client connections in a TLS handshake; above it the oldest of them is \
-         closed (at most half of --max-connections).",
+        "Maximum number of client connections in a TLS handshake (at most half of \
+         --max-connections); further ones wait until one ends or is closed because its client is \
+         late.",
     ),
     flag("tls-handshake-timeout", Duration, "10s")
         .help("Time that a client or a member has for a TLS handshake."),
