@@ -31,7 +31,12 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         let id = added.member.unwrap().id;
         assert_eq!((added.members.len(), added.header.unwrap().revision), (4, 0));
         let promote = MemberPromoteRequest { id };
-        let early = cluster_client.member_promote(promote).await.unwrap_err();
+        // The leader may apply the new member after the follower.
+        let early = eventually_async("that the leader has the member", async || {
+            let early = cluster_client.member_promote(promote.clone()).await.unwrap_err();
+            (early.code() != Code::NotFound).then_some(early)
+        })
+        .await;
         let words = "etcdserver: can only promote a learner member which is in sync with leader";
         assert_eq!((early.code(), early.message()), (Code::FailedPrecondition, words));
 
