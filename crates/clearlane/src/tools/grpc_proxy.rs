@@ -387,7 +387,21 @@ fn acceptor(flags: &FlagReader) -> Result<Option<Arc<TlsAcceptor>>, BoxError> {
         ..TlsInfo::default()
     };
     let protocol = protocol(flags)?;
-    if server_certificate.is_none() && !flags.switch("auto-tls") {
+    let has_tls = server_certificate.is_some() || flags.switch("auto-tls");
+    if let Some(unused) = info.trusted_ca.iter().chain(&info.crl).next().filter(|_| !has_tls) {
+        return Err(format!(
+            "--{} needs --cert-file and --key-file, or --auto-tls: without them, clients are \
+             served without TLS",
+            unused.flag
+        )
+        .into());
+    }
+    if info.crl.is_some() && info.trusted_ca.is_none() {
+        return Err("--client-crl-file needs --trusted-ca-file: without it, clients show no \
+                    certificates"
+            .into());
+    }
+    if !has_tls {
         return Ok(None);
     }
     if server_certificate.is_none() {
@@ -457,4 +471,31 @@ pub(super) fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAdd
 
 pub(super) fn words(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the values of flags that are given as pairs of name and value.
+    fn flags(given: &[(&'static str, &str)]) -> FlagReader {
+        let values = given.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        FlagReader { values, flags: FLAGS.iter().collect() }
+    }
+
+    #[test]
+    fn a_tls_file_without_a_certificate_is_an_error() {
+        let needs_certificate = "needs --cert-file and --key-file, or --auto-tls";
+        for (given, expected) in [
+            (&[("trusted-ca-file", "/a")][..], needs_certificate),
+            (&[("client-crl-file", "/a")], needs_certificate),
+            (&[("trusted-ca-file", "/a"), ("client-crl-file", "/a")], needs_certificate),
+            (&[("auto-tls", "true"), ("client-crl-file", "/a")], "needs --trusted-ca-file"),
+            (&[("cert-file", "/a")], "--cert-file and --key-file must both be present"),
+        ] {
+            let error = acceptor(&flags(given)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{given:?}: {error}");
+        }
+        assert!(acceptor(&flags(&[])).unwrap().is_none());
+    }
 }
