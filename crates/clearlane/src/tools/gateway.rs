@@ -18,6 +18,7 @@ use clearlane_proxy::serve;
 use tokio::net::{TcpListener, lookup_host};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::endpoints::host_and_port;
 use super::grpc_proxy::{socket_address, time, words};
 use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
@@ -186,28 +187,6 @@ fn authority(flags: &FlagReader) -> Result<Option<Dialer>, BoxError> {
     Ok(Some(Dialer::new(&info, &ProtocolConfig::default())?))
 }
 
-/// Returns the endpoint as HOST:PORT. The argument may also be a URL.
-fn host_and_port(endpoint: &str) -> Result<String, String> {
-    let wrong = |why: &str| format!("--endpoints {endpoint}: {why}; expected HOST:PORT");
-    let rest = match endpoint.split_once("://") {
-        Some(("unix" | "unixs", _)) => return Err(wrong("it is no TCP address")),
-        Some((_, rest)) => rest,
-        None => endpoint,
-    };
-    let address = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let (host, port) = address.rsplit_once(':').ok_or_else(|| wrong("it has no port"))?;
-    if host.is_empty() {
-        return Err(wrong("it has no host"));
-    }
-    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
-        return Err(wrong("an IPv6 address must be in brackets"));
-    }
-    match port.parse::<u16>() {
-        Ok(1..) => Ok(address.to_owned()),
-        _ => Err(wrong("the port must be 1 to 65535")),
-    }
-}
-
 /// Fails if an endpoint is the gateway's own address. Each connection would then open another
 /// connection, without end. A host that cannot be resolved is accepted, because it may have an
 /// address later.
@@ -237,31 +216,6 @@ async fn reject_itself(own: SocketAddr, endpoints: &[EndpointConfig]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_endpoint_is_an_address_or_a_url() {
-        for (endpoint, address) in [
-            ("127.0.0.1:2379", "127.0.0.1:2379"),
-            ("http://127.0.0.1:2379", "127.0.0.1:2379"),
-            ("https://a.example.com:2379/path?a=b", "a.example.com:2379"),
-            ("[::1]:2379", "[::1]:2379"),
-        ] {
-            assert_eq!(host_and_port(endpoint).as_deref(), Ok(address));
-        }
-        for (endpoint, why) in [
-            ("127.0.0.1", "it has no port"),
-            ("https://a.example.com", "it has no port"),
-            (":2379", "it has no host"),
-            ("::1:2379", "an IPv6 address must be in brackets"),
-            ("a:b", "the port must be 1 to 65535"),
-            ("a:0", "the port must be 1 to 65535"),
-            ("a:65536", "the port must be 1 to 65535"),
-            ("unix:///run/etcd", "it is no TCP address"),
-        ] {
-            let wrong = format!("--endpoints {endpoint}: {why}; expected HOST:PORT");
-            assert_eq!(host_and_port(endpoint), Err(wrong));
-        }
-    }
 
     #[tokio::test]
     async fn the_gateway_does_not_connect_to_itself() {

@@ -24,6 +24,7 @@ use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
 use clearlane_proxy::upstream::{PingConfig, UpstreamConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::endpoints::member_url;
 use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
@@ -47,8 +48,10 @@ const PING_INTERVAL_MIN: Duration = Duration::from_secs(10);
 
 const FLAGS: &[Flag] = &[
     flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
-    flag("endpoints", Text, "127.0.0.1:2379")
-        .help("Client addresses of the cluster's members, separated by commas."),
+    flag("endpoints", Text, "127.0.0.1:2379").help(
+        "Client addresses of the cluster's members, separated by commas: HOST:PORT, or a URL with \
+         the scheme http, https, unix or unixs.",
+    ),
     srv_endpoints::DOMAIN,
     srv_endpoints::NAME,
     srv_endpoints::INSECURE,
@@ -323,7 +326,8 @@ async fn endpoints(flags: &FlagReader, dialer: &Dialer) -> Result<Vec<String>, B
     let urls = found.iter().map(|found| format!("{}://{}", found.scheme, found.target.address()));
     let mut endpoints: Vec<String> = urls.collect();
     if endpoints.is_empty() {
-        endpoints = words(flags.text("endpoints"));
+        let all = words(flags.text("endpoints"));
+        endpoints = all.iter().map(|one| member_url(one)).collect::<Result<_, _>>()?;
     }
     if endpoints.is_empty() {
         return Err("--endpoints: no endpoint is given".into());
