@@ -13,3 +13,4 @@ mod model;
 mod packed;
 mod pings;
 mod running;
+mod unusable;

@@ -71,7 +71,10 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) async fn start() -> Member {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Member::start_on(TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    pub(crate) fn start_on(listener: TcpListener) -> Member {
         let state = Arc::new(MemberState {
             counts: Counts::default(),
             has_auth: AtomicBool::new(false),
