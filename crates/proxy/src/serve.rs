@@ -57,6 +57,12 @@ const PAGE_CONNECTIONS_MAX: usize = 64;
 /// The bytes that a client may send on a connection, and on a stream, before they are read.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Maximum number of streams of a connection that the client has opened and reset before the proxy
+/// has read them. A connection with more such streams is closed. This is the limit of a member.
+const UNSEEN_RESETS_MAX: usize = 10_000;
+/// Maximum number of streams of a connection that the proxy had to reset because of an error. A
+/// connection with more such streams is closed. This is the limit of a member.
+const ERROR_RESETS_MAX: usize = 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle time after which the system checks that the client still exists.
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
@@ -238,6 +244,8 @@ impl Proxy {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .max_concurrent_streams(self.config.concurrent_streams_max)
+            .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+            .max_local_error_reset_streams(ERROR_RESETS_MAX)
             .keep_alive_interval(self.config.keep_alive_interval)
             .keep_alive_timeout(self.config.keep_alive_timeout);
         protocols

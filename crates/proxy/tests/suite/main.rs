@@ -7,6 +7,7 @@ mod budget;
 mod flood;
 mod gateway;
 mod keep_alives;
+mod limits;
 mod login;
 mod member;
 mod model;
