@@ -57,6 +57,8 @@ const PAGE_CONNECTIONS_MAX: usize = 64;
 /// The bytes that a client may send on a connection, and on a stream, before they are read.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Maximum length of the head of a request. This is the limit of a member.
+const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
 /// Maximum number of streams of a connection that the client has opened and reset before the proxy
 /// has read them. A connection with more such streams is closed. This is the limit of a member.
 const UNSEEN_RESETS_MAX: usize = 10_000;
@@ -244,6 +246,7 @@ impl Proxy {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .max_concurrent_streams(self.config.concurrent_streams_max)
+            .max_header_list_size(REQUEST_HEAD_BYTES_MAX)
             .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
             .max_local_error_reset_streams(ERROR_RESETS_MAX)
             .keep_alive_interval(self.config.keep_alive_interval)

@@ -28,6 +28,8 @@ const UNANSWERED_MAX: u32 = 3;
 /// connection, so slow clients must not use up this window: it is the largest possible one.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Maximum length of the head of a response. gRPC for Go, and so etcd's proxy, has the same limit.
+const RESPONSE_HEAD_BYTES_MAX: u32 = 16 << 20;
 
 /// Pings of HTTP/2 to the members. A connection without an answer is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +256,7 @@ fn tune(endpoint: Endpoint, pings: Option<PingConfig>) -> Endpoint {
     let endpoint = endpoint
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .http2_max_header_list_size(RESPONSE_HEAD_BYTES_MAX)
         .connect_timeout(CONNECT_TIMEOUT);
     match pings {
         None => endpoint,

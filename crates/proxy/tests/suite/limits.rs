@@ -1,8 +1,12 @@
 //! The limits of a client's connection. They are the limits of a member.
 
+use clearlane_proto::etcdserverpb::PutRequest;
+use clearlane_proto::etcdserverpb::kv_client::KvClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tonic::Request;
+use tonic::transport::Endpoint;
 
 use crate::member::Member;
 use crate::pings::{PING, PREFACE, SETTINGS};
@@ -40,4 +44,20 @@ async fn many_calls_may_be_reset_at_once() {
         }
     };
     timeout(TIMEOUT, answered).await.unwrap();
+}
+
+/// The member sends the head back, so the heads of the request and of the response are large.
+#[tokio::test]
+async fn heads_may_be_large() {
+    const HEAD_BYTES: usize = 900_000;
+    let member = Member::start().await;
+    let proxy = RunningProxy::start(config(&member), None).await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", proxy.address)).unwrap();
+    let channel = endpoint.http2_max_header_list_size(2 << 20).connect().await.unwrap();
+    let put = PutRequest { key: "k".into(), ..PutRequest::default() };
+    let mut request = Request::new(put);
+    let large = "x".repeat(HEAD_BYTES);
+    request.metadata_mut().insert("test-echo", large.parse().unwrap());
+    let response = timeout(TIMEOUT, KvClient::new(channel).put(request)).await.unwrap().unwrap();
+    assert!(*response.metadata().get("test-echo").unwrap() == *large);
 }
