@@ -41,6 +41,7 @@ use tokio::task::JoinSet;
 
 use crate::cache::{Cache, CacheConfig};
 use crate::cluster::Members;
+use crate::hops::HopCounter;
 use crate::lease::KeepAlives;
 use crate::login::{CertificateUsers, Login};
 use crate::metrics::Metrics;
@@ -344,7 +345,7 @@ impl ClientConnection {
         let router = Router { services: Arc::clone(&services), connection, login };
         let stream = PingLimiter::new(stream, self.ping_interval_min, HEAD_TIMEOUT, turns);
         let stream = TokioIo::new(WholeWrites(stream));
-        let served = self.protocols.serve_connection(stream, router);
+        let served = self.protocols.serve_connection(stream, HopCounter(router));
         let mut served = std::pin::pin!(served);
         let is_stopped = tokio::select! {
             _ = served.as_mut() => false,

@@ -1,5 +1,10 @@
 //! Checks the value of `--endpoints` of the proxies. A wrong endpoint is an error at the start.
 
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::lookup_host;
+
 /// Returns HOST:PORT of an endpoint of the gateway. The endpoint may also be a URL, whose scheme
 /// and path are ignored.
 pub(super) fn host_and_port(endpoint: &str) -> Result<String, String> {
@@ -44,6 +49,32 @@ pub(super) fn member_url(endpoint: &str) -> Result<String, String> {
         return Err(wrong("the host is not valid"));
     }
     Ok(endpoint.strip_suffix('/').unwrap_or(endpoint).to_owned())
+}
+
+/// Fails if an endpoint is the gRPC proxy's own address. Only hosts with its port are resolved: the
+/// proxy must start also without a name server.
+pub(super) async fn reject_own_address(own: SocketAddr, endpoints: &[String]) -> Result<(), String> {
+    for endpoint in endpoints {
+        let (scheme, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
+        if scheme.starts_with("unix") || !address.ends_with(&format!(":{}", own.port())) {
+            continue;
+        }
+        // A host that cannot be resolved may have an address later.
+        if let Ok(Some(at)) = own_address(own, address).await {
+            return Err(format!("the endpoint {endpoint} ({at}) is the proxy's own address"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the address of an endpoint HOST:PORT if it is the own address of a proxy.
+pub(super) async fn own_address(own: SocketAddr, endpoint: &str) -> io::Result<Option<SocketAddr>> {
+    let is_own = |at: &SocketAddr| {
+        let is_same_host =
+            at.ip() == own.ip() || (own.ip().is_unspecified() && at.ip().is_loopback());
+        at.port() == own.port() && is_same_host
+    };
+    Ok(lookup_host(endpoint).await?.find(is_own))
 }
 
 /// Fails with the reason if an address is not HOST:PORT.
@@ -132,6 +163,24 @@ mod tests {
         ] {
             let error = member_url(endpoint).unwrap_err();
             assert!(error.starts_with(&format!("--endpoints {endpoint}: {why}; ")), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_grpc_proxy_is_not_its_own_endpoint() {
+        let endpoints = ["unix:///run/a:1", "https://127.0.0.1:2", "127.0.0.1:3", "[::1]:4"];
+        let endpoints = endpoints.map(str::to_owned);
+        for (own, is_rejected) in [
+            ("127.0.0.1:1", false),
+            ("127.0.0.1:2", true),
+            ("0.0.0.0:3", true),
+            ("[::]:3", true),
+            ("127.0.0.2:3", false),
+            ("[::1]:4", true),
+            ("127.0.0.1:5", false),
+        ] {
+            let result = reject_own_address(own.parse().unwrap(), &endpoints).await;
+            assert_eq!(result.is_err(), is_rejected, "{own}");
         }
     }
 }

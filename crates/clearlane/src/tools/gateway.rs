@@ -15,10 +15,10 @@ use clearlane_net::tls::{Dialer, FlagPath, TlsInfo};
 use clearlane_proxy::gateway::endpoints::EndpointConfig;
 use clearlane_proxy::gateway::{Gateway, GatewayConfig};
 use clearlane_proxy::serve;
-use tokio::net::{TcpListener, lookup_host};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::endpoints::host_and_port;
+use super::endpoints::{host_and_port, own_address};
 use super::grpc_proxy::{socket_address, time, words};
 use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
@@ -192,22 +192,15 @@ fn authority(flags: &FlagReader) -> Result<Option<Dialer>, BoxError> {
 /// address later.
 async fn reject_itself(own: SocketAddr, endpoints: &[EndpointConfig]) -> Result<(), BoxError> {
     for EndpointConfig { address, .. } in endpoints {
-        let found = match lookup_host(address).await {
-            Ok(found) => found,
+        match own_address(own, address).await {
+            Ok(None) => {}
+            Ok(Some(at)) => {
+                let why = "is the gateway's own address";
+                return Err(format!("the endpoint {address} ({at}) {why}").into());
+            }
             Err(error) => {
                 tracing::warn!(endpoint = address, %error, "the host of this endpoint is not known");
-                continue;
             }
-        };
-        let is_own = |at: SocketAddr| {
-            let is_same_host =
-                at.ip() == own.ip() || (own.ip().is_unspecified() && at.ip().is_loopback());
-            at.port() == own.port() && is_same_host
-        };
-        if let Some(at) = found.into_iter().find(|at| is_own(*at)) {
-            return Err(
-                format!("the endpoint {address} ({at}) is the gateway's own address").into()
-            );
         }
     }
     Ok(())

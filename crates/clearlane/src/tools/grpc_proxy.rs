@@ -24,7 +24,7 @@ use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
 use clearlane_proxy::upstream::{PingConfig, UpstreamConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::endpoints::member_url;
+use super::endpoints::{member_url, reject_own_address};
 use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
@@ -173,6 +173,7 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         let listener =
             serve::listen(address).map_err(|error| format!("--listen-addr {address}: {error}"))?;
         let address = listener.local_addr()?;
+        reject_own_address(address, &config.upstream.endpoints).await?;
         let metrics = metrics.map(|(address, is_secure)| {
             let bound = serve::listen(address);
             let bound = bound.map_err(|error| format!("--metrics-addr {address}: {error}"));

@@ -15,6 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::{PROBE_INTERVAL, PROBE_TIMEOUT, local};
+use crate::hops;
 
 /// Maximum time for a member to acknowledge data on a connection of a network thread.
 const LOCAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -281,6 +282,9 @@ async fn probe(channel: &Channel) -> ProbeResult {
     match KvClient::new(channel.clone()).range(request).await {
         Ok(_) => ProbeResult::Serves,
         Err(status) if is_transport_error(&status) => ProbeResult::Disconnected(cause(&status)),
+        Err(status) if hops::is_loop(&status) => {
+            ProbeResult::Disconnected(status.message().to_owned())
+        }
         // A learner rejects reads with a failed precondition.
         Err(status) if matches!(status.code(), Code::Unavailable | Code::FailedPrecondition) => {
             ProbeResult::CannotServe
