@@ -40,7 +40,8 @@ pub(super) const TOOL: Tool = Tool {
 const RETRY_DELAY_IF_ZERO: Duration = Duration::from_secs(5 * 60);
 
 const FLAGS: &[Flag] = &[
-    flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
+    flag("listen-addr", Text, "127.0.0.1:23790")
+        .help("Address to listen on: HOST:PORT, or :PORT for all interfaces."),
     flag("endpoints", Text, "127.0.0.1:2379").help(
         "Client addresses of the cluster's members, HOST:PORT, separated by commas. A scheme is \
          ignored.",

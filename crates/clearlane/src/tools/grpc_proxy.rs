@@ -5,7 +5,7 @@
 //! reached. Scripts wait for the log line `started gRPC proxy`.
 
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,7 +47,8 @@ const VERSIONS: &[&str] = &["", "TLS1.2", "TLS1.3"];
 const PING_INTERVAL_MIN: Duration = Duration::from_secs(10);
 
 const FLAGS: &[Flag] = &[
-    flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
+    flag("listen-addr", Text, "127.0.0.1:23790")
+        .help("Address to listen on: HOST:PORT, or :PORT for all interfaces."),
     flag("endpoints", Text, "127.0.0.1:2379").help(
         "Client addresses of the cluster's members, separated by commas: HOST:PORT, or a URL with \
          the scheme http, https, unix or unixs.",
@@ -469,9 +470,21 @@ pub(super) fn time(flags: &FlagReader, name: &str) -> Result<Duration, BoxError>
 
 pub(super) fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAddr, BoxError> {
     let text = flags.text(name);
-    let wrong = |why: String| format!("--{name} {text}: {why}; expected HOST:PORT");
-    let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    found.next().ok_or_else(|| wrong("the host has no address".to_owned()).into())
+    let wrong = |why: String| format!("--{name} {text}: {why}; expected HOST:PORT or :PORT").into();
+    resolve(text).map_err(wrong)
+}
+
+/// Returns the address of HOST:PORT. Without a host, the address stands for all interfaces, as in
+/// etcd. With IPv6, it also accepts connections over IPv4.
+pub(super) fn resolve(text: &str) -> Result<SocketAddr, String> {
+    if let Some(port) = text.strip_prefix(':') {
+        let port = port.parse().map_err(|_| "the port must be 0 to 65535")?;
+        let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+        let has_ipv6 = UdpSocket::bind((any, 0)).is_ok();
+        return Ok((if has_ipv6 { any } else { Ipv4Addr::UNSPECIFIED.into() }, port).into());
+    }
+    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the host has no address".to_owned())
 }
 
 pub(super) fn words(text: &str) -> Vec<String> {
@@ -486,6 +499,23 @@ mod tests {
     fn flags(given: &[(&'static str, &str)]) -> FlagReader {
         let values = given.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         FlagReader { values, flags: FLAGS.iter().collect() }
+    }
+
+    #[test]
+    fn an_address_without_a_host_stands_for_all_interfaces() {
+        let address = socket_address(&flags(&[("listen-addr", ":23790")]), "listen-addr").unwrap();
+        assert!(address.ip().is_unspecified() && address.port() == 23790, "{address}");
+        let address = socket_address(&flags(&[("listen-addr", "[::1]:1")]), "listen-addr").unwrap();
+        assert_eq!(address.to_string(), "[::1]:1");
+        for (text, why) in [
+            (":99999", "the port must be 0 to 65535"),
+            (":", "the port must be 0 to 65535"),
+            ("127.0.0.1", "invalid socket address"),
+        ] {
+            let error = socket_address(&flags(&[("listen-addr", text)]), "listen-addr");
+            let expected = format!("--listen-addr {text}: {why}; expected HOST:PORT or :PORT");
+            assert_eq!(error.unwrap_err().to_string(), expected);
+        }
     }
 
     #[test]
