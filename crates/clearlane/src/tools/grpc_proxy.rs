@@ -46,6 +46,9 @@ const VERSIONS: &[&str] = &["", "TLS1.2", "TLS1.3"];
 /// Members of etcd close connections that ping more often than every five seconds.
 const PING_INTERVAL_MIN: Duration = Duration::from_secs(10);
 
+/// The limit of `--max-send-bytes 0`. It is the default of etcd's client, as in etcd's proxy.
+const REQUEST_BYTES_MAX_IF_ZERO: usize = 2 << 20;
+
 const FLAGS: &[Flag] = &[
     flag("listen-addr", Text, "127.0.0.1:23790")
         .help("Address to listen on: HOST:PORT, or :PORT for all interfaces."),
@@ -69,7 +72,8 @@ const FLAGS: &[Flag] = &[
     flag("namespace", Text, "")
         .help("Prefix that the proxy adds to the keys of all clients, and removes from answers."),
     flag("data-dir", Text, "default.proxy").help("Directory of the certificate of --auto-tls."),
-    flag("max-send-bytes", Count, "1572864").help("Maximum size of a request message in bytes."),
+    flag("max-send-bytes", Count, "1572864")
+        .help("Maximum size of a request message in bytes. 0 means 2 MiB."),
     flag("max-recv-bytes", Count, "2147483647")
         .ignored("Maximum size of a response message in bytes.", "responses have no limit"),
     flag("dial-keepalive-time", Time, "0s").help(
@@ -298,7 +302,7 @@ async fn proxy_config(
         registration: registration(flags, &advertised_url, &host_name)?,
         advertised_url,
         host_name,
-        request_bytes_max: size("max-send-bytes"),
+        request_bytes_max: request_bytes_max(flags),
         keep_alive_interval: time(flags, "grpc-keepalive-interval")?,
         keep_alive_timeout: time(flags, "grpc-keepalive-timeout")?,
         ping_interval_min: time(flags, "grpc-keepalive-min-time")?,
@@ -307,6 +311,13 @@ async fn proxy_config(
             .unwrap_or(u32::MAX),
         ..ProxyConfig::default()
     })
+}
+
+fn request_bytes_max(flags: &FlagReader) -> usize {
+    match flags.count("max-send-bytes") {
+        0 => REQUEST_BYTES_MAX_IF_ZERO,
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+    }
 }
 
 /// Returns the pings to members, if the operator wants them. gRPC for Go has the same minimum.
@@ -516,6 +527,15 @@ mod tests {
             let expected = format!("--listen-addr {text}: {why}; expected HOST:PORT or :PORT");
             assert_eq!(error.unwrap_err().to_string(), expected);
         }
+    }
+
+    #[test]
+    fn no_size_of_requests_is_the_default_of_etcds_client() {
+        for (given, bytes) in [("0", 2 << 20), ("1", 1), ("1572864", 1_572_864)] {
+            assert_eq!(request_bytes_max(&flags(&[("max-send-bytes", given)])), bytes);
+        }
+        let flag = FLAGS.iter().find(|flag| flag.name == "max-send-bytes").unwrap();
+        assert!(flag.kind.check("-1").is_err());
     }
 
     #[test]
