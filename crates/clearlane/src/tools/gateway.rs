@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::endpoints::{host_and_port, own_address};
-use super::grpc_proxy::{socket_address, time, words};
+use super::grpc_proxy::{page_address, socket_address, time, words};
 use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
@@ -139,17 +139,13 @@ fn serve_metrics(
 
 /// Returns the address in `--metrics-addr`, or `None` if the flag is empty.
 fn metrics_address(flags: &FlagReader) -> Result<Option<SocketAddr>, BoxError> {
-    use std::net::ToSocketAddrs as _;
     let text = flags.text("metrics-addr");
     if text.is_empty() {
         return Ok(None);
     }
     let wrong = |why: String| format!("--metrics-addr {text}: {why}; expected http://HOST:PORT");
     let host = text.strip_prefix("http://").ok_or_else(|| wrong("it is no http URL".to_owned()))?;
-    let mut found =
-        host.trim_end_matches('/').to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    let address = found.next().ok_or_else(|| wrong("the host has no address".to_owned()))?;
-    Ok(Some(address))
+    page_address(host).map(Some).map_err(|why| wrong(why).into())
 }
 
 /// Returns the endpoints without duplicates.

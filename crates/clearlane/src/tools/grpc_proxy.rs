@@ -241,10 +241,17 @@ fn metrics_address(
         "https" => return Err(wrong("https needs --cert-file and --key-file").into()),
         _ => return Err(wrong("the scheme must be http or https").into()),
     };
-    let mut found =
-        host.trim_end_matches('/').to_socket_addrs().map_err(|error| wrong(&error.to_string()))?;
-    let address = found.next().ok_or_else(|| wrong("the host has no address"))?;
+    let address = page_address(host).map_err(|why| wrong(&why))?;
     Ok(Some((address, is_secure)))
+}
+
+/// Returns the address of HOST:PORT in the URL of a metrics page.
+pub(super) fn page_address(host: &str) -> Result<SocketAddr, String> {
+    let host = host.strip_suffix('/').unwrap_or(host);
+    if host.contains(['/', '?', '#']) {
+        return Err("a path or a query is not allowed: the page is /metrics".to_owned());
+    }
+    resolve(host)
 }
 
 /// Reads the file of `--client-cert-users`. It is of no use if clients show no certificates.
@@ -536,6 +543,24 @@ mod tests {
         }
         let flag = FLAGS.iter().find(|flag| flag.name == "max-send-bytes").unwrap();
         assert!(flag.kind.check("-1").is_err());
+    }
+
+    #[test]
+    fn the_url_of_the_metrics_page_has_no_path() {
+        let at = |url: &str| metrics_address(&flags(&[("metrics-addr", url)]), false);
+        let address = "127.0.0.1:9999".parse().unwrap();
+        for url in ["http://127.0.0.1:9999", "http://127.0.0.1:9999/"] {
+            assert_eq!(at(url).unwrap(), Some((address, false)));
+        }
+        for (url, why) in [
+            ("http://127.0.0.1:9999/path", "a path or a query is not allowed"),
+            ("http://127.0.0.1:9999?a", "a path or a query is not allowed"),
+            ("https://127.0.0.1:9999", "https needs --cert-file and --key-file"),
+            ("ftp://127.0.0.1:9999", "the scheme must be http or https"),
+        ] {
+            let error = at(url).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--metrics-addr {url}: {why}")), "{error}");
+        }
     }
 
     #[test]
