@@ -13,6 +13,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`serve`], `router`, `services` | connections; who answers a request |
+//! | `hops` | calls that pass proxies without end |
 //! | [`identity`], [`login`] | the caller of one request; the user of a certificate |
 //! | [`connection`] | what one connection has seen |
 //! | [`upstream`] | the members: connections, health, and the choice among them |
@@ -30,6 +31,7 @@
 
 pub mod serve;
 mod router;
+mod hops;
 pub mod services;
 pub mod identity;
 pub mod login;

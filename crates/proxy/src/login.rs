@@ -56,6 +56,8 @@ impl CertificateUsers {
     pub fn read(path: &Path) -> Result<CertificateUsers, String> {
         check_mode(path, Secret::No)?;
         let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        // Some editors put a byte order mark first. It is no part of a name.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let directory = path.parent().unwrap_or(Path::new(""));
         let mut logins = HashMap::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -302,6 +304,12 @@ mod tests {
         assert_eq!(login.user, "app");
         assert!(users.login_of(&ClientName("system:admin".into())).is_some());
         assert!(users.login_of(&ClientName("".into())).is_none());
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_name() {
+        let users = read("\u{feff}admin root secret\n").unwrap();
+        assert!(users.login_of(&ClientName("admin".into())).is_some());
     }
 
     #[test]

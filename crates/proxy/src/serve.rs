@@ -41,6 +41,7 @@ use tokio::task::JoinSet;
 
 use crate::cache::{Cache, CacheConfig};
 use crate::cluster::Members;
+use crate::hops::HopCounter;
 use crate::lease::KeepAlives;
 use crate::login::{CertificateUsers, Login};
 use crate::metrics::Metrics;
@@ -57,6 +58,14 @@ const PAGE_CONNECTIONS_MAX: usize = 64;
 /// The bytes that a client may send on a connection, and on a stream, before they are read.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// Maximum length of the head of a request. This is the limit of a member.
+const REQUEST_HEAD_BYTES_MAX: u32 = 1 << 20;
+/// Maximum number of streams of a connection that the client has opened and reset before the proxy
+/// has read them. A connection with more such streams is closed. This is the limit of a member.
+const UNSEEN_RESETS_MAX: usize = 10_000;
+/// Maximum number of streams of a connection that the proxy had to reset because of an error. A
+/// connection with more such streams is closed. This is the limit of a member.
+const ERROR_RESETS_MAX: usize = 1024;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle time after which the system checks that the client still exists.
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
@@ -255,6 +264,9 @@ impl Proxy {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .max_concurrent_streams(streams_max)
+            .max_header_list_size(REQUEST_HEAD_BYTES_MAX)
+            .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+            .max_local_error_reset_streams(ERROR_RESETS_MAX)
             .keep_alive_interval(or_default(self.config.keep_alive_interval, PING_INTERVAL))
             .keep_alive_timeout(or_default(self.config.keep_alive_timeout, PING_TIMEOUT));
         protocols
@@ -360,7 +372,7 @@ impl ClientConnection {
         let router = Router { services: Arc::clone(&services), connection, login };
         let stream = PingLimiter::new(stream, self.ping_interval_min, HEAD_TIMEOUT, turns);
         let stream = TokioIo::new(WholeWrites(stream));
-        let served = self.protocols.serve_connection(stream, router);
+        let served = self.protocols.serve_connection(stream, HopCounter(router));
         let mut served = std::pin::pin!(served);
         let is_stopped = tokio::select! {
             _ = served.as_mut() => false,

@@ -15,10 +15,11 @@ use clearlane_net::tls::{Dialer, FlagPath, TlsInfo};
 use clearlane_proxy::gateway::endpoints::EndpointConfig;
 use clearlane_proxy::gateway::{Gateway, GatewayConfig};
 use clearlane_proxy::serve;
-use tokio::net::{TcpListener, lookup_host};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::grpc_proxy::{socket_address, time, words};
+use super::endpoints::{host_and_port, own_address};
+use super::grpc_proxy::{page_address, socket_address, time, words};
 use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
@@ -39,7 +40,8 @@ pub(super) const TOOL: Tool = Tool {
 const RETRY_DELAY_IF_ZERO: Duration = Duration::from_secs(5 * 60);
 
 const FLAGS: &[Flag] = &[
-    flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
+    flag("listen-addr", Text, "127.0.0.1:23790")
+        .help("Address to listen on: HOST:PORT, or :PORT for all interfaces."),
     flag("endpoints", Text, "127.0.0.1:2379").help(
         "Client addresses of the cluster's members, HOST:PORT, separated by commas. A scheme is \
          ignored.",
@@ -137,17 +139,13 @@ fn serve_metrics(
 
 /// Returns the address in `--metrics-addr`, or `None` if the flag is empty.
 fn metrics_address(flags: &FlagReader) -> Result<Option<SocketAddr>, BoxError> {
-    use std::net::ToSocketAddrs as _;
     let text = flags.text("metrics-addr");
     if text.is_empty() {
         return Ok(None);
     }
     let wrong = |why: String| format!("--metrics-addr {text}: {why}; expected http://HOST:PORT");
     let host = text.strip_prefix("http://").ok_or_else(|| wrong("it is no http URL".to_owned()))?;
-    let mut found =
-        host.trim_end_matches('/').to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    let address = found.next().ok_or_else(|| wrong("the host has no address".to_owned()))?;
-    Ok(Some(address))
+    page_address(host).map(Some).map_err(|why| wrong(why).into())
 }
 
 /// Returns the endpoints without duplicates.
@@ -186,49 +184,20 @@ fn authority(flags: &FlagReader) -> Result<Option<Dialer>, BoxError> {
     Ok(Some(Dialer::new(&info, &ProtocolConfig::default())?))
 }
 
-/// Returns the endpoint as HOST:PORT. The argument may also be a URL.
-fn host_and_port(endpoint: &str) -> Result<String, String> {
-    let wrong = |why: &str| format!("--endpoints {endpoint}: {why}; expected HOST:PORT");
-    let rest = match endpoint.split_once("://") {
-        Some(("unix" | "unixs", _)) => return Err(wrong("it is no TCP address")),
-        Some((_, rest)) => rest,
-        None => endpoint,
-    };
-    let address = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let (host, port) = address.rsplit_once(':').ok_or_else(|| wrong("it has no port"))?;
-    if host.is_empty() {
-        return Err(wrong("it has no host"));
-    }
-    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
-        return Err(wrong("an IPv6 address must be in brackets"));
-    }
-    match port.parse::<u16>() {
-        Ok(1..) => Ok(address.to_owned()),
-        _ => Err(wrong("the port must be 1 to 65535")),
-    }
-}
-
 /// Fails if an endpoint is the gateway's own address. Each connection would then open another
 /// connection, without end. A host that cannot be resolved is accepted, because it may have an
 /// address later.
 async fn reject_itself(own: SocketAddr, endpoints: &[EndpointConfig]) -> Result<(), BoxError> {
     for EndpointConfig { address, .. } in endpoints {
-        let found = match lookup_host(address).await {
-            Ok(found) => found,
+        match own_address(own, address).await {
+            Ok(None) => {}
+            Ok(Some(at)) => {
+                let why = "is the gateway's own address";
+                return Err(format!("the endpoint {address} ({at}) {why}").into());
+            }
             Err(error) => {
                 tracing::warn!(endpoint = address, %error, "the host of this endpoint is not known");
-                continue;
             }
-        };
-        let is_own = |at: SocketAddr| {
-            let is_same_host =
-                at.ip() == own.ip() || (own.ip().is_unspecified() && at.ip().is_loopback());
-            at.port() == own.port() && is_same_host
-        };
-        if let Some(at) = found.into_iter().find(|at| is_own(*at)) {
-            return Err(
-                format!("the endpoint {address} ({at}) is the gateway's own address").into()
-            );
         }
     }
     Ok(())
@@ -237,31 +206,6 @@ async fn reject_itself(own: SocketAddr, endpoints: &[EndpointConfig]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_endpoint_is_an_address_or_a_url() {
-        for (endpoint, address) in [
-            ("127.0.0.1:2379", "127.0.0.1:2379"),
-            ("http://127.0.0.1:2379", "127.0.0.1:2379"),
-            ("https://a.example.com:2379/path?a=b", "a.example.com:2379"),
-            ("[::1]:2379", "[::1]:2379"),
-        ] {
-            assert_eq!(host_and_port(endpoint).as_deref(), Ok(address));
-        }
-        for (endpoint, why) in [
-            ("127.0.0.1", "it has no port"),
-            ("https://a.example.com", "it has no port"),
-            (":2379", "it has no host"),
-            ("::1:2379", "an IPv6 address must be in brackets"),
-            ("a:b", "the port must be 1 to 65535"),
-            ("a:0", "the port must be 1 to 65535"),
-            ("a:65536", "the port must be 1 to 65535"),
-            ("unix:///run/etcd", "it is no TCP address"),
-        ] {
-            let wrong = format!("--endpoints {endpoint}: {why}; expected HOST:PORT");
-            assert_eq!(host_and_port(endpoint), Err(wrong));
-        }
-    }
 
     #[tokio::test]
     async fn the_gateway_does_not_connect_to_itself() {

@@ -5,7 +5,7 @@
 //! reached. Scripts wait for the log line `started gRPC proxy`.
 
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use clearlane_proxy::serve::{self, Proxy, ProxyConfig};
 use clearlane_proxy::upstream::{PingConfig, UpstreamConfig};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::endpoints::{member_url, reject_own_address};
 use super::{Action, BoxError, Tool, srv_endpoints};
 use crate::config::arguments::FlagReader;
 use crate::config::table::{Flag, flag};
@@ -46,10 +47,16 @@ const VERSIONS: &[&str] = &["", "TLS1.2", "TLS1.3"];
 const PING_INTERVAL_MIN: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The limit of `--max-send-bytes 0`. It is the default of etcd's client, as in etcd's proxy.
+const REQUEST_BYTES_MAX_IF_ZERO: usize = 2 << 20;
+
 const FLAGS: &[Flag] = &[
-    flag("listen-addr", Text, "127.0.0.1:23790").help("Address to listen on: HOST:PORT."),
-    flag("endpoints", Text, "127.0.0.1:2379")
-        .help("Client addresses of the cluster's members, separated by commas."),
+    flag("listen-addr", Text, "127.0.0.1:23790")
+        .help("Address to listen on: HOST:PORT, or :PORT for all interfaces."),
+    flag("endpoints", Text, "127.0.0.1:2379").help(
+        "Client addresses of the cluster's members, separated by commas: HOST:PORT, or a URL with \
+         the scheme http, https, unix or unixs.",
+    ),
     srv_endpoints::DOMAIN,
     srv_endpoints::NAME,
     srv_endpoints::INSECURE,
@@ -174,6 +181,7 @@ fn start(flags: &FlagReader, _: &[String], _: &mut dyn Write) -> Result<(), BoxE
         let listener =
             serve::listen(address).map_err(|error| format!("--listen-addr {address}: {error}"))?;
         let address = listener.local_addr()?;
+        reject_own_address(address, &config.upstream.endpoints).await?;
         let metrics = metrics.map(|(address, is_secure)| {
             let bound = serve::listen(address);
             let bound = bound.map_err(|error| format!("--metrics-addr {address}: {error}"));
@@ -236,10 +244,17 @@ fn metrics_address(
         "https" => return Err(wrong("https needs --cert-file and --key-file").into()),
         _ => return Err(wrong("the scheme must be http or https").into()),
     };
-    let mut found =
-        host.trim_end_matches('/').to_socket_addrs().map_err(|error| wrong(&error.to_string()))?;
-    let address = found.next().ok_or_else(|| wrong("the host has no address"))?;
+    let address = page_address(host).map_err(|why| wrong(&why))?;
     Ok(Some((address, is_secure)))
+}
+
+/// Returns the address of HOST:PORT in the URL of a metrics page.
+pub(super) fn page_address(host: &str) -> Result<SocketAddr, String> {
+    let host = host.strip_suffix('/').unwrap_or(host);
+    if host.contains(['/', '?', '#']) {
+        return Err("a path or a query is not allowed: the page is /metrics".to_owned());
+    }
+    resolve(host)
 }
 
 /// Reads the file of `--client-cert-users`. It is of no use if clients show no certificates.
@@ -297,7 +312,7 @@ async fn proxy_config(
         registration: registration(flags, &advertised_url, &host_name)?,
         advertised_url,
         host_name,
-        request_bytes_max: size("max-send-bytes"),
+        request_bytes_max: request_bytes_max(flags),
         keep_alive_interval: time(flags, "grpc-keepalive-interval")?,
         keep_alive_timeout: time(flags, "grpc-keepalive-timeout")?,
         ping_interval_min: time(flags, "grpc-keepalive-min-time")?,
@@ -306,6 +321,13 @@ async fn proxy_config(
             .unwrap_or(u32::MAX),
         ..ProxyConfig::default()
     })
+}
+
+fn request_bytes_max(flags: &FlagReader) -> usize {
+    match flags.count("max-send-bytes") {
+        0 => REQUEST_BYTES_MAX_IF_ZERO,
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+    }
 }
 
 /// Returns the pings to members, if the operator wants them. gRPC for Go has the same minimum.
@@ -328,7 +350,8 @@ async fn endpoints(flags: &FlagReader, dialer: &Dialer) -> Result<Vec<String>, B
     let urls = found.iter().map(|found| format!("{}://{}", found.scheme, found.target.address()));
     let mut endpoints: Vec<String> = urls.collect();
     if endpoints.is_empty() {
-        endpoints = words(flags.text("endpoints"));
+        let all = words(flags.text("endpoints"));
+        endpoints = all.iter().map(|one| member_url(one)).collect::<Result<_, _>>()?;
     }
     if endpoints.is_empty() {
         return Err("--endpoints: no endpoint is given".into());
@@ -392,7 +415,21 @@ fn acceptor(flags: &FlagReader) -> Result<Option<Arc<TlsAcceptor>>, BoxError> {
         ..TlsInfo::default()
     };
     let protocol = protocol(flags)?;
-    if server_certificate.is_none() && !flags.switch("auto-tls") {
+    let has_tls = server_certificate.is_some() || flags.switch("auto-tls");
+    if let Some(unused) = info.trusted_ca.iter().chain(&info.crl).next().filter(|_| !has_tls) {
+        return Err(format!(
+            "--{} needs --cert-file and --key-file, or --auto-tls: without them, clients are \
+             served without TLS",
+            unused.flag
+        )
+        .into());
+    }
+    if info.crl.is_some() && info.trusted_ca.is_none() {
+        return Err("--client-crl-file needs --trusted-ca-file: without it, clients show no \
+                    certificates"
+            .into());
+    }
+    if !has_tls {
         return Ok(None);
     }
     if server_certificate.is_none() {
@@ -455,11 +492,94 @@ pub(super) fn time(flags: &FlagReader, name: &str) -> Result<Duration, BoxError>
 
 pub(super) fn socket_address(flags: &FlagReader, name: &str) -> Result<SocketAddr, BoxError> {
     let text = flags.text(name);
-    let wrong = |why: String| format!("--{name} {text}: {why}; expected HOST:PORT");
-    let mut found = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    found.next().ok_or_else(|| wrong("the host has no address".to_owned()).into())
+    let wrong = |why: String| format!("--{name} {text}: {why}; expected HOST:PORT or :PORT").into();
+    resolve(text).map_err(wrong)
+}
+
+/// Returns the address of HOST:PORT. Without a host, the address stands for all interfaces, as in
+/// etcd. With IPv6, it also accepts connections over IPv4.
+pub(super) fn resolve(text: &str) -> Result<SocketAddr, String> {
+    if let Some(port) = text.strip_prefix(':') {
+        let port = port.parse().map_err(|_| "the port must be 0 to 65535")?;
+        let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+        let has_ipv6 = UdpSocket::bind((any, 0)).is_ok();
+        return Ok((if has_ipv6 { any } else { Ipv4Addr::UNSPECIFIED.into() }, port).into());
+    }
+    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the host has no address".to_owned())
 }
 
 pub(super) fn words(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the values of flags that are given as pairs of name and value.
+    fn flags(given: &[(&'static str, &str)]) -> FlagReader {
+        let values = given.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        FlagReader { values, flags: FLAGS.iter().collect() }
+    }
+
+    #[test]
+    fn an_address_without_a_host_stands_for_all_interfaces() {
+        let address = socket_address(&flags(&[("listen-addr", ":23790")]), "listen-addr").unwrap();
+        assert!(address.ip().is_unspecified() && address.port() == 23790, "{address}");
+        let address = socket_address(&flags(&[("listen-addr", "[::1]:1")]), "listen-addr").unwrap();
+        assert_eq!(address.to_string(), "[::1]:1");
+        for (text, why) in [
+            (":99999", "the port must be 0 to 65535"),
+            (":", "the port must be 0 to 65535"),
+            ("127.0.0.1", "invalid socket address"),
+        ] {
+            let error = socket_address(&flags(&[("listen-addr", text)]), "listen-addr");
+            let expected = format!("--listen-addr {text}: {why}; expected HOST:PORT or :PORT");
+            assert_eq!(error.unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn no_size_of_requests_is_the_default_of_etcds_client() {
+        for (given, bytes) in [("0", 2 << 20), ("1", 1), ("1572864", 1_572_864)] {
+            assert_eq!(request_bytes_max(&flags(&[("max-send-bytes", given)])), bytes);
+        }
+        let flag = FLAGS.iter().find(|flag| flag.name == "max-send-bytes").unwrap();
+        assert!(flag.kind.check("-1").is_err());
+    }
+
+    #[test]
+    fn the_url_of_the_metrics_page_has_no_path() {
+        let at = |url: &str| metrics_address(&flags(&[("metrics-addr", url)]), false);
+        let address = "127.0.0.1:9999".parse().unwrap();
+        for url in ["http://127.0.0.1:9999", "http://127.0.0.1:9999/"] {
+            assert_eq!(at(url).unwrap(), Some((address, false)));
+        }
+        for (url, why) in [
+            ("http://127.0.0.1:9999/path", "a path or a query is not allowed"),
+            ("http://127.0.0.1:9999?a", "a path or a query is not allowed"),
+            ("https://127.0.0.1:9999", "https needs --cert-file and --key-file"),
+            ("ftp://127.0.0.1:9999", "the scheme must be http or https"),
+        ] {
+            let error = at(url).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--metrics-addr {url}: {why}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tls_file_without_a_certificate_is_an_error() {
+        let needs_certificate = "needs --cert-file and --key-file, or --auto-tls";
+        for (given, expected) in [
+            (&[("trusted-ca-file", "/a")][..], needs_certificate),
+            (&[("client-crl-file", "/a")], needs_certificate),
+            (&[("trusted-ca-file", "/a"), ("client-crl-file", "/a")], needs_certificate),
+            (&[("auto-tls", "true"), ("client-crl-file", "/a")], "needs --trusted-ca-file"),
+            (&[("cert-file", "/a")], "--cert-file and --key-file must both be present"),
+        ] {
+            let error = acceptor(&flags(given)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{given:?}: {error}");
+        }
+        assert!(acceptor(&flags(&[])).unwrap().is_none());
+    }
 }

@@ -20,6 +20,7 @@
 mod bolt;
 mod call;
 mod defrag;
+mod endpoints;
 mod gateway;
 mod grpc_proxy;
 mod hash_kv;

@@ -1,9 +1,9 @@
 //! The TCP gateway: it forwards each connection of a client to one endpoint, byte by byte.
 //!
 //! ```text
-//!   client ─▶ accept ─▶ choose an endpoint ─▶ dial ─▶ copy both halves ─▶ end
-//!                            ▲                 │ failed: the endpoint is down,
-//!                            └─────────────────┘ the next endpoint is tried
+//!   client ─▶ accept ─▶ first byte ─▶ choose an endpoint ─▶ dial ─▶ copy both halves ─▶ end
+//!                                          ▲                 │ failed: the endpoint is down,
+//!                                          └─────────────────┘ the next endpoint is tried
 //!   probes ─▶ each endpoint, every few seconds: up or down
 //! ```
 //!
@@ -15,7 +15,9 @@
 //! | [`metrics`] | counters, and their page over HTTP |
 //!
 //! The gateway reads nothing from a client before a dial has succeeded, so a failed dial loses no
-//! data. It cannot detect a hung member whose system still accepts connections.
+//! data. It dials when the client's first byte has arrived, or after a short time without one. A
+//! client that leaves earlier, such as a probe, gets no dial. Otherwise two gateways that are each
+//! other's endpoint would pass each probe on to each other without end. The gateway cannot detect a hung member whose system still accepts connections.
 //!
 //! etcd's gateway has no dial timeout and no probes, and it ends both halves of a connection when
 //! one half ends.
@@ -47,6 +49,9 @@ pub struct GatewayConfig {
     pub endpoints: Vec<EndpointConfig>,
     /// Time limit of one dial and of one probe.
     pub dial_timeout: Duration,
+    /// Time for the first byte of a client. If it does not arrive, an endpoint is dialled anyway:
+    /// in some protocols, the server sends first.
+    pub first_byte_patience: Duration,
     /// Time between two probes of one endpoint.
     pub probe_interval: Duration,
     /// Time until an endpoint that is down is probed again, if that is less than `probe_interval`.
@@ -64,6 +69,7 @@ impl Default for GatewayConfig {
         GatewayConfig {
             endpoints: Vec::new(),
             dial_timeout: Duration::from_secs(3),
+            first_byte_patience: Duration::from_millis(100),
             probe_interval: Duration::from_secs(5),
             retry_delay: Duration::from_secs(60),
             half_closed_idle_max: Duration::from_secs(5 * 60),
@@ -88,6 +94,7 @@ struct Shared {
     endpoints: Endpoints,
     metrics: Metrics,
     dial_timeout: Duration,
+    first_byte_patience: Duration,
     half_closed_idle_max: Duration,
 }
 
@@ -110,6 +117,7 @@ impl Gateway {
             endpoints,
             metrics: Metrics::default(),
             dial_timeout: config.dial_timeout,
+            first_byte_patience: config.first_byte_patience,
             half_closed_idle_max: config.half_closed_idle_max,
         });
         Gateway { shared, config, stop: watch::channel(false).0, _probes: probes }
@@ -175,6 +183,10 @@ impl Gateway {
 impl Shared {
     async fn forward(&self, client: TcpStream) {
         let _open = Counted::new(&self.metrics.open);
+        let first = tokio::time::timeout(self.first_byte_patience, client.peek(&mut [0])).await;
+        if matches!(first, Ok(Ok(0) | Err(_))) {
+            return;
+        }
         let Some((server, endpoint)) = self.dial().await else {
             self.metrics.unserved.fetch_add(1, Ordering::Relaxed);
             return;

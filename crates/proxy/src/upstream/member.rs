@@ -15,6 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::{PROBE_INTERVAL, PROBE_TIMEOUT, local};
+use crate::hops;
 
 /// Maximum time for a member to acknowledge data on a connection of a network thread.
 const LOCAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,6 +29,8 @@ const UNANSWERED_MAX: u32 = 3;
 /// connection, so slow clients must not use up this window: it is the largest possible one.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// Maximum length of the head of a response. gRPC for Go, and so etcd's proxy, has the same limit.
+const RESPONSE_HEAD_BYTES_MAX: u32 = 16 << 20;
 
 /// Pings of HTTP/2 to the members. A connection without an answer is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,58 +159,97 @@ impl Member {
     }
 
     async fn run(&self) {
-        let mut delay = RECONNECT_DELAY_MIN;
-        let mut is_logged = false;
+        let mut attempts = Attempts::default();
         loop {
             let connecting =
                 self.dialer.connect_with(&self.url, |endpoint| tune(endpoint, self.pings));
             match timeout(CONNECT_TIMEOUT, connecting).await {
-                Ok(Ok(channel)) => {
-                    if is_logged {
-                        tracing::info!(endpoint = self.url, "connected to the member again");
-                    }
-                    (delay, is_logged) = (RECONNECT_DELAY_MIN, false);
-                    self.probe_until_lost(&channel).await;
-                }
+                Ok(Ok(channel)) => self.probe_until_lost(&channel, &mut attempts).await,
                 failed => {
                     let error = failed
-                        .map_or_else(|_| "no answer".to_owned(), |it| it.err().unwrap_or_default());
-                    if !is_logged {
-                        tracing::warn!(endpoint = self.url, error, "cannot connect to the member");
-                        is_logged = true;
-                    }
+                        .map_or_else(|_| NO_ANSWER.to_owned(), |it| it.err().unwrap_or_default());
+                    attempts.note_failed(&self.url, CANNOT_CONNECT, &error);
                 }
             }
             self.channel.store(None);
             self.set_state(MemberState::Down);
-            sleep(delay).await;
-            delay = (delay * 2).min(RECONNECT_DELAY_MAX);
+            sleep(attempts.next_delay()).await;
         }
     }
 
-    async fn probe_until_lost(&self, channel: &Channel) {
+    /// A connection counts as made when its first probe is answered. Otherwise a server that is no
+    /// member would get a new connection after each shortest delay, and nothing would be logged.
+    async fn probe_until_lost(&self, channel: &Channel, attempts: &mut Attempts) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.channel.store(Some(Arc::new(channel.clone())));
         self.set_state(MemberState::Connected);
-        let mut unanswered = 0;
+        let (mut unanswered, mut is_answered) = (0, false);
         while unanswered < UNANSWERED_MAX {
-            match timeout(PROBE_TIMEOUT, probe(channel)).await {
-                Ok(ProbeResult::Serves) => {
-                    unanswered = 0;
-                    self.set_state(MemberState::Ready);
+            let state = match timeout(PROBE_TIMEOUT, probe(channel)).await {
+                Ok(ProbeResult::Serves) => MemberState::Ready,
+                Ok(ProbeResult::CannotServe) => MemberState::Suspect,
+                Ok(ProbeResult::Disconnected(error)) => {
+                    if !is_answered {
+                        attempts.note_failed(&self.url, CANNOT_USE, &error);
+                    }
+                    return;
                 }
-                Ok(ProbeResult::CannotServe) => {
-                    unanswered = 0;
-                    self.set_state(MemberState::Suspect);
-                }
-                Ok(ProbeResult::Disconnected) => return,
                 Err(_) => {
                     unanswered += 1;
                     self.set_state(MemberState::Suspect);
+                    let _ = timeout(PROBE_INTERVAL, self.doubted.notified()).await;
+                    continue;
                 }
+            };
+            unanswered = 0;
+            if !std::mem::replace(&mut is_answered, true) {
+                attempts.note_answered(&self.url);
             }
+            self.set_state(state);
             let _ = timeout(PROBE_INTERVAL, self.doubted.notified()).await;
         }
+        if !is_answered {
+            attempts.note_failed(&self.url, CANNOT_USE, NO_ANSWER);
+        }
+    }
+}
+
+const CANNOT_CONNECT: &str = "cannot connect to the member";
+const CANNOT_USE: &str = "connected, but the endpoint does not answer as a member";
+const NO_ANSWER: &str = "no answer";
+
+/// The attempts to connect since the last answer of the member.
+#[derive(Debug)]
+struct Attempts {
+    /// The delay before the next attempt.
+    delay: Duration,
+    /// The warnings that were logged. Each is logged only once.
+    logged: Vec<&'static str>,
+}
+
+impl Default for Attempts {
+    fn default() -> Attempts {
+        Attempts { delay: RECONNECT_DELAY_MIN, logged: Vec::new() }
+    }
+}
+
+impl Attempts {
+    fn note_failed(&mut self, endpoint: &str, warning: &'static str, error: &str) {
+        if !self.logged.contains(&warning) {
+            self.logged.push(warning);
+            tracing::warn!(endpoint, error, "{warning}");
+        }
+    }
+
+    fn note_answered(&mut self, endpoint: &str) {
+        if !std::mem::take(self).logged.is_empty() {
+            tracing::info!(endpoint, "connected to the member again");
+        }
+    }
+
+    fn next_delay(&mut self) -> Duration {
+        let next = (self.delay * 2).min(RECONNECT_DELAY_MAX);
+        std::mem::replace(&mut self.delay, next)
     }
 }
 
@@ -215,6 +257,7 @@ fn tune(endpoint: Endpoint, pings: Option<PingConfig>) -> Endpoint {
     let endpoint = endpoint
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .http2_max_header_list_size(RESPONSE_HEAD_BYTES_MAX)
         .connect_timeout(CONNECT_TIMEOUT);
     match pings {
         None => endpoint,
@@ -229,7 +272,8 @@ enum ProbeResult {
     Serves,
     /// The member answers, but cannot serve now: it has no leader, or it is a learner.
     CannotServe,
-    Disconnected,
+    /// The connection cannot be used. The text is the cause.
+    Disconnected(String),
 }
 
 /// Makes a linearizable read that counts at most one key.
@@ -237,7 +281,10 @@ async fn probe(channel: &Channel) -> ProbeResult {
     let request = RangeRequest { key: vec![0].into(), count_only: true, ..RangeRequest::default() };
     match KvClient::new(channel.clone()).range(request).await {
         Ok(_) => ProbeResult::Serves,
-        Err(status) if is_transport_error(&status) => ProbeResult::Disconnected,
+        Err(status) if is_transport_error(&status) => ProbeResult::Disconnected(cause(&status)),
+        Err(status) if hops::is_loop(&status) => {
+            ProbeResult::Disconnected(status.message().to_owned())
+        }
         // A learner rejects reads with a failed precondition.
         Err(status) if matches!(status.code(), Code::Unavailable | Code::FailedPrecondition) => {
             ProbeResult::CannotServe
@@ -251,6 +298,15 @@ async fn probe(channel: &Channel) -> ProbeResult {
 /// has no source.
 pub(crate) fn is_transport_error(status: &Status) -> bool {
     status.source().is_some()
+}
+
+/// Returns the text of the innermost error. The outer errors only say that the transport failed.
+fn cause(status: &Status) -> String {
+    let mut error: &dyn Error = status;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
 }
 
 #[cfg(test)]

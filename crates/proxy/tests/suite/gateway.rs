@@ -81,7 +81,10 @@ struct Running {
 
 impl Running {
     async fn start(config: GatewayConfig) -> Running {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Running::start_on(listener().await, config)
+    }
+
+    fn start_on(listener: TcpListener, config: GatewayConfig) -> Running {
         let address = listener.local_addr().unwrap();
         let gateway = Arc::new(Gateway::start(config));
         let served = Arc::clone(&gateway);
@@ -93,11 +96,12 @@ impl Running {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Connects, and returns the name of the server that responds.
+    /// Connects, and returns the name of the server that responds. The name has one letter, or
+    /// none if the connection is closed.
     async fn server_name(&self) -> String {
-        let mut client = self.client().await;
-        client.shutdown().await.unwrap();
-        read_all(&mut client).await
+        let (mut client, mut name) = (self.client().await, [0]);
+        let length = timeout(TIMEOUT, client.read(&mut name)).await.unwrap().unwrap();
+        String::from_utf8(name[..length].to_vec()).unwrap()
     }
 
     /// Waits until the endpoint is up or down.
@@ -107,10 +111,15 @@ impl Running {
     }
 }
 
+async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
 /// Returns a configuration without probes.
 fn config(endpoints: &[SocketAddr]) -> GatewayConfig {
     GatewayConfig {
         endpoints: endpoints.iter().map(|at| EndpointConfig::new(at.to_string())).collect(),
+        first_byte_patience: Duration::from_millis(1),
         probe_interval: NEVER,
         retry_delay: NEVER,
         ..GatewayConfig::default()
@@ -339,6 +348,48 @@ async fn probes_notice_that_an_endpoint_dies_and_comes_back() {
     running.until(0, true).await;
     let names = running.server_name().await + &running.server_name().await;
     assert!(["ab", "ba"].contains(&names.as_str()), "{names}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_without_a_byte_gets_no_connection() {
+    let a = Echo::start("a").await;
+    let config = GatewayConfig { first_byte_patience: NEVER, ..config(&[a.address]) };
+    let running = Running::start(config).await;
+    for _ in 0..10 {
+        let mut client = running.client().await;
+        client.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut client).await, "");
+    }
+    assert_eq!(a.connections.load(Ordering::Relaxed), 0);
+    let mut client = running.client().await;
+    client.write_all(b"b").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut client).await, "ab");
+}
+
+/// Each gateway accepts the probes of the other one, and no other connections.
+#[tokio::test]
+async fn two_gateways_that_are_each_others_endpoint_pass_no_probe_on() {
+    const PROBES: u32 = 20;
+    const INTERVAL: Duration = Duration::from_millis(10);
+    let start = Instant::now();
+    let (a, b) = (listener().await, listener().await);
+    let addresses = [a.local_addr().unwrap(), b.local_addr().unwrap()];
+    let running = [(a, addresses[1]), (b, addresses[0])].map(|(listener, other)| {
+        let config = GatewayConfig {
+            probe_interval: INTERVAL,
+            first_byte_patience: NEVER,
+            ..config(&[other])
+        };
+        Running::start_on(listener, config)
+    });
+    for running in &running {
+        let accepted = || running.gateway.metrics().accepted.load(Ordering::Relaxed);
+        until(|| accepted() >= u64::from(PROBES)).await;
+        let probes_max = start.elapsed().as_nanos() / INTERVAL.as_nanos() + 1;
+        assert!(u128::from(accepted()) <= probes_max, "{} connections", accepted());
+        until(|| running.gateway.metrics().open.load(Ordering::Relaxed) == 0).await;
+    }
 }
 
 /// Without regular probes, an endpoint is probed when the retry delay is over.

@@ -10,6 +10,7 @@ use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{WatchRequest, WatchResponse};
 use clearlane_proxy::serve::{Proxy, ProxyConfig, listen};
 use clearlane_proxy::upstream::UpstreamConfig;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -27,7 +28,15 @@ pub(crate) struct RunningProxy {
 
 impl RunningProxy {
     pub(crate) async fn start(config: ProxyConfig, tls: Option<Arc<TlsAcceptor>>) -> RunningProxy {
-        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        RunningProxy::start_on(listen("127.0.0.1:0".parse().unwrap()).unwrap(), config, tls)
+    }
+
+    /// Must be called on a runtime.
+    pub(crate) fn start_on(
+        listener: TcpListener,
+        config: ProxyConfig,
+        tls: Option<Arc<TlsAcceptor>>,
+    ) -> RunningProxy {
         let address = listener.local_addr().unwrap();
         let proxy = Arc::new(Proxy::start(config));
         let served = Arc::clone(&proxy);

@@ -93,7 +93,10 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) async fn start() -> Member {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Member::start_on(TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    pub(crate) fn start_on(listener: TcpListener) -> Member {
         let state = Arc::new(MemberState {
             counts: Counts::default(),
             has_auth: AtomicBool::new(false),
@@ -113,6 +116,7 @@ impl Member {
         });
         let member = Member { state, address: listener.local_addr().unwrap() };
         let server = tonic::transport::Server::builder()
+            .http2_max_header_list_size(1 << 20)
             .add_service(AuthServer::new(member.clone()))
             .add_service(WatchServer::new(member.clone()))
             .add_service(MaintenanceServer::new(member.clone()))
@@ -249,9 +253,15 @@ impl Kv for Member {
     async fn put(&self, request: Request<PutRequest>) -> Answer<PutResponse> {
         self.check(&request)?;
         self.state.counts.puts.fetch_add(1, Ordering::SeqCst);
+        let echo = request.metadata().get("test-echo").cloned();
         let PutRequest { key, value, .. } = request.into_inner();
         self.store(std::str::from_utf8(&key).unwrap(), &value);
-        Ok(Response::new(PutResponse { header: Some(self.header()), ..Default::default() }))
+        let header = Some(self.header());
+        let mut response = Response::new(PutResponse { header, ..Default::default() });
+        if let Some(echo) = echo {
+            response.metadata_mut().insert("test-echo", echo);
+        }
+        Ok(response)
     }
 
     async fn range_stream(&self, _: Request<RangeRequest>) -> Answer<Self::RangeStreamStream> {
