@@ -26,8 +26,7 @@ use clearlane_proto::etcdserverpb::watch_client::WatchClient;
 use clearlane_proto::etcdserverpb::watch_request::RequestUnion;
 use clearlane_proto::etcdserverpb::{WatchCreateRequest, WatchProgressRequest, WatchRequest};
 use clearlane_proto::mvccpb::Event;
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
@@ -46,27 +45,6 @@ const ATTEMPT_TIME: Duration = Duration::from_secs(30);
 
 /// Number of attempts of all scopes that run at once. Each may read up to the free budget.
 pub(super) const ATTEMPTS_MAX: usize = 2;
-
-/// The attempts of one scope. One runs at a time.
-#[derive(Debug, Default)]
-pub(super) struct Backfills {
-    wanted: Mutex<Wanted>,
-    /// The number of the last attempt that has ended.
-    ended: watch::Sender<u64>,
-}
-
-/// Which older events are wanted, and which cannot be had.
-#[derive(Debug, Default)]
-struct Wanted {
-    /// The lowest and the highest start of the watches that wait for the next attempt.
-    starts: Option<(i64, i64)>,
-    /// Number of attempts that have started.
-    attempts: u64,
-    /// When the running attempt has started. `None` if none runs.
-    running_since: Option<Instant>,
-    /// Events before this revision are compacted, or too many for the history.
-    refused_before: i64,
-}
 
 enum Fetched {
     Events(Vec<Event>),

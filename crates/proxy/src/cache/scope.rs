@@ -31,7 +31,6 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::CacheMetrics;
-use super::backfill::Backfills;
 use super::contents::{BrokenFeed, Contents, HistoryLimits, RevisionEvents, Snapshot};
 use super::range::Span;
 use crate::watch::queue::{Delivery, SessionQueue};
@@ -109,6 +108,27 @@ pub struct Scope {
     limits: HistoryLimits,
     metrics: Arc<CacheMetrics>,
     pub(super) backfill: Backfills,
+}
+
+/// The attempts to read older events. One runs at a time.
+#[derive(Debug, Default)]
+pub(super) struct Backfills {
+    pub(super) wanted: Mutex<Wanted>,
+    /// The number of the last attempt that has ended.
+    pub(super) ended: watch::Sender<u64>,
+}
+
+/// Which older events are wanted, and which cannot be had.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// The lowest and the highest start of the watches that wait for the next attempt.
+    pub(super) starts: Option<(i64, i64)>,
+    /// Number of attempts that have started.
+    pub(super) attempts: u64,
+    /// When the running attempt has started. `None` if none runs.
+    pub(super) running_since: Option<Instant>,
+    /// Events before this revision are compacted, or too many for the history.
+    pub(super) refused_before: i64,
 }
 
 #[derive(Debug, Default)]

@@ -17,7 +17,8 @@
 //! The gateway reads nothing from a client before a dial has succeeded, so a failed dial loses no
 //! data. It dials when the client's first byte has arrived, or after a short time without one. A
 //! client that leaves earlier, such as a probe, gets no dial. Otherwise two gateways that are each
-//! other's endpoint would pass each probe on to each other without end. The gateway cannot detect a hung member whose system still accepts connections.
+//! other's endpoint would pass each probe on to each other without end. The gateway cannot detect a
+//! hung member whose system still accepts connections.
 //!
 //! etcd's gateway has no dial timeout and no probes, and it ends both halves of a connection when
 //! one half ends.
