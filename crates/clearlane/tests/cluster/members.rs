@@ -33,7 +33,7 @@ fn a_learner_joins_and_is_promoted_through_a_follower() {
         let promote = MemberPromoteRequest { id };
         // The leader may apply the new member after the follower.
         let early = eventually_async("that the leader has the member", async || {
-            let early = cluster_client.member_promote(promote.clone()).await.unwrap_err();
+            let early = cluster_client.member_promote(promote).await.unwrap_err();
             (early.code() != Code::NotFound).then_some(early)
         })
         .await;
