@@ -252,7 +252,7 @@ fn metrics_address(
 pub(super) fn page_address(host: &str) -> Result<SocketAddr, String> {
     let host = host.strip_suffix('/').unwrap_or(host);
     if host.contains(['/', '?', '#']) {
-        return Err("a path or a query is not allowed: the page is /metrics".to_owned());
+        return Err("a path or a query is not allowed".to_owned());
     }
     resolve(host)
 }
