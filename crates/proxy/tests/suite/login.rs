@@ -24,7 +24,7 @@ use tonic::{Code, Request};
 use x509_cert::der::pem::{LineEnding, encode_string};
 
 use crate::member::{self, Member};
-use crate::running::{RunningProxy, WatchStream, config};
+use crate::running::{RunningProxy, WatchStream, config, until};
 
 /// An authority and its certificates, as files.
 struct Authority {
@@ -248,4 +248,25 @@ async fn a_rejected_watch_of_a_client_with_a_token_has_a_header() {
     watch.send(RequestUnion::CreateRequest(create)).await;
     let created = watch.next().await;
     assert!(created.created && !created.canceled && created.watch_id == 0, "{created:?}");
+}
+
+#[tokio::test]
+async fn watches_of_a_cached_range_end_when_auth_is_enabled() {
+    let member = Member::start().await;
+    member.store("c/k", b"v");
+    let mut config = config(&member);
+    config.cache.prefixes = vec![b"c/".to_vec()];
+    let proxy = RunningProxy::start(config, None).await;
+    let scopes = proxy.proxy.services().cache.scopes();
+    until("the prefix is cached", || scopes[0].revision() != 0).await;
+    let mut watch = WatchStream::open(proxy.connect().await).await;
+    let create = WatchCreateRequest { key: "c/k".into(), ..WatchCreateRequest::default() };
+    watch.send(RequestUnion::CreateRequest(create)).await;
+    assert!(watch.next().await.created);
+    member.state.has_auth.store(true, Ordering::SeqCst);
+    // The feed creates its watch again, and the member rejects it. It also rejects the watch of the
+    // client, which has no user.
+    member.end_watches();
+    let ended = watch.next().await;
+    assert!(ended.canceled && ended.cancel_reason.ends_with("user name is empty"), "{ended:?}");
 }
