@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A connection stays on its network thread. So the responses to requests that arrive together are
-//! written together. A cached serializable read and a forwarded call involve no other thread. A
-//! linearizable read may wait for a probe of another thread. HTTP/2 and HTTP/1.1 share a port.
+//! written together. A cached serializable read involves no other thread, and neither do most
+//! forwarded calls. A linearizable read may wait for a probe of another thread. HTTP/2 and HTTP/1.1
+//! share a port.
 
 use std::convert::Infallible;
 use std::io;

@@ -115,8 +115,8 @@ impl Member {
 
     /// Returns the channel, and its generation for [`lost`](super::Upstream::lost).
     pub(crate) fn connection(&self) -> Option<(Channel, u64)> {
-        // If the connection is replaced now, the call waits for nothing that it could miss: it
-        // repeats itself on the new connection.
+        // The generation is read first. If the connection is replaced in between, this generation is
+        // too old, and a call that waits with it is repeated.
         let generation = self.generation();
         self.channel().map(|channel| (channel, generation))
     }
