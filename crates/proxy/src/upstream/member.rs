@@ -115,8 +115,8 @@ impl Member {
 
     /// Returns the channel, and its generation for [`lost`](super::Upstream::lost).
     pub(crate) fn connection(&self) -> Option<(Channel, u64)> {
-        // The generation is read first. If the connection is replaced in between, this generation is
-        // too old, and a call that waits with it is repeated.
+        // The generation is read first. If the connection is replaced in between, this generation
+        // is too old, and a call that waits with it is repeated.
         let generation = self.generation();
         self.channel().map(|channel| (channel, generation))
     }
