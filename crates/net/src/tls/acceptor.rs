@@ -2,7 +2,7 @@
 //! `rejected connection on … endpoint`.
 //!
 //! `--tls-handshake-timeout` limits the time for the hello, the handshake and the check of the
-//! address together. etcd has no limit. A client that sends nothing costs a task and a file
+//! address together. etcd has the same limit. A client that sends nothing costs a task and a file
 //! descriptor until the limit.
 //!
 //! A calling member's certificate is checked against the address that the call comes from. One of
@@ -32,7 +32,7 @@ use super::verifiers::{CertificatePolicy, ClientVerifier, Trust};
 use super::{Error, messages, self_signed};
 use crate::log_limiter::LogLimiter;
 
-/// The default time limit of a handshake. etcd has no limit.
+/// The default time limit of a handshake, as in etcd.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The common name of a client's certificate. Each request of the client has this name as an
