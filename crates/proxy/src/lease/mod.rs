@@ -1,4 +1,4 @@
-//! Keep-alives: the streams of all clients share a few streams upstream.
+//! Keep-alives: the streams of all clients share one stream upstream, or more if it is slow.
 //!
 //! ```text
 //!   client a ── renew 7 ─▶ ┐                        ┌── renew 7, once ─▶ member
@@ -45,10 +45,13 @@ use crate::upstream::{Member, Upstream, is_transport_error};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest time that a renewal waits for its answer.
 const PATIENCE_MAX: Duration = Duration::from_secs(20);
+/// If a renewal has waited for this time, and others still wait for a place on a stream, another
+/// stream is opened.
+const RELIEVED_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of requests of one client that are in flight.
 const CLIENT_RENEWALS_MAX: usize = 1024;
 const RECONNECT_DELAY: Duration = Duration::from_millis(50);
-/// A stream that was opened because the first one was busy is closed after this time without work.
+/// A stream that was opened because the others were slow is closed after this time without work.
 const IDLE_TIME: Duration = Duration::from_secs(10);
 
 type Answer = Result<LeaseKeepAliveResponse, Status>;
@@ -109,20 +112,28 @@ impl KeepAliveGroup {
     async fn renew(&self, lease: i64) -> Answer {
         let answer = self.join(lease);
         let mut waiting = Waiting { renewals: &self.renewals, lease, answer, is_answered: false };
-        let deadline = Instant::now() + PATIENCE_MAX;
+        let begin = Instant::now();
+        let deadline = begin + PATIENCE_MAX;
+        let mut relieve_at = Some(begin + RELIEVED_AFTER);
+        let mut check_at = begin + PATIENCE;
+        let mut answered = self.renewals.answered.load(Ordering::Relaxed);
         loop {
-            let answered = self.renewals.answered.load(Ordering::Relaxed);
-            let time = deadline.min(Instant::now() + PATIENCE);
-            match timeout_at(time, &mut waiting.answer).await {
+            match timeout_at(relieve_at.unwrap_or(check_at), &mut waiting.answer).await {
                 Ok(Ok(answer)) => {
                     waiting.is_answered = true;
                     return answer;
                 }
-                // It waits for its turn.
-                Err(_)
-                    if time < deadline
-                        && self.renewals.answered.load(Ordering::Relaxed) != answered => {}
-                Ok(Err(_)) | Err(_) => break,
+                Ok(Err(_)) => break,
+                Err(_) if relieve_at.take().is_some() => self.relieve(),
+                Err(_) => {
+                    let now_answered = self.renewals.answered.load(Ordering::Relaxed);
+                    if check_at == deadline || now_answered == answered {
+                        break;
+                    }
+                    // It waits for its turn.
+                    answered = now_answered;
+                    check_at = deadline.min(Instant::now() + PATIENCE);
+                }
             }
         }
         Err(Status::unavailable("etcdserver: request timed out"))
@@ -131,6 +142,16 @@ impl KeepAliveGroup {
     fn join(&self, lease: i64) -> oneshot::Receiver<Answer> {
         let (sender, answer) = oneshot::channel();
         let work = self.renewals.pipeline.lock().join(lease, sender);
+        self.start(work);
+        answer
+    }
+
+    fn relieve(&self) {
+        let work = self.renewals.pipeline.lock().relieve();
+        self.start(work);
+    }
+
+    fn start(&self, work: Work) {
         match work {
             Work::Nothing => {}
             Work::Wake(stream) => self.renewals.wakes[stream].notify_one(),
@@ -140,7 +161,6 @@ impl KeepAliveGroup {
                 tasks.spawn_on(Arc::clone(&self.renewals).serve(stream), &self.runtime);
             }
         }
-        answer
     }
 }
 
