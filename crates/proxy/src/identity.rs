@@ -45,6 +45,12 @@ impl Caller {
         self.token.is_some() || self.authorization.is_some()
     }
 
+    /// Returns the caller of keep-alive streams: the token or the login, without the headers that
+    /// do not matter for these streams.
+    pub(crate) fn of_keep_alives(&self) -> Caller {
+        Caller { requires_leader: false, api_version: None, ..self.clone() }
+    }
+
     pub(crate) fn login(&self) -> Option<&Arc<Login>> {
         self.login.as_ref()
     }

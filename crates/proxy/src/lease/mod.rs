@@ -6,10 +6,11 @@
 //!   client c ── renew 9 ─▶ ┘  7: a, b   9: c        └── renew 9 ───────▶
 //! ```
 //!
-//! A request goes upstream at once, unless a renewal of the same lease is in flight. Then it gets
-//! the answer of that renewal. So a client has its answer after one round trip, and the proxy never
-//! renews a lease for which no client has asked. If the clients of a lease stop asking, it ends
-//! after its TTL. A client gets its answers in the order in which the members send them.
+//! A request goes upstream at once, unless a renewal of the same lease is in flight, or too many
+//! others are. In the first case it gets the answer of that renewal. So a client usually has its
+//! answer after one round trip, and the proxy never renews a lease for which no client has asked.
+//! If the clients of a lease stop asking, it ends after its TTL. A client gets its answers in the
+//! order in which the members send them.
 //!
 //! A member checks the token of a stream. So callers with different tokens never share a stream,
 //! and all clients without a token share theirs. [`pipeline`] decides which renewal is sent on
@@ -40,19 +41,20 @@ use crate::small_buffers::Boxed;
 use crate::status;
 use crate::upstream::{Member, Upstream, is_transport_error};
 
-/// A renewal fails after this time, over several connections if necessary, unless other renewals of
-/// the group were answered in the meantime.
+/// A renewal fails if no renewal of the group was answered for this time, over several connections
+/// if necessary.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest time that a renewal waits for its answer.
 const PATIENCE_MAX: Duration = Duration::from_secs(20);
-/// If a renewal has waited for this time, and others still wait for a place on a stream, another
-/// stream is opened.
+/// If a renewal has no answer after this time, and renewals still wait for a place on a stream,
+/// another stream is opened.
 const RELIEVED_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of requests of one client that are in flight.
 const CLIENT_RENEWALS_MAX: usize = 1024;
 const RECONNECT_DELAY: Duration = Duration::from_millis(50);
-/// A stream that was opened because the others were slow is closed after this time without work.
-const IDLE_TIME: Duration = Duration::from_secs(10);
+/// After this time without an answer, a stream that was opened because the others were slow is
+/// closed if it has no work. A stream with renewals in flight is replaced.
+const QUIET_TIME: Duration = Duration::from_secs(10);
 
 type Answer = Result<LeaseKeepAliveResponse, Status>;
 
@@ -72,8 +74,10 @@ impl KeepAlives {
         KeepAlives { upstream, runtime: Handle::current(), groups: Mutex::default() }
     }
 
-    /// Returns the group of these callers. Its streams end when nobody holds it any more.
+    /// Returns the group of callers with this token or login. Its streams end when nobody holds it
+    /// any more.
     pub(crate) fn group_of(&self, caller: &Caller) -> Arc<KeepAliveGroup> {
+        let caller = &caller.of_keep_alives();
         let mut groups = self.groups.lock();
         if let Some(group) = groups.get(caller).and_then(Weak::upgrade) {
             return group;
@@ -84,7 +88,8 @@ impl KeepAlives {
             caller: caller.clone(),
             pipeline: Mutex::default(),
             wakes: Default::default(),
-            answered: AtomicU64::new(0),
+            begin: Instant::now(),
+            answered_ms: AtomicU64::new(0),
         });
         let (runtime, tasks) = (self.runtime.clone(), Mutex::default());
         let group = Arc::new(KeepAliveGroup { renewals, runtime, tasks });
@@ -116,7 +121,6 @@ impl KeepAliveGroup {
         let deadline = begin + PATIENCE_MAX;
         let mut relieve_at = Some(begin + RELIEVED_AFTER);
         let mut check_at = begin + PATIENCE;
-        let mut answered = self.renewals.answered.load(Ordering::Relaxed);
         loop {
             match timeout_at(relieve_at.unwrap_or(check_at), &mut waiting.answer).await {
                 Ok(Ok(answer)) => {
@@ -126,13 +130,12 @@ impl KeepAliveGroup {
                 Ok(Err(_)) => break,
                 Err(_) if relieve_at.take().is_some() => self.relieve(),
                 Err(_) => {
-                    let now_answered = self.renewals.answered.load(Ordering::Relaxed);
-                    if check_at == deadline || now_answered == answered {
+                    // While others are answered, it waits for its turn.
+                    let patient_until = deadline.min(self.renewals.answered_at() + PATIENCE);
+                    if patient_until <= check_at {
                         break;
                     }
-                    // It waits for its turn.
-                    answered = now_answered;
-                    check_at = deadline.min(Instant::now() + PATIENCE);
+                    check_at = patient_until;
                 }
             }
         }
@@ -189,8 +192,9 @@ struct Renewals {
     pipeline: Mutex<Pipeline<oneshot::Sender<Answer>>>,
     /// Wake the tasks of the streams.
     wakes: [Notify; STREAMS_MAX],
-    /// Number of renewals that members have answered.
-    answered: AtomicU64,
+    begin: Instant,
+    /// The time of the last answer of a member, in milliseconds after `begin`.
+    answered_ms: AtomicU64,
 }
 
 /// How the connection of a stream has ended.
@@ -200,6 +204,8 @@ enum Ended {
     TokenExpired,
     Rejected(Status),
     Failed(Status),
+    /// There is no member, or the login has failed.
+    NotOpened(Status),
     /// The stream had nothing to do.
     Idle,
 }
@@ -220,8 +226,12 @@ impl Renewals {
                 Ended::Idle => continue,
                 Ended::Lost => (End::Lost, None, RECONNECT_DELAY),
                 Ended::TokenExpired => (End::Lost, None, Duration::ZERO),
-                Ended::Rejected(status) => (End::Rejected, Some(status), Duration::ZERO),
+                Ended::Rejected(status) => {
+                    self.note_answer();
+                    (End::Rejected, Some(status), Duration::ZERO)
+                }
                 Ended::Failed(status) => (End::Failed, Some(status), RECONNECT_DELAY),
+                Ended::NotOpened(status) => (End::NotOpened, Some(status), RECONNECT_DELAY),
             };
             let failed = self.pipeline.lock().ended(stream, end);
             for client in failed {
@@ -234,18 +244,20 @@ impl Renewals {
 
     /// `is_token_rejected` is true if the last connection has ended because of the login's token.
     async fn serve_connection(&self, stream: usize, is_token_rejected: &mut bool) -> Ended {
-        let member = self.upstream.wait_and_pick().await;
-        let Some((member, channel, generation)) = member.and_then(|member| {
-            member.connection().map(|(channel, generation)| (member, channel, generation))
-        }) else {
-            return Ended::Failed(status::no_member());
+        let Some(member) = self.upstream.wait_and_pick().await else {
+            return Ended::NotOpened(status::no_member());
         };
+        let Some((channel, generation)) = member.connection() else { return Ended::Lost };
         let (metadata, token) = match self.caller.credentials(&self.upstream).await {
             Ok(credentials) => credentials,
-            Err(status) => return Ended::Failed(status),
+            Err(status) => return Ended::NotOpened(status),
         };
         let (requests, receiver) = mpsc::channel(IN_FLIGHT_MAX);
         self.send_unsent(stream, &requests);
+        // The clients may have given up in the meantime.
+        if !self.pipeline.lock().is_waiting(stream) {
+            return Ended::Idle;
+        }
         let mut request = Request::new(ReceiverStream::new(receiver));
         *request.metadata_mut() = metadata;
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
@@ -253,14 +265,17 @@ impl Renewals {
         let renewing = async {
             let opening = client.lease_keep_alive(request);
             let mut opening = std::pin::pin!(opening);
+            let mut quiet_at = Instant::now() + QUIET_TIME;
             // The member answers the call when it answers its first request.
             let mut answers = loop {
                 tokio::select! {
                     opened = opening.as_mut() => break opened?.into_inner(),
-                    () = self.wakes[stream].notified() => self.send_unsent(stream, &requests),
+                    () = self.wakes[stream].notified() => {
+                        self.send_unsent(stream, &requests);
+                    }
+                    () = sleep_until(quiet_at) => return Ok(Ended::Lost),
                 }
             };
-            let mut idle_at = Instant::now() + IDLE_TIME;
             loop {
                 tokio::select! {
                     answer = answers.message() => match answer? {
@@ -268,16 +283,24 @@ impl Renewals {
                             *is_token_rejected = false;
                             self.answer(stream, answer);
                             self.send_unsent(stream, &requests);
-                            idle_at = Instant::now() + IDLE_TIME;
+                            quiet_at = Instant::now() + QUIET_TIME;
                         }
                         None => return Ok(Ended::Lost),
                     },
-                    () = self.wakes[stream].notified() => self.send_unsent(stream, &requests),
-                    () = sleep_until(idle_at), if stream > 0 => {
-                        if !self.pipeline.lock().has_work(stream) {
+                    () = self.wakes[stream].notified() => {
+                        if self.send_unsent(stream, &requests) {
+                            quiet_at = Instant::now() + QUIET_TIME;
+                        }
+                    }
+                    () = sleep_until(quiet_at) => {
+                        let pipeline = self.pipeline.lock();
+                        if pipeline.is_waiting(stream) {
+                            return Ok(Ended::Lost);
+                        }
+                        if stream > 0 && !pipeline.has_work(stream) {
                             return Ok(Ended::Idle);
                         }
-                        idle_at = Instant::now() + IDLE_TIME;
+                        quiet_at = Instant::now() + QUIET_TIME;
                     }
                 }
             }
@@ -304,17 +327,30 @@ impl Renewals {
         }
     }
 
-    fn send_unsent(&self, stream: usize, requests: &mpsc::Sender<LeaseKeepAliveRequest>) {
+    /// Sends all renewals that have a place on the stream. Returns true if none was in flight
+    /// before.
+    fn send_unsent(&self, stream: usize, requests: &mpsc::Sender<LeaseKeepAliveRequest>) -> bool {
         let mut pipeline = self.pipeline.lock();
+        let was_quiet = !pipeline.is_waiting(stream);
         // The channel has room for all renewals in flight. Sending fails only if the stream has
         // ended, and then they are sent again.
         while let Some(id) = pipeline.next_to_send(stream) {
             let _ = requests.try_send(LeaseKeepAliveRequest { id });
         }
+        was_quiet
+    }
+
+    fn note_answer(&self) {
+        let ms = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.answered_ms.store(ms, Ordering::Relaxed);
+    }
+
+    fn answered_at(&self) -> Instant {
+        self.begin + Duration::from_millis(self.answered_ms.load(Ordering::Relaxed))
     }
 
     fn answer(&self, stream: usize, answer: LeaseKeepAliveResponse) {
-        self.answered.fetch_add(1, Ordering::Relaxed);
+        self.note_answer();
         let clients = self.pipeline.lock().answered(stream, answer.id);
         for client in clients {
             let _ = client.send(Ok(answer));

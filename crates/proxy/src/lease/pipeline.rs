@@ -2,13 +2,13 @@
 //!
 //! One stream is enough for a member that renews quickly. A member makes the renewals of one stream
 //! one after the other, and a follower asks the leader about each of them. So the renewals in
-//! flight on a stream are limited. If a renewal waits too long for its place, another stream is
-//! opened:
+//! flight on a stream are limited. Further renewals wait in the backlog. If that takes too long, a
+//! caller opens another stream with `relieve`, which takes the oldest of them:
 //!
 //! ```text
-//!   join ─▶ backlog ─┬─▶ stream 0: unsent ─▶ in flight ─▶ answered, in the order of the answers
-//!                    ├─▶ stream 1, opened by relieve: ...
-//!                    └─  waits while all open streams have IN_FLIGHT_MAX renewals
+//!   join ─┬─▶ stream 0: unsent ─▶ in flight ─▶ answered, in the order of the answers
+//!         │   stream 1, opened by relieve: ...
+//!         └─▶ backlog, while all open streams have IN_FLIGHT_MAX renewals
 //! ```
 //!
 //! * There is one renewal of a lease at a time. A client that asks in the meantime joins it.
@@ -70,10 +70,10 @@ impl StreamQueue {
     }
 }
 
-/// What the caller of [`Pipeline::join`] must do.
+/// What the caller of [`Pipeline::join`] or [`Pipeline::relieve`] must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The renewal is in flight already, or it waits for a place on a stream.
+    /// A stream has the renewal already, or it waits in the backlog.
     Nothing,
     /// This stream has something to send.
     Wake(usize),
@@ -90,6 +90,8 @@ pub enum End {
     Rejected,
     /// The member rejects all renewals of these callers for now.
     Failed,
+    /// No stream can be opened for these callers.
+    NotOpened,
 }
 
 impl<W> Default for Pipeline<W> {
@@ -114,9 +116,10 @@ impl<W> Pipeline<W> {
         self.next_number += 1;
         self.renewals.insert(lease, Renewal { number, waiting: vec![client] });
         let place = Place { lease, number };
-        let mut open =
-            self.streams.iter_mut().enumerate().filter_map(|(at, it)| Some((at, it.as_mut()?)));
-        if let Some((at, queue)) = open.find(|(_, queue)| queue.has_room()) {
+        let mut open = self.streams.iter_mut().enumerate();
+        let with_room = open
+            .find_map(|(at, queue)| Some((at, queue.as_mut().filter(|queue| queue.has_room())?)));
+        if let Some((at, queue)) = with_room {
             queue.unsent.push_back(place);
             return Work::Wake(at);
         }
@@ -124,16 +127,22 @@ impl<W> Pipeline<W> {
         if self.streams[0].is_none() { self.relieve() } else { Work::Nothing }
     }
 
-    /// Adds a stream if renewals wait for a place and there are fewer than [`STREAMS_MAX`].
+    /// Adds a stream for the oldest renewals of the backlog, unless there are [`STREAMS_MAX`].
     pub fn relieve(&mut self) -> Work {
-        let closed = self.streams.iter().position(Option::is_none);
-        match closed {
-            Some(at) if !self.backlog.is_empty() => {
-                self.streams[at] = Some(StreamQueue::default());
-                Work::Open(at)
+        let Some(at) = self.streams.iter().position(Option::is_none) else { return Work::Nothing };
+        let mut queue = StreamQueue::default();
+        while queue.has_room()
+            && let Some(place) = self.backlog.pop_front()
+        {
+            if is_live(&self.renewals, place) {
+                queue.unsent.push_back(place);
             }
-            _ => Work::Nothing,
         }
+        if queue.is_empty() {
+            return Work::Nothing;
+        }
+        self.streams[at] = Some(queue);
+        Work::Open(at)
     }
 
     /// Returns the next lease to renew on this stream, and notes that it was sent.
@@ -164,28 +173,34 @@ impl<W> Pipeline<W> {
     /// renewals have failed.
     pub fn ended(&mut self, stream: usize, end: End) -> Vec<W> {
         let Some(queue) = self.streams[stream].as_mut() else { return Vec::new() };
-        let mut failed = Vec::new();
-        match (end, queue.in_flight.front().copied()) {
-            (End::Lost, _) => {}
-            (End::Rejected, Some(oldest)) => {
-                queue.in_flight.pop_front();
-                failed = take(&mut self.renewals, oldest);
-            }
-            (End::Rejected, None) | (End::Failed, _) => {
-                queue.take_back();
-                for place in queue.unsent.drain(..) {
-                    failed.extend(take(&mut self.renewals, place));
-                }
-            }
-        }
+        let oldest = match end {
+            End::Rejected => queue.in_flight.pop_front(),
+            _ => None,
+        };
         queue.take_back();
-        failed
+        let failed = match (end, oldest) {
+            (End::Lost, _) => VecDeque::new(),
+            (_, Some(oldest)) => VecDeque::from([oldest]),
+            (End::Rejected | End::Failed, None) => std::mem::take(&mut queue.unsent),
+            (End::NotOpened, None) => {
+                queue.unsent.drain(..).chain(self.backlog.drain(..)).collect()
+            }
+        };
+        failed.into_iter().flat_map(|place| take(&mut self.renewals, place)).collect()
     }
 
     /// Returns true if the stream has something to send or to wait for.
     pub fn has_work(&self, stream: usize) -> bool {
-        self.streams[stream].as_ref().is_some_and(|queue| !queue.is_empty())
-            || !self.backlog.is_empty()
+        let is_live = |place: &Place| is_live(&self.renewals, *place);
+        let has_live = |queue: &StreamQueue| queue.unsent.iter().any(is_live);
+        self.is_waiting(stream)
+            || self.streams[stream].as_ref().is_some_and(has_live)
+            || self.backlog.iter().any(is_live)
+    }
+
+    /// Returns true if renewals are in flight on the stream.
+    pub fn is_waiting(&self, stream: usize) -> bool {
+        self.streams[stream].as_ref().is_some_and(|queue| !queue.in_flight.is_empty())
     }
 
     /// Closes a stream if it has no work. Returns true if the stream is closed.
@@ -241,6 +256,8 @@ mod tests {
         pipeline: Pipeline<u64>,
         /// What was sent on each stream, and has no answer.
         wires: BTreeMap<usize, VecDeque<i64>>,
+        /// The streams that are being opened.
+        opening: BTreeSet<usize>,
         /// The leases of the clients that wait.
         waiting: BTreeMap<u64, i64>,
         given_up: BTreeSet<u64>,
@@ -262,16 +279,39 @@ mod tests {
         }
 
         fn work(&mut self, work: Work) {
-            if let Work::Open(stream) = work {
-                assert!(self.wires.insert(stream, VecDeque::new()).is_none());
-                self.streams_max = self.streams_max.max(self.wires.len());
+            match work {
+                Work::Nothing => {}
+                Work::Wake(stream) => self.send(stream),
+                Work::Open(stream) => {
+                    assert!(self.wires.insert(stream, VecDeque::new()).is_none());
+                    assert!(self.pipeline.has_work(stream), "it is opened for a renewal");
+                    self.opening.insert(stream);
+                    self.streams_max = self.streams_max.max(self.wires.len());
+                }
             }
-            if let Work::Open(stream) | Work::Wake(stream) = work {
+        }
+
+        /// A stream is open, or cannot be opened.
+        fn open(&mut self, stream: usize, fails: bool) {
+            if !self.opening.contains(&stream) {
+                return;
+            }
+            if fails {
+                let failed = self.pipeline.ended(stream, End::NotOpened);
+                assert!(!self.pipeline.has_work(stream), "nobody waits for a stream that fails");
+                for client in failed {
+                    assert!(self.waiting.remove(&client).is_some());
+                }
+            } else {
+                self.opening.remove(&stream);
                 self.send(stream);
             }
         }
 
         fn send(&mut self, stream: usize) {
+            if self.opening.contains(&stream) {
+                return;
+            }
             let wire = self.wires.get_mut(&stream).unwrap();
             while let Some(lease) = self.pipeline.next_to_send(stream) {
                 wire.push_back(lease);
@@ -316,6 +356,7 @@ mod tests {
         fn close(&mut self, stream: usize) {
             if self.pipeline.close(stream) {
                 assert_eq!(self.wires.remove(&stream), Some(VecDeque::new()));
+                self.opening.remove(&stream);
             }
         }
     }
@@ -332,7 +373,8 @@ mod tests {
                 let stream = open.get(random.random_range(0..open.len().max(1))).copied();
                 match (random.random_range(0..100), stream) {
                     (0..50, _) => world.join(random.random_range(0..leases)),
-                    (50..90, Some(stream)) => world.renew(stream),
+                    (50..85, Some(stream)) => world.renew(stream),
+                    (85..90, Some(stream)) => world.open(stream, random.random_range(0..50) == 0),
                     (90..91, Some(stream)) => world.lose(stream),
                     (91..94, Some(stream)) => world.close(stream),
                     (94..95, _) => world.relieve(),
@@ -341,7 +383,10 @@ mod tests {
             }
             while !world.waiting.is_empty() {
                 let open: Vec<usize> = world.wires.keys().copied().collect();
-                open.into_iter().for_each(|stream| world.renew(stream));
+                for stream in open {
+                    world.open(stream, false);
+                    world.renew(stream);
+                }
             }
             if leases > 1024 {
                 assert!(world.streams_max > 1, "seed {seed}");
@@ -354,11 +399,36 @@ mod tests {
     fn a_failure_concerns_all_renewals_of_the_stream() {
         let mut pipeline = Pipeline::default();
         assert_eq!(pipeline.join(1, "a"), Work::Open(0));
-        assert_eq!(pipeline.next_to_send(0), Some(1));
         assert_eq!(pipeline.join(2, "b"), Work::Wake(0));
         assert_eq!(pipeline.join(2, "c"), Work::Nothing);
+        assert_eq!(pipeline.next_to_send(0), Some(1));
         assert_eq!(pipeline.ended(0, End::Failed), ["a", "b", "c"]);
         assert!(pipeline.close(0));
+    }
+
+    #[test]
+    fn without_a_stream_all_renewals_fail() {
+        let mut pipeline = Pipeline::default();
+        let clients: Vec<i64> = (0..500).collect();
+        for client in &clients {
+            pipeline.join(*client, *client);
+        }
+        assert_eq!(pipeline.ended(0, End::NotOpened), clients);
+        assert!(!pipeline.has_work(0));
+    }
+
+    #[test]
+    fn another_stream_takes_the_oldest_renewals_that_wait() {
+        let mut pipeline = Pipeline::default();
+        let full = IN_FLIGHT_MAX as i64;
+        for lease in 0..full + 2 {
+            pipeline.join(lease, lease);
+        }
+        assert_eq!(pipeline.relieve(), Work::Open(1));
+        assert_eq!(pipeline.relieve(), Work::Nothing, "no other renewal waits");
+        assert_eq!(pipeline.join(1000, 1000), Work::Wake(1));
+        let sent: Vec<_> = std::iter::from_fn(|| pipeline.next_to_send(1)).collect();
+        assert_eq!(sent, [full, full + 1, 1000]);
     }
 
     #[test]

@@ -179,6 +179,25 @@ async fn a_rejected_login_is_reported_and_not_repeated_at_once() {
 }
 
 #[tokio::test]
+async fn all_keep_alives_get_the_error_of_a_failed_login() {
+    let setup = Setup::start().await;
+    fs::write(&setup.password, "wrong").unwrap();
+    let channel = setup.connect("mapped").await;
+    // More than one stream to a member takes at a time.
+    let clients = (0..200).map(|id| {
+        let mut leases = LeaseClient::new(channel.clone());
+        let requests = tokio_stream::iter([LeaseKeepAliveRequest { id }]);
+        tokio::spawn(async move {
+            leases.lease_keep_alive(requests).await?.into_inner().message().await
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        let status = client.await.unwrap().unwrap_err();
+        assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_mapped_client_is_not_answered_from_the_cache() {
     let setup = Setup::start().await;
     let member = &setup.member;
