@@ -33,6 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
 use self::pipeline::{End, IN_FLIGHT_MAX, Pipeline, STREAMS_MAX, Work};
@@ -261,50 +262,7 @@ impl Renewals {
         let mut request = Request::new(ReceiverStream::new(receiver));
         *request.metadata_mut() = metadata;
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let mut client = LeaseClient::new(channel);
-        let renewing = async {
-            let opening = client.lease_keep_alive(request);
-            let mut opening = std::pin::pin!(opening);
-            let mut quiet_at = Instant::now() + QUIET_TIME;
-            // The member answers the call when it answers its first request.
-            let mut answers = loop {
-                tokio::select! {
-                    opened = opening.as_mut() => break opened?.into_inner(),
-                    () = self.wakes[stream].notified() => {
-                        self.send_unsent(stream, &requests);
-                    }
-                    () = sleep_until(quiet_at) => return Ok(Ended::Lost),
-                }
-            };
-            loop {
-                tokio::select! {
-                    answer = answers.message() => match answer? {
-                        Some(answer) => {
-                            *is_token_rejected = false;
-                            self.answer(stream, answer);
-                            self.send_unsent(stream, &requests);
-                            quiet_at = Instant::now() + QUIET_TIME;
-                        }
-                        None => return Ok(Ended::Lost),
-                    },
-                    () = self.wakes[stream].notified() => {
-                        if self.send_unsent(stream, &requests) {
-                            quiet_at = Instant::now() + QUIET_TIME;
-                        }
-                    }
-                    () = sleep_until(quiet_at) => {
-                        let pipeline = self.pipeline.lock();
-                        if pipeline.is_waiting(stream) {
-                            return Ok(Ended::Lost);
-                        }
-                        if stream > 0 && !pipeline.has_work(stream) {
-                            return Ok(Ended::Idle);
-                        }
-                        quiet_at = Instant::now() + QUIET_TIME;
-                    }
-                }
-            }
-        };
+        let renewing = self.renew_over(channel, request, stream, &requests, is_token_rejected);
         let ended: Result<Ended, Status> = tokio::select! {
             ended = renewing => ended,
             () = self.upstream.lost(&member, generation) => Ok(Ended::Lost),
@@ -322,6 +280,58 @@ impl Renewals {
                         Ended::TokenExpired
                     }
                     _ => Ended::Failed(status),
+                }
+            }
+        }
+    }
+
+    /// Sends the renewals of a stream over one call, and passes the answers on.
+    async fn renew_over(
+        &self,
+        channel: Channel,
+        request: Request<ReceiverStream<LeaseKeepAliveRequest>>,
+        stream: usize,
+        requests: &mpsc::Sender<LeaseKeepAliveRequest>,
+        is_token_rejected: &mut bool,
+    ) -> Result<Ended, Status> {
+        let mut client = LeaseClient::new(channel);
+        let mut opening = std::pin::pin!(client.lease_keep_alive(request));
+        let mut quiet_at = Instant::now() + QUIET_TIME;
+        // The member answers the call when it answers its first request.
+        let mut answers = loop {
+            tokio::select! {
+                opened = opening.as_mut() => break opened?.into_inner(),
+                () = self.wakes[stream].notified() => {
+                    self.send_unsent(stream, requests);
+                }
+                () = sleep_until(quiet_at) => return Ok(Ended::Lost),
+            }
+        };
+        loop {
+            tokio::select! {
+                answer = answers.message() => match answer? {
+                    Some(answer) => {
+                        *is_token_rejected = false;
+                        self.answer(stream, answer);
+                        self.send_unsent(stream, requests);
+                        quiet_at = Instant::now() + QUIET_TIME;
+                    }
+                    None => return Ok(Ended::Lost),
+                },
+                () = self.wakes[stream].notified() => {
+                    if self.send_unsent(stream, requests) {
+                        quiet_at = Instant::now() + QUIET_TIME;
+                    }
+                }
+                () = sleep_until(quiet_at) => {
+                    let pipeline = self.pipeline.lock();
+                    if pipeline.is_waiting(stream) {
+                        return Ok(Ended::Lost);
+                    }
+                    if stream > 0 && !pipeline.has_work(stream) {
+                        return Ok(Ended::Idle);
+                    }
+                    quiet_at = Instant::now() + QUIET_TIME;
                 }
             }
         }
