@@ -420,9 +420,24 @@ pub(crate) async fn serve_client(
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
     use crate::upstream::UpstreamConfig;
+
+    #[tokio::test]
+    async fn only_a_token_or_a_login_separates_callers() {
+        let keep_alives = KeepAlives::new(Upstream::start(&UpstreamConfig::default()));
+        let group_with = |header: &'static str, value: &'static str| {
+            let mut head = HeaderMap::new();
+            head.insert(header, HeaderValue::from_static(value));
+            keep_alives.group_of(&Caller::new(&head, None))
+        };
+        let group = keep_alives.group_of(&Caller::default());
+        assert!(Arc::ptr_eq(&group, &group_with("hasleader", "true")));
+        assert!(Arc::ptr_eq(&group, &group_with("client-api-version", "3.6")));
+        assert!(!Arc::ptr_eq(&group, &group_with("token", "simple.1")));
+    }
 
     #[tokio::test]
     async fn a_client_that_leaves_gives_up_its_renewals() {

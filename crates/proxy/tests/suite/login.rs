@@ -183,7 +183,7 @@ async fn all_keep_alives_get_the_error_of_a_failed_login() {
     let setup = Setup::start().await;
     fs::write(&setup.password, "wrong").unwrap();
     let channel = setup.connect("mapped").await;
-    // More than one stream to a member takes at a time.
+    // A stream takes 64 renewals at a time, so most of these wait until it is opened.
     let clients = (0..200).map(|id| {
         let mut leases = LeaseClient::new(channel.clone());
         let requests = tokio_stream::iter([LeaseKeepAliveRequest { id }]);
