@@ -47,9 +47,9 @@ async fn old_events_are_read_once_although_they_take_long() {
     let cache = &proxy.proxy.services().cache;
     until("the prefix is cached", || cache.scopes()[0].revision() != 0).await;
     let creates = || member.count(|counts| &counts.creates);
-    let before = creates();
+    until("the prefix is watched", || creates() == 1).await;
     let first = watch_all(&proxy).await;
-    assert_eq!(creates(), before + 2, "the scope reads old events, and the watch does also");
+    assert_eq!(creates(), 3, "the scope reads old events, and the watch does also");
     // Watches go to the member until the scope has the events.
     let deadline = Instant::now() + TIMEOUT;
     loop {
