@@ -82,3 +82,38 @@ async fn a_rejected_renewal_concerns_its_own_lease() {
     let streams = &member.state.counts.keep_alive_streams;
     until("no stream is open", || streams.load(Ordering::SeqCst) == 0).await;
 }
+
+#[tokio::test]
+async fn a_stream_without_answers_is_replaced() {
+    let member = Member::start().await;
+    *member.state.renewal_time.lock() = Duration::from_secs(3600);
+    let proxy = RunningProxy::start(config(&member), None).await;
+    let channel = proxy.connect().await;
+    let begin = Instant::now();
+    let error = renew(channel.clone(), vec![1]).await.unwrap_err();
+    assert_eq!(error.message(), "etcdserver: request timed out");
+    assert!(begin.elapsed() >= Duration::from_secs(5), "{:?}", begin.elapsed());
+    // The stream still waits for the renewal of lease 1. The member would answer a new stream.
+    *member.state.renewal_time.lock() = Duration::ZERO;
+    while renew(channel.clone(), vec![2]).await.is_err() {
+        assert!(begin.elapsed() < TIMEOUT, "the stream is never replaced");
+    }
+}
+
+#[tokio::test]
+async fn rejections_show_that_the_member_answers() {
+    const LEASES: i64 = 50;
+    let member = Member::start().await;
+    *member.state.renewal_time.lock() = Duration::from_millis(140);
+    member.state.rejected_leases.lock().extend(0..LEASES);
+    let proxy = RunningProxy::start(config(&member), None).await;
+    let channel = proxy.connect().await;
+    let begin = Instant::now();
+    let clients: Vec<_> =
+        (0..LEASES).map(|lease| tokio::spawn(renew(channel.clone(), vec![lease]))).collect();
+    for client in clients {
+        // The last one waits longer than for a member that is silent.
+        assert_eq!(client.await.unwrap().unwrap_err().code(), Code::PermissionDenied);
+    }
+    assert!(begin.elapsed() > Duration::from_secs(6), "{:?}", begin.elapsed());
+}
