@@ -9,8 +9,8 @@
 //! * If a read's index names a revision, the same read has the record of this revision.
 //! * A read below the compact revision fails; a read at the compact revision finds everything. In
 //!   the eras with an index under a lock, scheduling a compaction waits until all open reads have
-//!   ended. It does not wait for hashes: an open hash at a revision below the new compact revision
-//!   may fail with [`Error::Compacted`].
+//!   ended. An open hash at a revision below the new compact revision may fail with
+//!   [`Error::Compacted`].
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;

@@ -3,7 +3,8 @@
 //!
 //! [`PlantedBug`] is between a member and the [cluster](crate::cluster). It alters the inputs and
 //! outputs of the member's two halves (raft and apply), its messages, its settings, and the syncs
-//! of its disk. If no bug is planted, it changes nothing.
+//! of its disk. For three bugs it also changes the member's store or users between two steps. If no
+//! bug is planted, it changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
