@@ -241,6 +241,14 @@ func median(samples []float64) float64 {
 	return samples[len(samples)/2]
 }
 
+// digits returns a figure with two digits after the point if it is small.
+func digits(figure float64) string {
+	if figure < 10 {
+		return strconv.FormatFloat(figure, 'f', 2, 64)
+	}
+	return strconv.FormatFloat(figure, 'f', 1, 64)
+}
+
 func (f figures) print(row string) {
 	names := make([]string, 0, len(f))
 	for name := range f {
@@ -251,7 +259,7 @@ func (f figures) print(row string) {
 		fmt.Printf("| %s: %s |", row, name)
 		for _, way := range append(ways, "floor") {
 			if samples := f[name][way]; len(samples) > 0 {
-				fmt.Printf(" %s |", strconv.FormatFloat(median(samples), 'f', 1, 64))
+				fmt.Printf(" %s |", digits(median(samples)))
 			} else if way != "floor" {
 				fmt.Printf(" |")
 			}
@@ -284,8 +292,12 @@ func parallel(count int, run func(i int)) {
 func latency(f figures) {
 	w := newWorld(1)
 	defer w.close()
+	address := fmt.Sprintf("127.0.0.1:%d", freePort())
+	w.addresses["floor"] = address
+	start(*ours, "gateway", "start", "--listen-addr", address, "--endpoints", w.endpoints[0])
+	ready(address)
 	for range *rounds {
-		for _, way := range ways {
+		for _, way := range append(slices.Clone(ways), "floor") {
 			connections := make([]pb.KVClient, 20)
 			for i := range connections {
 				connection := dial(w.addresses[way])
