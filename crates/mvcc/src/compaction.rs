@@ -13,8 +13,8 @@
 //! * No record is removed before the scheduled mark is durable. So a compaction that was
 //!   interrupted by a crash is found at the next start and is run again. The finished mark is
 //!   committed with the last removal or later.
-//! * A read that was opened before the compaction still finds its records. In the old eras,
-//!   scheduling waits for such reads. An open hash may fail.
+//! * A read that was opened before the compaction still finds its records. A compaction of an old
+//!   era waits for such reads when it is scheduled. An open hash may fail.
 //! * One job runs at a time, until it is done or dropped. The next job also does the work that a
 //!   dropped job has left. In a member, a second job waits in the commit thread's queue until the
 //!   first one is done.
